@@ -1,0 +1,214 @@
+"""Where things live, and what a version of TensorFlow or Keras can do: the only file that knows.
+
+Nothing here imports TensorFlow or Keras before somebody asks for a home. Features are looked for on the object
+given; a version number is read only where two packages share one name (standalone Keras below 2.4 is a home of its
+own, from 2.4 to 2.15 it *is* tf.keras, from 3 it is another library).
+"""
+import functools
+import importlib
+import sys
+import types
+
+
+def version_of(module):
+    """The version of `module` as a tuple of its leading integers, `()` if it has none."""
+    numbers = []
+    for part in str(getattr(module, "__version__", "")).split("."):
+        digits = part.split("-")[0].split("+")[0]
+        if not digits.isdigit():
+            break
+        numbers.append(int(digits))
+    return tuple(numbers)
+
+
+def _tensorflow():
+    try:
+        return importlib.import_module("tensorflow")
+    except ImportError as error:
+        raise ImportError(
+            "legacyga works on the TensorFlow of your project and found none to import ({}). "
+            "Install the tensorflow, and the Keras, that the project uses.".format(error)
+        )
+
+
+class Home(object):
+    """One Keras: the module a model and its optimizer come from, and the TensorFlow below it.
+
+    Args:
+        module: `keras`, `tf.keras` or `tf_keras`.
+
+    Attributes:
+        module: what was given.
+        root: the package that implements it (`"tensorflow.python.keras"`, `"keras.src"`, ...).
+        name: `"keras"`, `"tf.keras"` or `"tf_keras"`.
+    """
+
+    def __init__(self, module):
+        self.module = module
+        self.tf = _tensorflow()
+        # `.models` is there from Keras 2.1 on, where `keras.Model` is not (standalone up to 2.2.0).
+        implemented_in = module.models.Model.__module__
+        self.is_keras3 = implemented_in.startswith("keras.src.models.")
+        self.root = implemented_in.split(".models.")[0] if self.is_keras3 else implemented_in.split(".engine")[0]
+        top = self.root.split(".")[0]
+        self.is_standalone = top == "keras" and not self.is_keras3 and version_of(sys.modules["keras"]) < (2, 4)
+        self.name = "keras" if self.is_standalone or self.is_keras3 else "tf_keras" if top == "tf_keras" else "tf.keras"
+
+    def __repr__(self):
+        version = getattr(self.module, "__version__", None)
+        return self.name + (" " + version if version else "")
+
+    @property
+    def backend(self):
+        """The home's own `keras.backend`, internal functions included."""
+        return importlib.import_module(self.root + ".backend")
+
+    @property
+    def graph_mode(self):
+        """Whether a model of this home, built here and now, runs in a TensorFlow 1 graph."""
+        if self.is_standalone:
+            return True
+        # TF 1.8 to 1.12 have no tf.compat.v1; there nothing but tf.executing_eagerly tells.
+        v1 = getattr(getattr(self.tf, "compat", None), "v1", self.tf)
+        outside_functions = getattr(v1, "executing_eagerly_outside_functions", self.tf.executing_eagerly)
+        return not outside_functions()
+
+    @property
+    def v1_optimizers(self):
+        """The module whose `Optimizer` has `get_updates` alone: section 4 of the design is its table."""
+        for name in (".optimizers.optimizer_v1", ".optimizer_v1", ".optimizers"):
+            try:
+                return importlib.import_module(self.root + name)
+            except ImportError:
+                continue
+        raise ImportError("{!r} keeps no get_updates optimizers in {}".format(self, self.root))
+
+    @property
+    def eager_optimizers(self):
+        """The module of the optimizers that MySGD takes in eager mode: the one place where that is settled.
+
+        It is the newest generation that has a time-based `decay` of its own. That is OptimizerV2 wherever there is one
+        (`tf.keras.optimizers` to 2.10, `.legacy` from 2.11 on and in tf_keras); Keras 3 has its one.
+        """
+        optimizers = self.module.optimizers
+        if self.is_keras3:
+            return optimizers
+        # `legacy` is there from 2.9; deletable with TF 2.10.
+        optimizers = getattr(optimizers, "legacy", optimizers)
+        if not hasattr(optimizers.SGD, "apply_gradients"):
+            raise ValueError(
+                "legacyga needs TensorFlow 2.0 or newer in eager mode. Received: TensorFlow {} with eager execution "
+                "enabled. Train in graph mode (do not enable eager execution).".format(self.tf.__version__)
+            )
+        return optimizers
+
+    def check_can_train(self):
+        """Raise where this home cannot train at all, before Keras says so in its own obscure way."""
+        if not self.is_keras3:
+            return
+        backend = self.module.backend.backend()
+        if backend != "tensorflow":
+            raise ValueError(
+                "legacyga trains Keras 3 on its TensorFlow backend only. Received: the backend {!r}. "
+                "Set KERAS_BACKEND=tensorflow before the first import of keras, or use Keras 3's own "
+                "gradient_accumulation_steps.".format(backend)
+            )
+        if self.graph_mode:
+            raise ValueError(
+                "Keras 3 cannot train in graph mode, not even with its own optimizers. Received: {!r} after "
+                "disable_eager_execution() or inside a tf.Graph. Remove that call, or use tf_keras.".format(self)
+            )
+
+
+def find_home(keras=None):
+    """The Keras to make an optimizer for.
+
+    Args:
+        keras: a module (`keras`, `tf.keras`, `tf_keras`), or None: then standalone `keras` below 2.4 or `tf_keras`,
+            whichever this process has imported, else `tf.keras`. (TensorFlow from 2.6 on imports `keras` by itself,
+            so that Keras 3 being imported says nothing about the user.)
+
+    Returns:
+        A `Home`.
+
+    Raises:
+        ValueError: `keras` is not a Keras, or two of them are imported and none was named.
+    """
+    if keras is not None:
+        if not isinstance(keras, types.ModuleType) or not hasattr(keras, "optimizers") or not hasattr(keras, "models"):
+            raise ValueError(
+                "keras must be the Keras module of your model: keras, tf.keras or tf_keras. Received: {!r}".format(keras)
+            )
+        return Home(keras)
+    found = []
+    standalone = sys.modules.get("keras")
+    if standalone is not None and () < version_of(standalone) < (2, 4):
+        found.append(standalone)
+    if "tf_keras" in sys.modules:
+        found.append(sys.modules["tf_keras"])
+    if len(found) > 1:
+        raise ValueError(
+            "Two Keras are imported, {} {} and {} {}, and an optimizer belongs to one. Name the one your model is made "
+            "of: keras={} or keras={}.".format(
+                *[text for module in found for text in (module.__name__, module.__version__)]
+                + [module.__name__ for module in found]
+            )
+        )
+    return Home(found[0] if found else _tensorflow().keras)
+
+
+def _leaves(value):
+    """The tensors and operations in nested lists, IndexedSlices and per-replica values."""
+    if value is None:
+        return []
+    if isinstance(value, (list, tuple)):
+        return [leaf for item in value for leaf in _leaves(item)]
+    if is_sparse(value):
+        return [value.values, value.indices]
+    if isinstance(getattr(value, "values", None), tuple):
+        return _leaves(value.values)
+    return [value]
+
+
+def is_sparse(gradient):
+    """Whether a gradient is an IndexedSlices."""
+    return hasattr(gradient, "indices") and hasattr(gradient, "values")
+
+
+def variable_key(variable):
+    """What tells one variable from another, the same for all its replicas."""
+    container = getattr(variable, "_distributed_container", None)
+    variable = (container and container()) or variable
+    # In a graph (TF 1.14, 1.15) a variable has no id that is unique across graphs, but a name.
+    return getattr(variable, "_unique_id", None) or variable.name
+
+
+class Ops(object):
+    """The few TensorFlow operations that the rule is written with, under one name in every version."""
+
+    def __init__(self, tf):
+        self.tf = tf
+        # TF 1.8 to 1.12 have no tf.compat.v1. Its cond is the one that can be told to leave a list of one a list.
+        v1 = getattr(getattr(tf, "compat", None), "v1", tf)
+        self.cond = functools.partial(v1.cond, strict=True)
+        self.where = tf.where
+        self.equal = tf.equal
+        self.cast = tf.cast
+        self.identity = tf.identity
+        self.control_dependencies = tf.control_dependencies
+
+    def after(self, *values):
+        """A context: what is made in it runs after `values`, whatever they are nested in."""
+        return self.control_dependencies(_leaves(values))
+
+    def dense(self, gradient):
+        """`gradient` as a tensor."""
+        return self.tf.convert_to_tensor(gradient)
+
+    def constant(self, value, dtype):
+        return self.tf.constant(value, dtype)
+
+    def accumulator_dtype(self, dtype):
+        """float64 for float64 and complex as they are; float32 for float32 and everything narrower."""
+        dtype = self.tf.as_dtype(dtype).base_dtype
+        return dtype if dtype.size >= 4 else self.tf.float32

@@ -1,0 +1,102 @@
+"""The `v1` generation: optimizers whose one hook is `get_updates(loss, params)`, in TensorFlow 1 graphs.
+
+Standalone Keras up to 2.3.1, and the v1 optimizers that tf.keras and tf_keras still carry.
+"""
+import contextlib
+
+from legacyga import _compat, _window
+
+
+class Accumulating(_window.Accumulates):
+    """What `accumulating` puts before an optimizer class. Made in a graph, and of use in that graph only."""
+
+    def start_accumulating(self, steps, reduction="mean"):
+        self._accumulation = _window.Accumulation(_compat.Ops(self.home.tf), steps, reduction)
+        self._slots = {}
+
+    def get_updates(self, loss, params):
+        """The one operation that is a mini-step, in a list. Called by Keras when it builds the training function."""
+        if not self.home.graph_mode:
+            raise ValueError(
+                "{} was made in graph mode and cannot train in eager mode. Make it where the model is made and "
+                "trained: both under the same disable_eager_execution() or tf.Graph, or both eagerly.".format(self)
+            )
+        params = list(params)
+        slots, window = self._state_for(params)
+        if window is None:
+            gradients = self.get_gradients(loss, params)
+            with self._accumulation.ops.after(gradients, loss):
+                gradients = [self._accumulation.ops.identity(gradient) for gradient in gradients]
+            update = self._update(gradients, params, slots)
+        else:
+            with self._unclipped():
+                gradients = self.get_gradients(loss, params)
+            update = window.take_mini_step(
+                gradients, lambda means: self._update(self._clip(means), params, slots), before=[loss]
+            )
+        self.updates = [update]
+        return self.updates
+
+    def apply_gradients(self, *args, **kwargs):
+        """Not part of this generation: only TF 2.0 in eager mode calls it, and then dies of something obscure."""
+        return self.get_updates(None, ())
+
+    def _create_all_weights(self, params):
+        """Make the optimizer's variables, once for each list of `params`. Keras's HDF5 loader calls it from TF 2.3 on."""
+        return self._state_for(list(params))[0]
+
+    def _state_for(self, params):
+        key = tuple(id(param) for param in params)
+        with self.home.backend.name_scope(type(self).__name__):
+            if key not in self._slots:
+                # `params` are kept: an id is that of one object only as long as this lives.
+                self._slots[key] = self._create_slots(params), params
+            window = self._accumulation.window(key, lambda number: self._create_window(params))
+        slots = self._slots[key][0]
+        self.weights = [self.iterations] + slots + (window.variables if window else [])
+        return slots, window
+
+    def _create_window(self, params):
+        backend, accumulation = self.home.backend, self._accumulation
+
+        def scalar(name, value, dtype="int64"):
+            return backend.variable(value, dtype=dtype, name=name)
+
+        return _window.Window(
+            accumulation,
+            accumulators=[
+                backend.zeros(
+                    backend.int_shape(param),
+                    dtype=accumulation.ops.accumulator_dtype(param.dtype).name,
+                    name="accumulator_{}".format(i),
+                )
+                for i, param in enumerate(params)
+            ],
+            scalar=scalar,
+        )
+
+    @contextlib.contextmanager
+    def _unclipped(self):
+        """`get_gradients`, which users override, without the clipping that the home does at its end."""
+        clips = {name: self.__dict__.pop(name) for name in ("clipnorm", "clipvalue") if name in self.__dict__}
+        try:
+            yield
+        finally:
+            self.__dict__.update(clips)
+
+    def _clip(self, means):
+        """`means` clipped as this home's `get_gradients` clips.
+
+        That method can only clip what it differentiates itself: it is given sum(mean * point), whose gradient is the mean.
+        """
+        if not any(hasattr(self, name) for name in ("clipnorm", "clipvalue")):
+            return means
+        tf = self.home.tf
+        points = [tf.zeros_like(mean) for mean in means]
+        surrogate = [tf.reduce_sum(mean * point) for mean, point in zip(means, points)]
+        return self.home.v1_optimizers.Optimizer.get_gradients(self, surrogate, points)
+
+
+def accumulating(cls, home):
+    """A subclass of the optimizer class `cls` that accumulates."""
+    return type(cls.__name__, (Accumulating, cls), {"home": home})

@@ -1,0 +1,154 @@
+"""The `v2` generation: OptimizerV2, with `apply_gradients` and slots; `.legacy` from TF 2.11 on, and in tf_keras."""
+import contextlib
+
+from legacyga import _compat, _window
+
+
+class Accumulating(_window.Accumulates):
+    """What `accumulating` puts before an optimizer class."""
+
+    def start_accumulating(self, steps, reduction="mean"):
+        self._accumulation = _window.Accumulation(_compat.Ops(self.home.tf), steps, reduction)
+
+    def apply_gradients(self, grads_and_vars, name=None, **kwargs):
+        """Take one mini-step. Arguments, and what is done at the end of a window, are the inner optimizer's."""
+        tf = self.home.tf
+        grads_and_vars = list(grads_and_vars)
+        present = [(gradient, var) for gradient, var in grads_and_vars if gradient is not None]
+        replica = tf.distribute.get_replica_context()
+
+        def apply_inner(pairs):
+            return super(Accumulating, self).apply_gradients(self._clip_pairs(pairs), name=name, **kwargs)
+
+        if not present or replica is None:
+            # Nothing to accumulate, or a call from where none is allowed: the inner optimizer has the error for it.
+            return apply_inner(grads_and_vars)
+        with tf.name_scope(self._name), tf.init_scope():
+            self._create_all_weights([var for _, var in present])
+        window = self._window_for([var for _, var in present])
+        if window is None:
+            return apply_inner(grads_and_vars)
+
+        def update(means):
+            means = iter(means)
+            # Variables without a gradient go along: what is said of them is the inner optimizer's to say.
+            return apply_inner([(None if gradient is None else next(means), var) for gradient, var in grads_and_vars])
+
+        def on_all_replicas(strategy, gradients):
+            return window.take_mini_step(gradients, update, run=strategy.extended.call_for_each_replica)
+
+        done = replica.merge_call(on_all_replicas, args=([gradient for gradient, _ in present],))
+        with self._accumulation.ops.after(done):
+            return self._accumulation.ops.identity(self.iterations)
+
+    def _clip_pairs(self, grads_and_vars):
+        return grads_and_vars
+
+    def _create_all_weights(self, var_list):
+        # TF 2.0 to 2.2 have no such method; deletable with 2.2.
+        create = getattr(super(Accumulating, self), "_create_all_weights", None)
+        if create is not None:
+            create(var_list)
+        else:
+            self.iterations  # noqa: B018  (a property that creates)
+            self._create_hypers()
+            self._create_slots(var_list)
+        self._window_for(var_list)
+
+    def _window_for(self, var_list):
+        key = tuple(_compat.variable_key(var) for var in var_list)
+        return self._accumulation.window(key, lambda number: self._create_window(number, var_list))
+
+    def _create_window(self, number, var_list):
+        tf = self.home.tf
+        accumulation = self._accumulation
+
+        def weight(name, **kwargs):
+            created = self.add_weight("window_{}/{}".format(number, name), trainable=False, **kwargs)
+            self._weights.append(created)
+            return created
+
+        def scalar(name, value, dtype="int64"):
+            return weight(
+                name,
+                shape=[],
+                dtype=tf.as_dtype(dtype),
+                initializer=tf.constant_initializer(value),
+                aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
+            )
+
+        accumulators = []
+        for i, var in enumerate(var_list):
+            with tf.distribute.get_strategy().extended.colocate_vars_with(var):
+                accumulators.append(
+                    # A copy on each replica, written without a word to the others; a checkpoint takes their sum.
+                    weight(
+                        "accumulator_{}".format(i),
+                        shape=var.shape,
+                        dtype=accumulation.ops.accumulator_dtype(var.dtype),
+                        initializer="zeros",
+                        synchronization=tf.VariableSynchronization.ON_READ,
+                        aggregation=tf.VariableAggregation.SUM,
+                    )
+                )
+        return _window.Window(accumulation, accumulators, scalar)
+
+
+class ClippingTheMeans(Accumulating):
+    """Accumulating for TF 1.14 to 2.3, whose optimizers clip before `apply_gradients`; deletable with TF 2.3."""
+
+    # Whether K = 1 clips too where the bare optimizer does not: fit of TF 2.0 and 2.1 in eager mode never clips.
+    clips_always = False
+
+    def start_accumulating(self, steps, reduction="mean"):
+        super(ClippingTheMeans, self).start_accumulating(steps, reduction)
+        self._clips_here = steps > 1 or self.clips_always
+        if self._clips_here:
+            # fit of TF 2.2 and 2.3 exchanges gradients between replicas, and clips them, before it hands them over to
+            # a class that says True here.
+            self._HAS_AGGREGATE_GRAD = False
+
+    def get_gradients(self, loss, params):
+        with self._unclipped():
+            return super(ClippingTheMeans, self).get_gradients(loss, params)
+
+    def _compute_gradients(self, *args, **kwargs):
+        with self._unclipped():
+            return super(ClippingTheMeans, self)._compute_gradients(*args, **kwargs)
+
+    def _clip_gradients(self, grads):
+        return grads if self._clips_here else super(ClippingTheMeans, self)._clip_gradients(grads)
+
+    @contextlib.contextmanager
+    def _unclipped(self):
+        hidden = {}
+        # TF 2.2 and 2.3 clip in _clip_gradients, those before wherever they find the attributes.
+        if self._clips_here and not hasattr(super(ClippingTheMeans, self), "_clip_gradients"):
+            hidden = {name: self.__dict__.pop(name) for name in ("clipnorm", "clipvalue") if name in self.__dict__}
+        try:
+            yield
+        finally:
+            self.__dict__.update(hidden)
+
+    def _clip_pairs(self, grads_and_vars):
+        if not self._clips_here:
+            return grads_and_vars
+        present = iter(self._clip([gradient for gradient, _ in grads_and_vars if gradient is not None]))
+        return [(None if gradient is None else next(present), var) for gradient, var in grads_and_vars]
+
+    def _clip(self, gradients):
+        clip = getattr(super(ClippingTheMeans, self), "_clip_gradients", None)
+        if clip is not None:
+            return clip(gradients)
+        tf = self.home.tf
+        if hasattr(self, "clipnorm"):
+            gradients = [tf.clip_by_norm(gradient, self.clipnorm) for gradient in gradients]
+        if hasattr(self, "clipvalue"):
+            gradients = [tf.clip_by_value(gradient, -self.clipvalue, self.clipvalue) for gradient in gradients]
+        return gradients
+
+
+def accumulating(cls, home):
+    """A subclass of the optimizer class `cls` that accumulates."""
+    base = Accumulating if hasattr(cls, "_transform_gradients") else ClippingTheMeans
+    return type(cls.__name__, (base, cls), {"home": home})

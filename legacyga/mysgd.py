@@ -1,0 +1,195 @@
+"""MySGD: the well-known get_updates/K.switch accumulator of SGD with momentum, made right, in graph and eager mode."""
+import numbers
+
+from legacyga import _compat, _window
+from legacyga.generations import keras3, keras_v1, optimizer_v2
+
+
+def MySGD(lr=0.01, momentum=0.0, decay=0.0, nesterov=False, steps_per_update=2, keras=None, **kwargs):
+    """SGD with momentum whose weights move once in `steps_per_update` batches, on the mean of their gradients.
+
+    Training with it on batches of n samples equals training with `SGD(lr, momentum, decay, nesterov)` on batches of
+    `n * steps_per_update`. With g the mean of the window's gradients (clipped, if asked for, as a mean) and t the
+    updates made before,
+
+        lr_t = lr / (1 + decay * t)
+        v    = momentum * v - lr_t * g
+        w    = w + v                              (w + momentum * v - lr_t * g with nesterov)
+
+    as in the SGD of Keras (`keras.optimizers.SGD`; the look-ahead form of Nesterov's momentum is that of Sutskever et
+    al., "On the importance of initialization and momentum in deep learning", 2013, section 2).
+
+    Args:
+        lr: the learning rate, a number of at least 0, per update. Default 0.01. In eager mode also a
+            LearningRateSchedule of the home. `learning_rate=` is the same argument.
+        momentum: a number from 0 to 1. Default 0.
+        decay: time-based decay of the rate, a number of at least 0, per update. Default 0.
+        nesterov: whether to look ahead. Default False.
+        steps_per_update: the batches of one update, an int of at least 1. Default 2. At 1 this is the home's SGD.
+        keras: the Keras module of the model: `keras`, `tf.keras` or `tf_keras`. Default: standalone `keras` (below
+            2.4) or `tf_keras` if this process has imported it, else `tf.keras`.
+        **kwargs: what else the home's SGD takes: `clipnorm`, `clipvalue` (in that home's meaning: standalone Keras
+            clips by the norm of all gradients together, the others by each variable's own), `name`, ...
+
+    Returns:
+        An optimizer of the home, a subclass of its SGD. In graph mode it is one of the v1 API (`get_updates`); in
+        eager mode one for `tf.function`. Either has `lr`, `learning_rate`, `gradient_accumulation_steps` (an int, to
+        be read and set), `mini_step` and `iterations` (variables: the batches in the window under way, the updates).
+
+    Raises:
+        ValueError: an argument out of its range, two Keras to choose from, or a home that cannot train.
+
+    Example:
+        >>> import legacyga
+        >>> optimizer = legacyga.MySGD(lr=0.001, momentum=0.9, steps_per_update=8, clipnorm=5.0)
+        >>> optimizer.gradient_accumulation_steps
+        8
+    """
+    if "learning_rate" in kwargs:
+        lr = kwargs.pop("learning_rate")
+    steps = _window.check_steps("steps_per_update", steps_per_update)
+    home = _compat.find_home(keras)
+    home.check_can_train()
+    if not (callable(lr) and not home.graph_mode):
+        lr = _check_number("lr", lr)
+    momentum = _check_number("momentum", momentum, most=1)
+    decay = _check_number("decay", decay)
+    optimizer = _class_for(home)(lr=lr, momentum=momentum, decay=decay, nesterov=bool(nesterov), **kwargs)
+    optimizer.start_accumulating(steps)
+    return optimizer
+
+
+def _check_number(name, value, most=None):
+    inside = isinstance(value, numbers.Real) and not isinstance(value, bool) and value >= 0
+    if not inside or (most is not None and value > most):
+        wanted = "at least 0" if most is None else "0 to {}".format(most)
+        raise ValueError("{} must be a number of {}. Received: {!r}".format(name, wanted, value))
+    return float(value)
+
+
+class _MySGD(object):
+    """What the classes of all homes share."""
+
+    # Keras puts this text behind its own "Could not interpret optimizer identifier", which says no more.
+    def __str__(self):
+        return "<MySGD for {!r} in {} mode. A model of another Keras needs legacyga.MySGD(..., keras=that_keras)>".format(
+            self.home, "graph" if isinstance(self, keras_v1.Accumulating) else "eager"
+        )
+
+    __repr__ = __str__
+
+    def get_config(self):
+        """MySGD's own arguments: `legacyga.MySGD(**config)` makes this optimizer again."""
+        config = super(_MySGD, self).get_config()
+        config.pop("gradient_accumulation_steps", None)
+        if "lr" not in config:
+            config["lr"] = config.pop("learning_rate")
+        config.update(decay=self._decay_argument(), steps_per_update=self.gradient_accumulation_steps)
+        return config
+
+    @classmethod
+    def from_config(cls, config, custom_objects=None):
+        config = dict(config)
+        config.pop("is_legacy_optimizer", None)
+        return MySGD(keras=cls.home.module, **config)
+
+
+class _GraphSGD(_MySGD):
+    """The v1 form: SGD's three lines, in an order of their own, on slots made in advance."""
+
+    def __init__(self, lr, momentum, decay, nesterov, **kwargs):
+        super(_GraphSGD, self).__init__(lr=lr, momentum=momentum, decay=decay, nesterov=nesterov, **kwargs)
+
+    def _decay_argument(self):
+        return float(self.home.backend.get_value(self.decay))
+
+    # Keras 2.3.1 has `learning_rate` and an `lr` that cannot be set, the others have `lr` alone.
+    @property
+    def learning_rate(self):
+        """The learning rate: a variable. A number put here is its new value."""
+        return self._learning_rate
+
+    @learning_rate.setter
+    def learning_rate(self, value):
+        if isinstance(value, numbers.Real):
+            self.home.backend.set_value(self._learning_rate, value)
+        else:
+            self._learning_rate = value
+
+    lr = learning_rate
+
+    def _create_slots(self, params):
+        backend = self.home.backend
+        return [backend.zeros(backend.int_shape(param), dtype=param.dtype.base_dtype.name) for param in params]
+
+    def _update(self, gradients, params, slots):
+        ops = self._accumulation.ops
+        lr = self.lr
+        if self.initial_decay > 0:
+            lr = lr * (1.0 / (1.0 + self.decay * ops.cast(self.iterations, self.decay.dtype.base_dtype)))
+        writes = []
+        for param, gradient, moment in zip(params, gradients, slots):
+            velocity = self.momentum * moment - lr * gradient
+            if self.nesterov:
+                new_param = param + self.momentum * velocity - lr * gradient
+            else:
+                new_param = param + velocity
+            if getattr(param, "constraint", None) is not None:
+                new_param = param.constraint(new_param)
+            writes += [(moment, velocity), (param, new_param)]
+        # Reference variables (TF 1) are written in place: everything is read before anything is written.
+        with ops.after([value for _, value in writes]):
+            written = [variable.assign(value) for variable, value in writes]
+        with ops.after(written):
+            return self.iterations.assign_add(1)
+
+
+class _EagerSGD(_MySGD):
+    """The tf.function form on OptimizerV2, which has `decay` and `lr` of its own."""
+
+    clips_always = True
+
+    def __init__(self, lr, momentum, decay, nesterov, name="MySGD", **kwargs):
+        super(_EagerSGD, self).__init__(
+            learning_rate=lr, momentum=momentum, decay=decay, nesterov=nesterov, name=name, **kwargs
+        )
+
+    def _decay_argument(self):
+        return self._initial_decay
+
+
+class _Keras3SGD(_MySGD):
+    """The tf.function form on Keras 3, whose optimizers know neither `decay` nor `lr`."""
+
+    def __init__(self, lr, momentum, decay, nesterov, name="MySGD", **kwargs):
+        super(_Keras3SGD, self).__init__(learning_rate=lr, momentum=momentum, nesterov=nesterov, name=name, **kwargs)
+        self.decay = decay
+
+    def _decay_argument(self):
+        return self.decay
+
+    @property
+    def lr(self):
+        """The learning rate."""
+        return self.learning_rate
+
+    @lr.setter
+    def lr(self, value):
+        self.learning_rate = value
+
+    def update_step(self, gradient, variable, learning_rate):
+        if self.decay > 0:
+            ops = self._accumulation.ops
+            rate = ops.cast(learning_rate, "float32")
+            learning_rate = rate / (1.0 + self.decay * ops.cast(self._iterations.value, "float32"))
+        return super(_Keras3SGD, self).update_step(gradient, variable, learning_rate)
+
+
+def _class_for(home):
+    if home.graph_mode:
+        form, generation, optimizers = _GraphSGD, keras_v1, home.v1_optimizers
+    elif home.is_keras3:
+        form, generation, optimizers = _Keras3SGD, keras3, home.eager_optimizers
+    else:
+        form, generation, optimizers = _EagerSGD, optimizer_v2, home.eager_optimizers
+    return type("MySGD", (form, generation.accumulating(optimizers.SGD, home)), {"__doc__": MySGD.__doc__})

@@ -1,5 +1,6 @@
 """Gradient accumulation for the TensorFlow a project is stuck with. Importing it imports no TensorFlow."""
 from legacyga._version import __version__
 from legacyga.mysgd import MySGD
+from legacyga.versions import show_versions
 
-__all__ = ["MySGD", "__version__"]
+__all__ = ["MySGD", "__version__", "show_versions"]

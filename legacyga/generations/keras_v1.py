@@ -16,10 +16,13 @@ class Accumulating(_window.Accumulates):
 
     def get_updates(self, loss, params):
         """The one operation that is a mini-step, in a list. Called by Keras when it builds the training function."""
-        if not self.home.graph_mode:
+        # TF 2.0 in eager mode calls this, in a graph of its own; all later ones refuse such an optimizer in compile.
+        if not self.home.graph_mode or getattr(self.iterations, "graph", None) is not loss.graph:
             raise ValueError(
-                "{} was made in graph mode and cannot train in eager mode. Make it where the model is made and "
-                "trained: both under the same disable_eager_execution() or tf.Graph, or both eagerly.".format(self)
+                "{} was made in another graph than the model, and cannot train it. Make both in one place: after the "
+                "same disable_eager_execution() or clear_session(), in the same tf.Graph, or both in eager mode.".format(
+                    self
+                )
             )
         params = list(params)
         slots, window = self._state_for(params)
@@ -36,10 +39,6 @@ class Accumulating(_window.Accumulates):
             )
         self.updates = [update]
         return self.updates
-
-    def apply_gradients(self, *args, **kwargs):
-        """Not part of this generation: only TF 2.0 in eager mode calls it, and then dies of something obscure."""
-        return self.get_updates(None, ())
 
     def _create_all_weights(self, params):
         """Make the optimizer's variables, once for each list of `params`. Keras's HDF5 loader calls it from TF 2.3 on."""

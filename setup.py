@@ -1,0 +1,36 @@
+import os
+import re
+
+from setuptools import setup
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+def read(*path):
+    with open(os.path.join(HERE, *path), encoding="utf-8") as file:
+        return file.read()
+
+
+setup(
+    name="legacyga",
+    version=re.search(r'__version__ = "(.+)"', read("legacyga", "_version.py")).group(1),
+    description="Exact gradient accumulation for the TensorFlow and Keras a project is stuck with",
+    long_description=read("README.md"),
+    long_description_content_type="text/markdown",
+    license="MIT",
+    packages=["legacyga", "legacyga.generations"],
+    python_requires=">=3.6",
+    # What a project has must not change: TensorFlow is the one that is there.
+    install_requires=[],
+    extras_require={
+        "demo": ["scikit-learn", "matplotlib"],
+        "test": ["pytest", "hypothesis", "scikit-learn", "matplotlib"],
+    },
+    classifiers=[
+        "Intended Audience :: Developers",
+        "Intended Audience :: Science/Research",
+        "Operating System :: OS Independent",
+        "Programming Language :: Python :: 3",
+    ]
+    + ["Programming Language :: Python :: 3.{}".format(minor) for minor in range(6, 14)],
+)

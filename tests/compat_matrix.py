@@ -1,0 +1,111 @@
+"""Make compat_matrix.md from the result files: `python tests/compat_matrix.py [--check] [--results FOLDER]`.
+
+A result file is written by a run of the tests (run_homes.py), one for every environment, home and mode. Those of the
+last full run are kept in tests/results. With --check nothing is written: it ends with 1 if compat_matrix.md is not
+what the files say, or if an environment of tox.ini has none.
+"""
+import argparse
+import collections
+import configparser
+import glob
+import json
+import os
+import sys
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.dirname(HERE)
+TARGET = os.path.join(ROOT, "compat_matrix.md")
+HEAD = """# What works where
+
+Made by `python tests/compat_matrix.py` from the result files of the test runs (`tests/results`, written by
+`tox -m core`); a check in `tox -e lint` fails when the two differ. Every cell is a number of tests:
+
+- **17**: passed.
+- **absent**: the thing is not there in that version; the reasons stand below the table.
+- **xfail**: known to fail; the reasons stand below the table.
+- **failed**: it is broken.
+- **not run**: nothing was tested, and nothing is claimed.
+"""
+
+
+def environments():
+    """The test environments of tox.ini, in its order."""
+    config = configparser.ConfigParser(interpolation=None)
+    config.read(os.path.join(ROOT, "tox.ini"))
+    return config["tox"]["env_list"].split()
+
+
+def load(folder):
+    """{environment: [records of its runs]}."""
+    found = collections.OrderedDict((env, []) for env in environments())
+    for path in sorted(glob.glob(os.path.join(folder, "*.json"))):
+        name = os.path.basename(path)
+        env = next((env for env in found if name.startswith(env + "-")), None)
+        if env is None:
+            sys.exit("{} belongs to no environment of tox.ini".format(name))
+        with open(path) as file:
+            found[env].append(json.load(file))
+    return found
+
+
+def cell(row, note):
+    """The text of one capability in one run; `note` gives a reason its number."""
+    if row is None:
+        return "not run"
+    parts = [str(row["passed"])] if row["passed"] else []
+    if row["failed"]:
+        parts.append("**{} failed**".format(row["failed"]))
+    for word, reasons in (("xfail", row["xfailed"]), ("absent", row["absent"])):
+        parts += ["{} {} [{}]".format(count, word, note(reason)) for reason, count in sorted(reasons.items())]
+    return ", ".join(parts) or "not run"
+
+
+def minor(version):
+    return ".".join(version.split(".")[:2])
+
+
+def render(found):
+    """The text of compat_matrix.md."""
+    runs = [(env, record) for env, records in found.items() for record in records]
+    names = list(collections.OrderedDict.fromkeys(name for _, record in runs for name in record["capabilities"]))
+    notes = []
+
+    def note(reason):
+        if reason not in notes:
+            notes.append(reason)
+        return notes.index(reason) + 1
+
+    lines = [HEAD, "| environment | Python | Keras | mode | " + " | ".join(names) + " |", "|" + " --- |" * (4 + len(names))]
+    for env, record in runs:
+        versions = record["versions"]
+        start = [env, minor(versions["python"]), "{} {}".format(record["home"], versions["keras"]), record["mode"]]
+        cells = [cell(record["capabilities"].get(name), note) for name in names]
+        lines.append("| " + " | ".join(start + cells) + " |")
+    for env in [env for env, records in found.items() if not records]:
+        lines.append("| " + " | ".join([env, "", "", ""] + ["not run"] * len(names)) + " |")
+    if notes:
+        lines += [""] + ["{}. {}".format(i, reason) for i, reason in enumerate(notes, 1)]
+    return "\n".join(lines) + "\n"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--check", action="store_true", help="compare instead of writing")
+    parser.add_argument("--results", default=os.path.join(HERE, "results"), help="the folder of the result files")
+    args = parser.parse_args()
+    found = load(args.results)
+    text = render(found)
+    if not args.check:
+        with open(TARGET, "w") as file:
+            file.write(text)
+        return
+    missing = [env for env, records in found.items() if not records]
+    if missing:
+        sys.exit("no result file for " + ", ".join(missing))
+    with open(TARGET) as file:
+        if file.read() != text:
+            sys.exit("compat_matrix.md is not what the result files say: run python tests/compat_matrix.py and look")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,141 @@
+"""The home under test, the guard against testing another one than was asked for, and the result file of a run."""
+import collections
+import json
+import os
+import platform
+import re
+import sys
+
+import pytest
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path[:0] = [HERE, os.path.join(HERE, "fixtures")]
+
+import homes  # noqa: E402
+
+# The capabilities of compat_matrix.md, in its order. Every test names one.
+CAPABILITIES = [
+    "R1 mean",
+    "R3 nothing else moves",
+    "R4 per update",
+    "R5 phase",
+    "R6 K = 1 is the bare optimizer",
+    "R7 one result",
+    "R8 change of K",
+    "R15 a quiet guest",
+    "ways to train",
+    "surface",
+    "errors",
+    "demo and examples",
+    "package",
+    "house",
+]
+
+
+def pytest_addoption(parser):
+    parser.addoption("--home", default=None, help="keras, tf.keras or tf_keras; default: the first that is installed")
+    parser.addoption("--mode", default=None, choices=("graph", "eager"), help="default: eager where there is eager")
+
+
+def installed():
+    """What a tox factor can ask for: {"py": "3.9", "tf": "2.10.1", "keras": ..., "tfkeras": ...}."""
+    import tensorflow as tf
+
+    found = {"py": "{}.{}".format(*sys.version_info), "tf": tf.__version__}
+    for factor, name in (("keras", "keras"), ("tfkeras", "tf_keras")):
+        version = homes.version(name)
+        # TF 2.6 to 2.15 bring their own keras, which no factor names.
+        if version and not (factor == "keras" and re.match(r"2\.([6-9]|1\d)\.", version)):
+            found[factor] = version
+    return found
+
+
+def check_factors(env, found):
+    """What is wrong with the environment `env`, "" if it is what its name says.
+
+    Args:
+        env: a name as in tox.ini, such as "py37-tf1.15-keras2.3".
+        found: see `installed`.
+    """
+    asked = {}
+    for factor in env.split("-"):
+        match = re.match(r"(py|tfkeras|tf|keras)(\d[\d.]*)$", factor)
+        if not match or match.group(1) in asked:
+            return "{!r} is no factor of a test environment ({})".format(factor, env)
+        kind, version = match.groups()
+        asked[kind] = version if kind != "py" else version[0] + "." + version[1:]
+    if "tf" not in asked:
+        return "{} names no TensorFlow".format(env)
+    for kind, version in asked.items():
+        if kind not in found or not (found[kind] + ".").startswith(version + "."):
+            return "{} asks for {} {}, and {} is installed".format(env, kind, version, found.get(kind, "none"))
+    if "keras" in found and "keras" not in asked and "tfkeras" not in asked:
+        return "{} does not name the keras {} that is installed".format(env, found["keras"])
+    return ""
+
+
+def pytest_configure(config):
+    for line in ("capability(name): what the test shows, a row of compat_matrix.md",):
+        config.addinivalue_line("markers", line)
+    env = os.environ.get("LEGACYGA_ENV")
+    if env:
+        wrong = check_factors(env, installed())
+        if wrong:
+            raise pytest.UsageError("refusing to test: " + wrong)
+    config.legacyga_results = collections.OrderedDict()
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        marker = item.get_closest_marker("capability")
+        if marker is None or marker.args[0] not in CAPABILITIES:
+            raise pytest.UsageError("{} names no capability of conftest.CAPABILITIES".format(item.nodeid))
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item, call):
+    outcome = yield
+    report = outcome.get_result()
+    if report.when != "call" and report.outcome == "passed":
+        return
+    capability = item.get_closest_marker("capability").args[0]
+    row = item.config.legacyga_results.setdefault(
+        capability, collections.OrderedDict(passed=0, failed=0, xfailed={}, absent={})
+    )
+    if hasattr(report, "wasxfail"):
+        row["failed" if report.passed else "xfailed"] = (
+            row["failed"] + 1 if report.passed else dict(row["xfailed"], **{report.wasxfail: row["xfailed"].get(report.wasxfail, 0) + 1})
+        )
+    elif report.skipped:
+        reason = report.longrepr[2].replace("Skipped: ", "", 1)
+        row["absent"][reason] = row["absent"].get(reason, 0) + 1
+    else:
+        row[report.outcome] += 1
+
+
+def pytest_sessionfinish(session):
+    path = os.environ.get("LEGACYGA_RESULT_FILE")
+    if not path or not hasattr(session.config, "legacyga_home"):
+        return
+    home = session.config.legacyga_home
+    results = session.config.legacyga_results
+    record = collections.OrderedDict(
+        home=home.name,
+        mode=home.mode,
+        versions=collections.OrderedDict(
+            python=platform.python_version(), tensorflow=home.tf.__version__, keras=home.version
+        ),
+        capabilities=collections.OrderedDict((name, results[name]) for name in CAPABILITIES if name in results),
+    )
+    with open(path, "w") as file:
+        json.dump(record, file, indent=1)
+        file.write("\n")
+
+
+@pytest.fixture(scope="session")
+def home(request):
+    """The `homes.Home` that this process tests."""
+    config = request.config
+    if not hasattr(config, "legacyga_home"):
+        config.legacyga_home = homes.start(config.getoption("--home"), config.getoption("--mode"))
+    return config.legacyga_home

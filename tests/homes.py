@@ -1,0 +1,193 @@
+"""The Keras under test, and one way of driving an optimizer through mini-steps that every home and mode has."""
+import importlib
+import os
+
+import numpy as np
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+NAMES = ("keras", "tf.keras", "tf_keras")
+
+
+def version(name):
+    """The version of an installed Keras package, None where it is not there. TF's own Keras has none of its own."""
+    try:
+        module = importlib.import_module(name)
+    except ImportError:
+        return None
+    return getattr(module, "__version__", None)
+
+
+def available():
+    """Every (home, mode) that is installed here, the order of a run.
+
+    A home is run once: `keras` from 2.4 to 2.15 and Keras 3 are what tf.keras is.
+    """
+    import tensorflow as tf
+
+    keras = version("keras") or ""
+    standalone = [("keras", "graph")] if keras.startswith(("2.1.", "2.2.", "2.3.")) else []
+    if keras.startswith("3."):
+        found = [("keras", "eager")]
+    else:
+        found = standalone + [("tf.keras", "graph")] + [("tf.keras", "eager")] * (tf.__version__ >= "2")
+    if version("tf_keras"):
+        found += [("tf_keras", "graph"), ("tf_keras", "eager")]
+    return found
+
+
+def start(name=None, mode=None):
+    """Import a home and switch to a mode, once for the life of the process."""
+    import tensorflow as tf
+
+    choice = [pair for pair in available() if name in (None, pair[0]) and mode in (None, pair[1])]
+    if not choice:
+        raise RuntimeError("no home {} in mode {} here; there are {}".format(name, mode, available()))
+    name, mode = choice[-1] if name is None and mode is None else choice[0] if mode else choice[-1]
+    if mode == "graph" and tf.__version__ >= "2":
+        tf.compat.v1.disable_eager_execution()
+    return Home(name, mode, tf)
+
+
+class Home(object):
+    """A Keras module, the mode it runs in, and what the tests do with it."""
+
+    def __init__(self, name, mode, tf):
+        self.name, self.mode, self.tf = name, mode, tf
+        self.keras = tf.keras if name == "tf.keras" else importlib.import_module(name)
+        self.tf_version = tuple(int(part) for part in tf.__version__.split(".")[:2])
+        self.version = getattr(self.keras, "__version__", None) or version("keras") or "of TensorFlow"
+        self.is_keras3 = name == "keras" and mode == "eager"
+        # What `clipnorm` means here: the norm of all gradients together, or each one's own.
+        self.clipnorm_means = "all" if name == "keras" and mode == "graph" or self.tf_version < (1, 11) else "each"
+
+    @property
+    def backend(self):
+        """The internal keras.backend: the public one of Keras 3 and of newer tf.keras lacks half of it."""
+        from legacyga import _compat
+
+        return _compat.Home(self.keras).backend
+
+    def reset(self, plain_session=False):
+        """Forget what earlier tests built.
+
+        Args:
+            plain_session: in graph mode, open a session that does not optimize its graph, which for hundreds of small
+                graphs is where the time would go.
+        """
+        if self.is_keras3:
+            self.keras.utils.clear_session()
+            return
+        self.keras.backend.clear_session()
+        if plain_session and self.mode == "graph":
+            v1 = getattr(getattr(self.tf, "compat", None), "v1", self.tf)
+            config = v1.ConfigProto()
+            config.graph_options.optimizer_options.opt_level = -1
+            rewrites = config.graph_options.rewrite_options
+            if hasattr(rewrites, "disable_meta_optimizer"):
+                rewrites.disable_meta_optimizer = True
+            self.backend.set_session(v1.Session(config=config))
+
+    def set_floatx(self, dtype):
+        """Set the home's default dtype."""
+        (self.keras.config if self.is_keras3 else self.keras.backend).set_floatx(dtype)
+
+    def network(self, start, max_norm=None):
+        """The fixtures' network: two dense layers, tanh between them, `start` as weights."""
+        layers = self.keras.layers
+        constraint = self.keras.constraints.max_norm(max_norm, axis=0) if max_norm else None
+        if self.is_keras3 and max_norm:
+            constraint = self.keras.constraints.MaxNorm(max_norm, axis=0)
+        first = layers.Dense(
+            start[0].shape[1], activation="tanh", input_shape=(start[0].shape[0],), kernel_constraint=constraint
+        )
+        model = self.keras.models.Sequential([first, layers.Dense(start[2].shape[1])])
+        model.set_weights(start)
+        return model
+
+    def value(self, variable):
+        """What a variable of an optimizer, or a constant in place of one, holds."""
+        if self.mode == "graph":
+            return self.backend.get_value(variable)
+        return variable.numpy() if hasattr(variable, "numpy") else np.asarray(variable)
+
+    def mini_steps(self, pairs, batches):
+        """Drive optimizers by hand, a mini-step a batch, on the mean squared error of their models.
+
+        Args:
+            pairs: list of (model, optimizer), side by side: in graph mode one session call takes a step with each,
+                for a session is slow to take up new operations.
+            batches: list of (x, y).
+
+        Yields:
+            For each batch the list of the models' weights after it.
+        """
+        if self.mode == "graph":
+            step = self._graph_step(pairs)
+        else:
+            steps = [self._eager_step(model, optimizer) for model, optimizer in pairs]
+
+            def step(x, y):
+                for each in steps:
+                    each(x, y)
+
+        for x, y in batches:
+            step(x, y)
+            yield [model.get_weights() for model, _ in pairs]
+
+    def step(self, model, optimizer):
+        """A function of (x, y) that takes one mini-step; in eager mode a `tf.function`."""
+        if self.mode == "graph":
+            return self._graph_step([(model, optimizer)])
+        if self.is_keras3:
+            optimizer.build(model.trainable_variables)
+        return self.tf.function(self._eager_step(model, optimizer))
+
+    def _graph_step(self, pairs):
+        backend = self.backend
+        target = backend.placeholder(shape=pairs[0][0].outputs[0].shape.as_list())
+        inputs, losses, updates = [target], [], []
+        for model, optimizer in pairs:
+            loss = backend.mean(backend.square(model.outputs[0] - target))
+            inputs.append(model.inputs[0])
+            losses.append(loss)
+            updates += optimizer.get_updates(loss=loss, params=model.trainable_weights)
+        function = backend.function(inputs, losses, updates=updates)
+        return lambda x, y: function([y] + [x] * len(pairs))
+
+    def _eager_step(self, model, optimizer):
+        tf = self.tf
+
+        def step(x, y):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(tf.square(model(x) - y))
+            variables = model.trainable_variables
+            optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
+
+        return step
+
+    def optimizer_weights(self, optimizer):
+        """The values of all the optimizer's variables."""
+        if self.is_keras3:
+            return [variable.numpy() for variable in optimizer.variables]
+        return optimizer.get_weights()
+
+    def set_optimizer_weights(self, optimizer, weights):
+        """Put `weights`, from `optimizer_weights`, back."""
+        if self.is_keras3:
+            for variable, value in zip(optimizer.variables, weights):
+                variable.assign(value)
+        else:
+            optimizer.set_weights(weights)
+
+    def bare_sgd(self, **kwargs):
+        """The home's own SGD: of the v1 API in graph mode, of the generation MySGD is built on in eager mode."""
+        from legacyga import _compat
+
+        home = _compat.Home(self.keras)
+        optimizers = home.v1_optimizers if self.mode == "graph" else home.eager_optimizers
+        rate = "lr" if self.mode == "graph" else "learning_rate"
+        kwargs[rate] = kwargs.pop("lr")
+        if self.is_keras3:
+            assert not kwargs.pop("decay", 0), "Keras 3 has no decay"
+        return optimizers.SGD(**kwargs)

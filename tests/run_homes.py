@@ -1,0 +1,45 @@
+"""Run the tests once for every home and mode of this environment, each in a process of its own.
+
+    python run_homes.py [arguments of pytest]
+
+Ends with 1 when one of them fails, or when nothing was tested. Under tox each run writes its result file into
+`results/` (`LEGACYGA_RESULTS` names another folder); compat_matrix.py makes compat_matrix.md from them.
+"""
+import json
+import os
+import subprocess
+import sys
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, HERE)
+
+import homes  # noqa: E402
+
+
+def main():
+    env = os.environ.get("LEGACYGA_ENV")
+    folder = os.environ.get("LEGACYGA_RESULTS", os.path.join(HERE, "results"))
+    failed, counts = [], []
+    for home, mode in homes.available():
+        print("== {} in {} mode".format(home, mode), flush=True)
+        path = os.path.join(folder, "{}-{}-{}.json".format(env, home, mode))
+        environ = dict(os.environ)
+        # A run of a part of the tests is no result of the environment.
+        if env and not sys.argv[1:]:
+            os.makedirs(folder, exist_ok=True)
+            environ["LEGACYGA_RESULT_FILE"] = path
+        command = [sys.executable, "-m", "pytest", "-q", "--home", home, "--mode", mode, HERE] + sys.argv[1:]
+        if subprocess.call(command, env=environ):
+            failed.append("{} in {} mode".format(home, mode))
+        elif "LEGACYGA_RESULT_FILE" in environ:
+            with open(path) as file:
+                rows = json.load(file)["capabilities"].values()
+            counts.append("{} in {} mode: {} passed".format(home, mode, sum(row["passed"] for row in rows)))
+    for line in counts:
+        print("{}: {}".format(env, line))
+    if failed or not homes.available():
+        sys.exit("{}: failed: {}".format(env, ", ".join(failed) or "no home found"))
+
+
+if __name__ == "__main__":
+    main()

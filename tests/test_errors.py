@@ -1,0 +1,182 @@
+"""Which Keras is chosen, and every error by its text."""
+import os
+import subprocess
+import sys
+import types
+
+import numpy as np
+import pytest
+
+import legacyga
+from legacyga import _compat
+
+pytestmark = pytest.mark.capability("errors")
+
+
+@pytest.mark.parametrize("value", [0, -1, True, 2.0, "2", None, np.float32(2)], ids=repr)
+def test_steps_per_update(home, value):
+    with pytest.raises(ValueError) as error:
+        legacyga.MySGD(steps_per_update=value, keras=home.keras)
+    assert str(error.value) == "steps_per_update must be an integer of at least 1. Received: {!r}".format(value)
+
+
+def test_steps_per_update_takes_numpy_integers(home):
+    assert legacyga.MySGD(steps_per_update=np.int64(3), keras=home.keras).gradient_accumulation_steps == 3
+
+
+@pytest.mark.parametrize("name", ["lr", "decay"])
+@pytest.mark.parametrize("value", [-0.1, "0.1", None, True, float("nan")], ids=repr)
+def test_lr_and_decay(home, name, value):
+    with pytest.raises(ValueError) as error:
+        legacyga.MySGD(keras=home.keras, **{name: value})
+    assert str(error.value) == "{} must be a number of at least 0. Received: {!r}".format(name, value)
+
+
+@pytest.mark.parametrize("value", [-0.1, 1.1, "0.9"], ids=repr)
+def test_momentum(home, value):
+    with pytest.raises(ValueError) as error:
+        legacyga.MySGD(momentum=value, keras=home.keras)
+    assert str(error.value) == "momentum must be a number of 0 to 1. Received: {!r}".format(value)
+
+
+def test_unknown_argument(home):
+    with pytest.raises((TypeError, ValueError), match="no_such_argument"):
+        legacyga.MySGD(no_such_argument=1, keras=home.keras)
+
+
+@pytest.mark.parametrize("value", ["tf_keras", 3, object])
+def test_keras_must_be_a_keras(value):
+    with pytest.raises(ValueError) as error:
+        legacyga.MySGD(keras=value)
+    assert str(error.value) == "keras must be the Keras module of your model: keras, tf.keras or tf_keras. Received: {!r}".format(value)
+
+
+@pytest.mark.parametrize("value", [np, os], ids=["numpy", "os"])
+def test_a_module_that_is_no_keras(value):
+    with pytest.raises(ValueError, match="keras must be the Keras module of your model"):
+        legacyga.MySGD(keras=value)
+
+
+def test_two_candidates(monkeypatch):
+    for name, version in (("keras", "2.3.1"), ("tf_keras", "2.21.0")):
+        module = types.ModuleType(name)
+        module.__version__ = version
+        monkeypatch.setitem(sys.modules, name, module)
+    with pytest.raises(ValueError) as error:
+        legacyga.MySGD()
+    assert str(error.value) == (
+        "Two Keras are imported, keras 2.3.1 and tf_keras 2.21.0, and an optimizer belongs to one. "
+        "Name the one your model is made of: keras=keras or keras=tf_keras."
+    )
+
+
+def test_no_tensorflow(monkeypatch):
+    monkeypatch.setitem(sys.modules, "tensorflow", None)
+    monkeypatch.delitem(sys.modules, "keras", raising=False)
+    monkeypatch.delitem(sys.modules, "tf_keras", raising=False)
+    with pytest.raises(ImportError, match="legacyga works on the TensorFlow of your project and found none"):
+        legacyga.MySGD()
+
+
+def test_the_home_under_test_is_chosen_when_it_is_imported(home):
+    """`home` has imported standalone keras or tf_keras if it is one; tf.keras is what is left."""
+    if home.name == "tf.keras" and home.tf_version < (2, 4) and "keras" in sys.modules:
+        pytest.skip("standalone Keras was imported by looking for it")
+    chosen = _compat.find_home().module.models.Model
+    assert chosen is home.keras.models.Model
+
+
+def python(code):
+    """What a fresh process prints for `code`, its last line of standard error if it fails."""
+    environ = dict(os.environ, TF_CPP_MIN_LOG_LEVEL="3")
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, universal_newlines=True
+    )
+    return done.stdout.strip() if done.returncode == 0 else done.stderr.strip().splitlines()[-1]
+
+
+def fit_with(optimizer, keras, first=""):
+    """A program that makes `optimizer` and fits a model of the Keras `keras` with it."""
+    return """
+import numpy as np, tensorflow as tf, legacyga
+{first}
+{imports}
+model = k.models.Sequential([k.layers.Dense(1, input_shape=(2,))])
+model.compile(loss='mse', optimizer={optimizer})
+model.fit(np.ones((4, 2)), np.ones((4, 1)), batch_size=2, verbose=0)
+""".format(
+        first=first, optimizer=optimizer, imports="k = tf.keras" if keras == "tf.keras" else "import {} as k".format(keras)
+    )
+
+
+def test_an_optimizer_of_another_home(home):
+    """Keras's own message says nothing; behind it stands ours, with the remedy."""
+    if home.name == "keras" and not home.is_keras3:
+        output, made_for = python(fit_with("legacyga.MySGD(keras=tf.keras)", "keras")), "tf.keras"
+    elif home.name == "tf_keras":
+        output, made_for = python(fit_with("legacyga.MySGD(keras=__import__('tf_keras'))", "keras")), "tf_keras"
+    else:
+        pytest.skip("one home is here")
+    assert "Could not interpret optimizer identifier: <MySGD for " + made_for in output
+    assert "A model of another Keras needs legacyga.MySGD(..., keras=that_keras)" in output
+
+
+def test_a_graph_optimizer_in_eager_mode(home):
+    if home.mode == "graph" or home.is_keras3:
+        pytest.skip("eager mode of a home with a v1 API only")
+    with home.tf.Graph().as_default():
+        optimizer = legacyga.MySGD(keras=home.keras)
+    model = home.keras.models.Sequential([home.keras.layers.Dense(1, input_shape=(2,))])
+    # Up to TF 2.0 the error is ours; from 2.1 on compile's own, which names the optimizer, and with it its mode.
+    with pytest.raises(ValueError, match="<MySGD for .* in graph mode"):
+        model.compile(loss="mse", optimizer=optimizer)
+        model.fit(np.ones((4, 2)), np.ones((4, 1)), batch_size=2, verbose=0)
+
+
+def test_an_optimizer_of_another_graph(home):
+    if home.mode == "eager":
+        pytest.skip("graph mode only")
+    optimizer = legacyga.MySGD(keras=home.keras)
+    home.reset()
+    model = home.keras.models.Sequential([home.keras.layers.Dense(1, input_shape=(2,))])
+    with pytest.raises(ValueError, match="was made in another graph than the model.* Make both in one place"):
+        model.compile(loss="mse", optimizer=optimizer)
+        model.fit(np.ones((4, 2)), np.ones((4, 1)), batch_size=2, verbose=0)
+
+
+def test_keras_3_in_graph_mode(home):
+    if not home.is_keras3:
+        pytest.skip("Keras 3 only")
+    output = python(fit_with("legacyga.MySGD()", "keras", "tf.compat.v1.disable_eager_execution()"))
+    assert "Keras 3 cannot train in graph mode, not even with its own optimizers" in output
+    assert "Remove that call, or use tf_keras." in output
+
+
+def test_keras_3_on_another_backend(home, monkeypatch):
+    if not home.is_keras3:
+        pytest.skip("Keras 3 only")
+    monkeypatch.setattr(home.keras.backend, "backend", lambda: "jax")
+    with pytest.raises(ValueError, match="on its TensorFlow backend only. Received: the backend 'jax'. Set KERAS_BACKEND"):
+        legacyga.MySGD(keras=home.keras)
+
+
+def test_raising_k_where_there_are_no_accumulators(home):
+    optimizer = legacyga.MySGD(steps_per_update=1, keras=home.keras)
+    start = [np.ones(shape, "float32") for shape in ((2, 3), (3,), (3, 1), (1,))]
+    next(home.mini_steps([(home.network(start), optimizer)], [(np.ones((2, 2), "float32"), np.ones((2, 1), "float32"))]))
+    with pytest.raises(ValueError) as error:
+        optimizer.gradient_accumulation_steps = 4
+    assert str(error.value) == (
+        "gradient_accumulation_steps was 1 when this optimizer's training graph was built, and a graph built at 1 has no "
+        "accumulators. Received: 4. Make the optimizer with the larger number and compile the model again."
+    )
+    assert optimizer.gradient_accumulation_steps == 1
+
+
+@pytest.mark.parametrize("value", [0, True, 2.5], ids=repr)
+def test_setting_k_to_what_it_cannot_be(home, value):
+    optimizer = legacyga.MySGD(steps_per_update=2, keras=home.keras)
+    with pytest.raises(ValueError) as error:
+        optimizer.gradient_accumulation_steps = value
+    assert str(error.value) == "gradient_accumulation_steps must be an integer of at least 1. Received: {!r}".format(value)
+    assert optimizer.gradient_accumulation_steps == 2

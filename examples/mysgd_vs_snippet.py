@@ -19,6 +19,7 @@ batches in the same order.
     python mysgd_vs_snippet.py --home keras       standalone Keras, up to 2.3.1
     python mysgd_vs_snippet.py --home tf_keras    where tf.keras is Keras 3, which has no graph mode
 """
+
 import argparse
 import importlib
 
@@ -159,7 +160,7 @@ def main():
         ):
             moved, iterations, results = train(keras, optimizer, batch, args.runs)
             distance = "{:.1e}".format(np.abs(results - exact).max())
-            different = len(set(result.tobytes() for result in results))
+            different = len({result.tobytes() for result in results})
             print(row(momentum, name, moved, iterations, distance, "{} of {}".format(different, args.runs)), flush=True)
             distances.append("{} {}".format(name, distance))
         way = np.abs(exact - flat(first_weights())).max()

@@ -1,4 +1,5 @@
 """Gradient accumulation for the TensorFlow a project is stuck with. Importing it imports no TensorFlow."""
+
 from legacyga._version import __version__
 from legacyga.mysgd import MySGD
 from legacyga.versions import show_versions

@@ -1,4 +1,5 @@
 """The command line: `python -m legacyga demo` and `python -m legacyga versions`."""
+
 import argparse
 import sys
 
@@ -11,7 +12,9 @@ def _positive(text):
 
 
 def _parser():
-    parser = argparse.ArgumentParser(prog="python -m legacyga", description="Gradient accumulation for Keras, old and new.")
+    parser = argparse.ArgumentParser(
+        prog="python -m legacyga", description="Gradient accumulation for Keras, old and new."
+    )
     commands = parser.add_subparsers(dest="command", metavar="command")
     commands.required = True  # not an argument of add_subparsers in Python 3.6
 
@@ -23,10 +26,12 @@ def _parser():
         "the large batch agree to float32 rounding, 1 they do not, 2 the demo could not be run.",
     )
     demo.add_argument(
-        "--home", choices=("keras", "tf.keras", "tf_keras"), help="the Keras to train with (default: the first that works)"
+        "--home",
+        choices=("keras", "tf.keras", "tf_keras"),
+        help="the Keras to train with (default: the first that works)",
     )
     demo.add_argument("--steps", type=_positive, default=8, metavar="K", help="micro-batches of an update (default: 8)")
-    demo.add_argument("--epochs", type=_positive, default=10, help="passes over the training images (default: 10)")
+    demo.add_argument("--epochs", type=_positive, default=5, help="passes over the training images (default: 5)")
     demo.add_argument("--out", default="legacyga-demo.png", help="the picture's path (default: legacyga-demo.png)")
     demo.add_argument("--mode", choices=("graph", "eager"), help="where a home has both (default: what it starts in)")
     # What the three processes of a demo are started with.
@@ -58,7 +63,9 @@ def main(arguments=None):
     from legacyga import demo
 
     if options.way:
-        return demo.train_one_way(options.way, options.home, options.mode, options.steps, options.epochs, options.results)
+        return demo.train_one_way(
+            options.way, options.home, options.mode, options.steps, options.epochs, options.results
+        )
     return demo.run(options.home, options.steps, options.epochs, options.out, options.mode)
 
 

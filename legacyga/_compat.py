@@ -4,6 +4,7 @@ Nothing here imports TensorFlow or Keras before somebody asks for a home. Featur
 given; a version number is read only where two packages share one name (standalone Keras below 2.4 is a home of its
 own, from 2.4 to 2.15 it *is* tf.keras, from 3 it is another library).
 """
+
 import functools
 import importlib
 import sys
@@ -55,8 +56,9 @@ class Home(object):
         self.name = "keras" if self.is_standalone or self.is_keras3 else "tf_keras" if top == "tf_keras" else "tf.keras"
 
     def __repr__(self):
+        # tf.keras of TF 2.13 to 2.15 has no version of its own.
         version = getattr(self.module, "__version__", None)
-        return self.name + (" " + version if version else "")
+        return "{}{} on TensorFlow {}".format(self.name, " " + version if version else "", self.tf.__version__)
 
     @property
     def backend(self):
@@ -137,7 +139,9 @@ def find_home(keras=None):
     if keras is not None:
         if not isinstance(keras, types.ModuleType) or not hasattr(keras, "optimizers") or not hasattr(keras, "models"):
             raise ValueError(
-                "keras must be the Keras module of your model: keras, tf.keras or tf_keras. Received: {!r}".format(keras)
+                "keras must be the Keras module of your model: keras, tf.keras or tf_keras. Received: {!r}".format(
+                    keras
+                )
             )
         return Home(keras)
     found = []

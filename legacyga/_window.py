@@ -13,6 +13,7 @@ one adds on its way into the update and stores nothing: K - 1 additions and K - 
 
 No TensorFlow is imported here. `ops` (`_compat.Ops`) brings the handful of operations.
 """
+
 import operator
 
 
@@ -105,14 +106,16 @@ class Window(object):
                 return self._move_to(0, 0, steps, updated=True)
 
         def go_on():
-            stored = ops.cond(begins, lambda: self._write(run, gradients, False), lambda: self._write(run, gradients, True))
+            stored = ops.cond(
+                begins, lambda: self._write(run, gradients, False), lambda: self._write(run, gradients, True)
+            )
             with ops.after(stored):
                 return self._move_to(mini_step + 1, new_weight, steps, updated=False)
 
         return ops.cond(mini_step + 1 >= steps, end_window, go_on)
 
     def _sums(self, begins, gradients):
-        """What the window holds with this mini-step's gradients; those alone where it begins, for K may have become 1."""
+        """The window's sums with `gradients`, which stand alone where a window begins: K may have become 1."""
         gradients = [self._wide(gradient, total) for gradient, total in zip(gradients, self.accumulators)]
         return self.ops.cond(
             begins,
@@ -195,7 +198,7 @@ class Accumulates(object):
 
     @property
     def mini_step(self):
-        """The mini-steps taken in the window under way, 0 to K - 1: a variable, as `iterations` is (a constant at K = 1)."""
+        """The mini-steps taken in the window, 0 to K - 1: a variable, as `iterations` is (a constant at K = 1)."""
         latest = self._accumulation.latest
         return self._accumulation.ops.constant(0, "int64") if latest is None else latest.mini_step
 

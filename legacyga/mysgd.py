@@ -1,4 +1,5 @@
 """MySGD: the well-known get_updates/K.switch accumulator of SGD with momentum, made right, in graph and eager mode."""
+
 import numbers
 
 from legacyga import _compat, _window
@@ -72,8 +73,10 @@ class _MySGD(object):
 
     # Keras puts this text behind its own "Could not interpret optimizer identifier", which says no more.
     def __str__(self):
-        return "<MySGD for {!r} in {} mode. A model of another Keras needs legacyga.MySGD(..., keras=that_keras)>".format(
-            self.home, "graph" if isinstance(self, keras_v1.Accumulating) else "eager"
+        return (
+            "<MySGD for {!r} in {} mode. A model of another Keras needs legacyga.MySGD(..., keras=that_keras)>".format(
+                self.home, "graph" if isinstance(self, keras_v1.Accumulating) else "eager"
+            )
         )
 
     __repr__ = __str__

@@ -1,4 +1,5 @@
 """What to put into a report: the versions of everything that takes part."""
+
 import importlib
 import platform
 import sys

@@ -1,19 +1,23 @@
-"""Make compat_matrix.md from the result files: `python tests/compat_matrix.py [--check] [--results FOLDER]`.
+"""Make compat_matrix.md from the result files of test runs: `python tests/compat_matrix.py [--check]`.
 
-A result file is written by a run of the tests (run_homes.py), one for every environment, home and mode. Those of the
-last full run are kept in tests/results. With --check nothing is written: it ends with 1 if compat_matrix.md is not
-what the files say, or if an environment of tox.ini has none.
+A result file is written by a run of the tests (run_homes.py), one for every environment, home and mode, into
+.tox/results. Those of the last full run are kept in tests/results: `--results .tox/results --keep` puts them there.
+With --check nothing is written: it ends with 1 if compat_matrix.md is not what the files say, or if an environment of
+tox.ini has none.
 """
 import argparse
 import collections
 import configparser
+import difflib
 import glob
 import json
 import os
+import shutil
 import sys
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(HERE)
+KEPT = os.path.join(HERE, "results")
 TARGET = os.path.join(ROOT, "compat_matrix.md")
 HEAD = """# What works where
 
@@ -75,7 +79,11 @@ def render(found):
             notes.append(reason)
         return notes.index(reason) + 1
 
-    lines = [HEAD, "| environment | Python | Keras | mode | " + " | ".join(names) + " |", "|" + " --- |" * (4 + len(names))]
+    lines = [
+        HEAD,
+        "| environment | Python | Keras | mode | " + " | ".join(names) + " |",
+        "|" + " --- |" * (4 + len(names)),
+    ]
     for env, record in runs:
         versions = record["versions"]
         start = [env, minor(versions["python"]), "{} {}".format(record["home"], versions["keras"]), record["mode"]]
@@ -90,10 +98,28 @@ def render(found):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--results", default=KEPT, help="the folder of the result files (default: those that are kept)")
+    parser.add_argument("--keep", action="store_true", help="copy the files of --results over those that are kept")
     parser.add_argument("--check", action="store_true", help="compare instead of writing")
-    parser.add_argument("--results", default=os.path.join(HERE, "results"), help="the folder of the result files")
+    parser.add_argument("--counts", action="store_true", help="only print what each run passed, and the sum")
     args = parser.parse_args()
     found = load(args.results)
+    if args.counts:
+        passed = failed = 0
+        for env, records in found.items():
+            for record in records:
+                rows = record["capabilities"].values()
+                counts = [sum(row[name] for row in rows) for name in ("passed", "failed")]
+                passed, failed = passed + counts[0], failed + counts[1]
+                print("{}, {} in {} mode: {} passed, {} failed".format(env, record["home"], record["mode"], *counts))
+        missing = [env for env, records in found.items() if not records]
+        print("not run: {}".format(", ".join(missing) or "none"))
+        print("{} passed, {} failed".format(passed, failed))
+        sys.exit(1 if failed or missing else 0)
+    if args.keep:
+        for path in glob.glob(os.path.join(args.results, "*.json")):
+            shutil.copy(path, KEPT)
+        found = load(KEPT)
     text = render(found)
     if not args.check:
         with open(TARGET, "w") as file:
@@ -103,8 +129,10 @@ def main():
     if missing:
         sys.exit("no result file for " + ", ".join(missing))
     with open(TARGET) as file:
-        if file.read() != text:
-            sys.exit("compat_matrix.md is not what the result files say: run python tests/compat_matrix.py and look")
+        kept = file.read()
+    if kept != text:
+        sys.stdout.writelines(difflib.unified_diff(kept.splitlines(True), text.splitlines(True), "compat_matrix.md", "results"))
+        sys.exit("compat_matrix.md is not what the result files say: run python tests/compat_matrix.py and look")
 
 
 if __name__ == "__main__":

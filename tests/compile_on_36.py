@@ -1,4 +1,5 @@
 """Compile every file under a real Python 3.6, the oldest that is promised: ruff and vermin know it from hearsay."""
+
 import os
 import subprocess
 import sys

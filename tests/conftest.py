@@ -1,8 +1,8 @@
 """The home under test, the guard against testing another one than was asked for, and the result file of a run."""
+
 import collections
 import json
 import os
-import platform
 import re
 import sys
 
@@ -104,7 +104,9 @@ def pytest_runtest_makereport(item, call):
     )
     if hasattr(report, "wasxfail"):
         row["failed" if report.passed else "xfailed"] = (
-            row["failed"] + 1 if report.passed else dict(row["xfailed"], **{report.wasxfail: row["xfailed"].get(report.wasxfail, 0) + 1})
+            row["failed"] + 1
+            if report.passed
+            else dict(row["xfailed"], **{report.wasxfail: row["xfailed"].get(report.wasxfail, 0) + 1})
         )
     elif report.skipped:
         reason = report.longrepr[2].replace("Skipped: ", "", 1)
@@ -123,7 +125,7 @@ def pytest_sessionfinish(session):
         home=home.name,
         mode=home.mode,
         versions=collections.OrderedDict(
-            python=platform.python_version(), tensorflow=home.tf.__version__, keras=home.version
+            python="{}.{}".format(*sys.version_info), tensorflow=home.tf.__version__, keras=home.version
         ),
         capabilities=collections.OrderedDict((name, results[name]) for name in CAPABILITIES if name in results),
     )

@@ -1,4 +1,5 @@
 """The Keras under test, and one way of driving an optimizer through mini-steps that every home and mode has."""
+
 import importlib
 import os
 
@@ -165,6 +166,28 @@ class Home(object):
             optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
 
         return step
+
+    def bare_steps(self, model, optimizer, batches):
+        """As `mini_steps`, for an optimizer that is not ours: its weights after each batch.
+
+        In graph mode the gradients are computed in one session call and applied in the next. In one call the stock v1
+        optimizers write to reference variables that gradients are still computed from.
+        """
+        if self.mode == "eager":
+            for weights in self.mini_steps([(model, optimizer)], batches):
+                yield weights[0]
+            return
+        backend, params = self.backend, model.trainable_weights
+        target = backend.placeholder(shape=model.outputs[0].shape.as_list())
+        loss = backend.mean(backend.square(model.outputs[0] - target))
+        differentiate = backend.function([model.inputs[0], target], backend.gradients(loss, params))
+        # A loss whose gradient by each of the params is what is fed.
+        fed = [backend.placeholder(shape=backend.int_shape(param)) for param in params]
+        surrogate = sum(self.tf.reduce_sum(gradient * param) for gradient, param in zip(fed, params))
+        apply = backend.function(fed, [surrogate], updates=optimizer.get_updates(loss=surrogate, params=params))
+        for x, y in batches:
+            apply(differentiate([x, y]))
+            yield model.get_weights()
 
     def optimizer_weights(self, optimizer):
         """The values of all the optimizer's variables."""

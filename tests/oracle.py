@@ -3,6 +3,7 @@
 A network of two dense layers, the gradients of its mean squared error by hand, SGD with momentum, and gradient
 accumulation in the plainest way there is: keep the K gradients, and average them when there are K.
 """
+
 import numpy as np
 
 EPSILON = 1e-7  # keras.backend.epsilon(), in the max-norm constraint

@@ -3,8 +3,9 @@
     python run_homes.py [arguments of pytest]
 
 Ends with 1 when one of them fails, or when nothing was tested. Under tox each run writes its result file into
-`results/` (`LEGACYGA_RESULTS` names another folder); compat_matrix.py makes compat_matrix.md from them.
+`.tox/results`; compat_matrix.py makes compat_matrix.md from such files.
 """
+
 import json
 import os
 import subprocess
@@ -18,12 +19,14 @@ import homes  # noqa: E402
 
 def main():
     env = os.environ.get("LEGACYGA_ENV")
-    folder = os.environ.get("LEGACYGA_RESULTS", os.path.join(HERE, "results"))
+    folder = os.path.join(os.path.dirname(HERE), ".tox", "results")
     failed, counts = [], []
     for home, mode in homes.available():
         print("== {} in {} mode".format(home, mode), flush=True)
         path = os.path.join(folder, "{}-{}-{}.json".format(env, home, mode))
         environ = dict(os.environ)
+        if os.path.exists(path):
+            os.remove(path)
         # A run of a part of the tests is no result of the environment.
         if env and not sys.argv[1:]:
             os.makedirs(folder, exist_ok=True)

@@ -1,4 +1,5 @@
 """Which Keras is chosen, and every error by its text."""
+
 import os
 import subprocess
 import sys
@@ -48,7 +49,9 @@ def test_unknown_argument(home):
 def test_keras_must_be_a_keras(value):
     with pytest.raises(ValueError) as error:
         legacyga.MySGD(keras=value)
-    assert str(error.value) == "keras must be the Keras module of your model: keras, tf.keras or tf_keras. Received: {!r}".format(value)
+    assert str(
+        error.value
+    ) == "keras must be the Keras module of your model: keras, tf.keras or tf_keras. Received: {!r}".format(value)
 
 
 @pytest.mark.parametrize("value", [np, os], ids=["numpy", "os"])
@@ -90,7 +93,11 @@ def python(code):
     """What a fresh process prints for `code`, its last line of standard error if it fails."""
     environ = dict(os.environ, TF_CPP_MIN_LOG_LEVEL="3")
     done = subprocess.run(
-        [sys.executable, "-c", code], env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, universal_newlines=True
+        [sys.executable, "-c", code],
+        env=environ,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        universal_newlines=True,
     )
     return done.stdout.strip() if done.returncode == 0 else done.stderr.strip().splitlines()[-1]
 
@@ -105,7 +112,9 @@ model = k.models.Sequential([k.layers.Dense(1, input_shape=(2,))])
 model.compile(loss='mse', optimizer={optimizer})
 model.fit(np.ones((4, 2)), np.ones((4, 1)), batch_size=2, verbose=0)
 """.format(
-        first=first, optimizer=optimizer, imports="k = tf.keras" if keras == "tf.keras" else "import {} as k".format(keras)
+        first=first,
+        optimizer=optimizer,
+        imports="k = tf.keras" if keras == "tf.keras" else "import {} as k".format(keras),
     )
 
 
@@ -156,19 +165,23 @@ def test_keras_3_on_another_backend(home, monkeypatch):
     if not home.is_keras3:
         pytest.skip("Keras 3 only")
     monkeypatch.setattr(home.keras.backend, "backend", lambda: "jax")
-    with pytest.raises(ValueError, match="on its TensorFlow backend only. Received: the backend 'jax'. Set KERAS_BACKEND"):
+    with pytest.raises(
+        ValueError, match="on its TensorFlow backend only. Received: the backend 'jax'. Set KERAS_BACKEND"
+    ):
         legacyga.MySGD(keras=home.keras)
 
 
 def test_raising_k_where_there_are_no_accumulators(home):
     optimizer = legacyga.MySGD(steps_per_update=1, keras=home.keras)
     start = [np.ones(shape, "float32") for shape in ((2, 3), (3,), (3, 1), (1,))]
-    next(home.mini_steps([(home.network(start), optimizer)], [(np.ones((2, 2), "float32"), np.ones((2, 1), "float32"))]))
+    next(
+        home.mini_steps([(home.network(start), optimizer)], [(np.ones((2, 2), "float32"), np.ones((2, 1), "float32"))])
+    )
     with pytest.raises(ValueError) as error:
         optimizer.gradient_accumulation_steps = 4
     assert str(error.value) == (
-        "gradient_accumulation_steps was 1 when this optimizer's training graph was built, and a graph built at 1 has no "
-        "accumulators. Received: 4. Make the optimizer with the larger number and compile the model again."
+        "gradient_accumulation_steps was 1 when this optimizer's training graph was built, and a graph built at 1 has "
+        "no accumulators. Received: 4. Make the optimizer with the larger number and compile the model again."
     )
     assert optimizer.gradient_accumulation_steps == 1
 
@@ -178,5 +191,7 @@ def test_setting_k_to_what_it_cannot_be(home, value):
     optimizer = legacyga.MySGD(steps_per_update=2, keras=home.keras)
     with pytest.raises(ValueError) as error:
         optimizer.gradient_accumulation_steps = value
-    assert str(error.value) == "gradient_accumulation_steps must be an integer of at least 1. Received: {!r}".format(value)
+    assert str(error.value) == "gradient_accumulation_steps must be an integer of at least 1. Received: {!r}".format(
+        value
+    )
     assert optimizer.gradient_accumulation_steps == 2

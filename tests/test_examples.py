@@ -1,4 +1,5 @@
 """The examples run, and print what they promise."""
+
 import os
 import re
 import subprocess

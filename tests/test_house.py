@@ -1,4 +1,5 @@
 """Rules of the tree itself, read from its files: no TensorFlow is needed to test them."""
+
 import ast
 import os
 import re

@@ -1,12 +1,13 @@
-"""What a user of the home expects of the optimizer: its class, its attributes, callbacks, several compiles and models."""
+"""What a user of the home expects of the optimizer: class, attributes, callbacks, several compiles and models."""
+
 import doctest
 
 import numpy as np
+import oracle
 import pytest
+from make_fixtures import flat
 
 import legacyga
-import oracle
-from make_fixtures import flat
 
 RANDOM = np.random.RandomState(7)
 START = [RANDOM.randn(*shape).astype("float32") for shape in ((3, 4), (4,), (4, 2), (2,))]

@@ -1,4 +1,5 @@
 """The `keras3` generation: Keras 3's optimizers on its TensorFlow backend, with `apply(grads, trainable_variables)`."""
+
 import contextlib
 
 from legacyga import _compat, _window

@@ -2,6 +2,7 @@
 
 Standalone Keras up to 2.3.1, and the v1 optimizers that tf.keras and tf_keras still carry.
 """
+
 import contextlib
 
 from legacyga import _compat, _window
@@ -20,7 +21,7 @@ class Accumulating(_window.Accumulates):
         if not self.home.graph_mode or getattr(self.iterations, "graph", None) is not loss.graph:
             raise ValueError(
                 "{} was made in another graph than the model, and cannot train it. Make both in one place: after the "
-                "same disable_eager_execution() or clear_session(), in the same tf.Graph, or both in eager mode.".format(
+                "same disable_eager_execution() or clear_session(), in one tf.Graph, or both in eager mode.".format(
                     self
                 )
             )
@@ -41,7 +42,7 @@ class Accumulating(_window.Accumulates):
         return self.updates
 
     def _create_all_weights(self, params):
-        """Make the optimizer's variables, once for each list of `params`. Keras's HDF5 loader calls it from TF 2.3 on."""
+        """Make the optimizer's variables, once for a list of `params`. The HDF5 loader calls it from TF 2.3 on."""
         return self._state_for(list(params))[0]
 
     def _state_for(self, params):
@@ -86,7 +87,7 @@ class Accumulating(_window.Accumulates):
     def _clip(self, means):
         """`means` clipped as this home's `get_gradients` clips.
 
-        That method can only clip what it differentiates itself: it is given sum(mean * point), whose gradient is the mean.
+        That method can only clip what it differentiates itself: it is given sum(mean * point), whose gradient is mean.
         """
         if not any(hasattr(self, name) for name in ("clipnorm", "clipvalue")):
             return means

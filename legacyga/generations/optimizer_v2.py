@@ -1,4 +1,5 @@
 """The `v2` generation: OptimizerV2, with `apply_gradients` and slots; `.legacy` from TF 2.11 on, and in tf_keras."""
+
 import contextlib
 
 from legacyga import _compat, _window

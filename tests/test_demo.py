@@ -1,0 +1,158 @@
+"""`python -m legacyga demo`: it runs, it says what it promises, and its comparison can fail."""
+
+import os
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import legacyga
+from legacyga import __main__, demo
+
+pytestmark = pytest.mark.capability("demo and examples")
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+ROW = r"^{} +(\S+) +(\S+) +(\d+) +(\S+) +\d+ MiB +\+\d+ MiB$"
+
+
+def command_line(arguments, folder):
+    """(exit code, standard output, standard error) of `python -m legacyga`, run in `folder` as a user would run it."""
+    env = dict(os.environ)
+    # Where the tests run on the source, so does what they start; else both have the legacyga that is installed.
+    if os.path.abspath(legacyga.__file__).startswith(os.path.join(ROOT, "legacyga", "")):
+        env["PYTHONPATH"] = os.pathsep.join([ROOT] + [path for path in [env.get("PYTHONPATH")] if path])
+    env["PYTHONIOENCODING"] = "utf-8"  # Keras 3 draws its progress bars with it
+    process = subprocess.Popen(
+        [sys.executable, "-m", "legacyga"] + arguments,
+        cwd=str(folder),
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    printed, errors = process.communicate()
+    return process.returncode, printed.decode("utf-8"), errors.decode("utf-8", "replace")
+
+
+def results(off=0.0):
+    """What three trainings could have given, the accumulated one `off` in one weight."""
+    weights = [np.linspace(-1, 1, 12).reshape(3, 4).astype("float32"), np.ones(4, "float32")]
+    accumulated = [weight.copy() for weight in weights]
+    accumulated[0][1, 2] += off
+    memory = dict(memory=300 * 2 ** 20, memory_before=290 * 2 ** 20)
+    return {
+        name: dict(running="a Keras", loss=[2.3, 0.1], accuracy=0.9, updates=updates, weights=found, **memory)
+        for name, updates, found in (
+            ("small", 880, [weight + 0.1 for weight in weights]),
+            ("accumulated", 110, accumulated),
+            ("large", 110, weights),
+        )
+    }
+
+
+def test_the_demo_of_this_home(home, tmp_path):
+    arguments = ["demo", "--home", home.name, "--mode", home.mode, "--epochs", "1"]
+    code, printed, errors = command_line(arguments, tmp_path)
+    assert code == 0, printed + errors
+    assert "in {} mode\n".format(home.mode) in printed
+    rows = {}
+    for way in ("batch of 8", "batch of 8, K = 8", "batch of 64"):
+        found = re.findall(ROW.format(re.escape(way)), printed.replace("\r", ""), re.MULTILINE)
+        assert len(found) == 1, (way, printed)
+        loss, accuracy, updates, difference = found[0]
+        rows[way] = float(loss), float(accuracy), int(updates), float(difference)
+    assert [row[2] for row in rows.values()] == [176, 22, 22]
+    assert rows["batch of 8, K = 8"][:2] == rows["batch of 64"][:2] and rows["batch of 64"][3] == 0
+    for loss, accuracy, _, _ in rows.values():
+        assert loss < 0.7 and accuracy > 0.8  # from 2.4 and 0.1
+    # The bound lies well between what is right and what is not.
+    bound = float(re.search(r"within float32 rounding, (\S+) after 22 updates", printed).group(1))
+    assert rows["batch of 8, K = 8"][3] <= bound < rows["batch of 8"][3] / 1000
+    picture = tmp_path / "legacyga-demo.png"
+    assert "loss curves: {}".format(os.path.join(os.path.realpath(str(tmp_path)), picture.name)) in printed
+    assert picture.read_bytes()[:4] == b"\x89PNG"
+
+
+def test_a_home_that_is_not_there_is_exit_code_2(home, tmp_path):
+    # No home has both: standalone Keras and Keras 3 have one mode each.
+    arguments = ["demo", "--home", "keras", "--mode", "eager" if home.tf.__version__ < "2" else "graph"]
+    if home.tf.__version__ < "2" or home.is_keras3:
+        expected = "has no eager mode" if home.tf.__version__ < "2" else "cannot train in graph mode"
+    else:
+        arguments, expected = ["demo", "--home", "tf_keras"], "tf_keras"
+        if "tf_keras" in sys.modules:
+            arguments, expected = ["demo", "--home", "keras", "--mode", "graph"], "cannot train in graph mode"
+    code, printed, errors = command_line(arguments, tmp_path)
+    assert code == 2 and expected in errors and "Traceback" not in errors, errors
+    assert os.listdir(str(tmp_path)) == []
+
+
+@pytest.mark.parametrize(
+    "off, code", [(0.0, 0), (1e-6, 0), (1e-5, 1), (-1e-2, 1), (float("nan"), 1), (float("inf"), 1)]
+)
+def test_the_comparison_can_fail(off, code, monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(demo, "_train_all", lambda home, mode, steps, epochs: results(off))
+    picture = tmp_path / "curves.pdf"
+    assert __main__.main(["demo", "--out", str(picture)]) == code
+    printed = capsys.readouterr().out
+    assert ("DIFFER" in printed) == bool(code) == ("NOT within float32 rounding" in printed)
+    assert picture.read_bytes()[:4] == b"%PDF"
+
+
+def test_the_bound_grows_as_rounding_does():
+    weights = [np.array([0.5, -2.0], "float32")]
+    assert demo.rounding_bound(weights, 1) == 4 * 2.0 ** -22
+    assert demo.rounding_bound(weights, 100) == 10 * demo.rounding_bound(weights, 1)
+    assert demo.largest_difference([np.array([0.5, 2.0], "float32")], weights) == 4.0
+
+
+def test_memory_that_cannot_be_measured_is_said_so(capsys):
+    found = results()
+    for result in found.values():
+        result.update(memory=None, memory_before=None)
+    assert demo.report(found, 8) == 0
+    assert capsys.readouterr().out.count("not measured") == 6
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (["--steps", "181"], "--steps must be at most 180"),
+        (["--out", "curves.bmp"], "--out must end in .png, .pdf, .svg"),
+        (["--out", os.path.join("nowhere", "curves.png")], "a folder that does not exist"),
+    ],
+)
+def test_what_cannot_be_done_is_said_before_the_training(arguments, message, monkeypatch, capsys, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    assert __main__.main(["demo"] + arguments) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_missing_packages_come_with_the_remedy(monkeypatch, capsys):
+    monkeypatch.setattr(demo.importlib.util, "find_spec", lambda name: None)
+    assert __main__.main(["demo"]) == 2
+    errors = capsys.readouterr().err
+    assert "scikit-learn, matplotlib" in errors and 'pip install "legacyga[demo]"' in errors
+
+
+@pytest.mark.parametrize("arguments", [[], ["demo", "--steps", "0"], ["demo", "--home", "theano"], ["doctor"]])
+def test_wrong_arguments_are_exit_code_2(arguments, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        __main__.main(arguments)
+    assert stopped.value.code == 2
+    assert "usage: python -m legacyga" in capsys.readouterr().err
+
+
+def test_versions(capsys):
+    assert __main__.main(["versions"]) == 0
+    assert "legacyga " + legacyga.__version__ in capsys.readouterr().out
+
+
+def test_importing_the_demo_imports_no_tensorflow():
+    code = (
+        "import sys; before = set(sys.modules); from legacyga import __main__, demo; "
+        "new = {name.split('.')[0] for name in set(sys.modules) - before}; "
+        "print(*sorted(new & {'tensorflow', 'keras', 'tf_keras', 'numpy', 'sklearn', 'matplotlib'}))"
+    )
+    folder = os.path.dirname(os.path.dirname(os.path.abspath(legacyga.__file__)))
+    assert subprocess.check_output([sys.executable, "-c", code], cwd=folder, universal_newlines=True).strip() == ""

@@ -199,15 +199,40 @@ class Ops(object):
         self.equal = tf.equal
         self.cast = tf.cast
         self.identity = tf.identity
+        self.gather = tf.gather
+        self.ones_like = tf.ones_like
+        self.zeros_like = tf.zeros_like
+        # These take reference variables (TF 1) and resource variables alike.
+        self.scatter_add = v1.scatter_add
+        self.scatter_update = v1.scatter_update
+        self.is_sparse = is_sparse
         self.control_dependencies = tf.control_dependencies
 
     def after(self, *values):
         """A context: what is made in it runs after `values`, whatever they are nested in."""
         return self.control_dependencies(_leaves(values))
 
+    def done(self, values, result=True):
+        """The constant `result`, there after `values`."""
+        with self.after(values):
+            return self.tf.constant(result)
+
     def dense(self, gradient):
         """`gradient` as a tensor."""
         return self.tf.convert_to_tensor(gradient)
+
+    def nonzero(self, vector):
+        """The int64 indices of the elements that are not zero."""
+        return self.tf.reshape(self.tf.where(self.tf.not_equal(vector, 0)), [-1])
+
+    def indexed_slices(self, values, indices, table):
+        return self.tf.IndexedSlices(values, indices, self.tf.constant(table.shape.as_list(), "int64"))
+
+    def local(self, variable):
+        """In replica context, this replica's part of a variable, for the operations that ask for no less."""
+        # `get` of TF 2.0 and 2.1 is `_get` from 2.2 on.
+        get = getattr(variable, "_get", None) or getattr(variable, "get", None)
+        return variable if get is None else get()
 
     def constant(self, value, dtype):
         return self.tf.constant(value, dtype)

@@ -44,12 +44,87 @@ def _here(function, args):
     return function(*args)
 
 
+class Accumulator(object):
+    """The sum of one variable's gradients in the window under way.
+
+    A gradient that comes as IndexedSlices (an embedding's) stays sparse: its rows are added to a table of the
+    variable's shape, in which the rows that no gradient touched are zero, and the update gets the touched ones.
+
+    Args:
+        total: variable of the shape of the gradient, of at least float32.
+        touched: None for a dense gradient, or an int32 variable with an element for each row of a sparse one.
+    """
+
+    def __init__(self, total, touched=None):
+        self.total = total
+        self.touched = touched
+
+    @property
+    def variables(self):
+        return [self.total] if self.touched is None else [self.total, self.touched]
+
+    def write(self, ops, gradient, begins):
+        """Store a dense gradient where a window begins, else add it."""
+        if self.touched is not None:
+            return self._write_rows(ops, gradient)
+        return (self.total.assign if begins else self.total.assign_add)(self.widen(ops, gradient))
+
+    def widen(self, ops, gradient):
+        return ops.cast(ops.dense(gradient), self.total.dtype.base_dtype)
+
+    def _write_rows(self, ops, gradient):
+        total, touched = ops.local(self.total), ops.local(self.touched)
+        if not ops.is_sparse(gradient):
+            return [
+                total.assign_add(self.widen(ops, gradient)),
+                touched.assign(ops.ones_like(touched)),
+            ]
+        return [
+            ops.scatter_add(total, gradient.indices, ops.cast(gradient.values, total.dtype.base_dtype)),
+            ops.scatter_update(touched, gradient.indices, ops.ones_like(gradient.indices, touched.dtype.base_dtype)),
+        ]
+
+    def rows(self, ops, gradient):
+        """Add a gradient; the sums of the touched rows, and which they are."""
+        with ops.after(self._write_rows(ops, gradient)):
+            indices = ops.nonzero(ops.local(self.touched).read_value())
+            return ops.gather(ops.local(self.total), indices), indices
+
+    def clear(self, ops, rows):
+        """Make the touched rows zero again."""
+        values, indices = rows
+        total, touched = ops.local(self.total), ops.local(self.touched)
+        return [
+            ops.scatter_update(total, indices, ops.zeros_like(values)),
+            ops.scatter_update(touched, indices, ops.zeros_like(indices, touched.dtype.base_dtype)),
+        ]
+
+
+def make_accumulators(ops, zeros, variables, gradients=()):
+    """An `Accumulator` for each of `variables`.
+
+    Args:
+        ops: a `_compat.Ops`.
+        zeros: `zeros(name, variable, shape, dtype)` makes a variable of the optimizer, beside `variable`.
+        variables: the model's.
+        gradients: their gradients, where they are known: they say which are sparse.
+    """
+    accumulators = []
+    for i, variable in enumerate(variables):
+        total = zeros("accumulator_{}".format(i), variable, variable.shape, ops.accumulator_dtype(variable.dtype))
+        touched = None
+        if i < len(gradients) and ops.is_sparse(gradients[i]):
+            touched = zeros("touched_{}".format(i), variable, variable.shape[:1], ops.tf.int32)
+        accumulators.append(Accumulator(total, touched))
+    return accumulators
+
+
 class Window(object):
     """The state of the window that is under way, and what a mini-step does to it.
 
     Args:
         accumulation: the `Accumulation` that this window belongs to.
-        accumulators: list of variables, one for each gradient, of at least float32.
+        accumulators: list of `Accumulator`, one for each gradient.
         scalar: `scalar(name, value, dtype="int64")` makes a variable of the optimizer.
 
     Attributes:
@@ -73,7 +148,8 @@ class Window(object):
     @property
     def variables(self):
         """All of the state, in the order in which an optimizer's `weights` lists it."""
-        return self.accumulators + [self.mini_step, self.weight, self.steps, self.next_steps]
+        sums = [variable for accumulator in self.accumulators for variable in accumulator.variables]
+        return sums + [self.mini_step, self.weight, self.steps, self.next_steps]
 
     def take_mini_step(self, gradients, update, run=_here, before=()):
         """Take one mini-step: accumulate `gradients`, or end the window with an update.
@@ -98,48 +174,57 @@ class Window(object):
         steps = ops.where(begins, self.next_steps.read_value(), self.steps.read_value())
         new_weight = weight + 1
 
+        def write(begins):
+            def on_replica(gradients):
+                written = [each.write(ops, gradient, begins) for each, gradient in zip(self.accumulators, gradients)]
+                return ops.done(written)
+
+            return ops.done(run(on_replica, (gradients,)))
+
+        def go_on():
+            with ops.after(ops.cond(begins, lambda: write(True), lambda: write(False))):
+                return self._move_to(mini_step + 1, new_weight, steps, updated=False)
+
         def end_window():
             def on_replica(gradients):
-                return update(self._reduce(self._sums(begins, gradients), gradients, new_weight))
+                return self._end(gradients, begins, new_weight, update)
 
             with ops.after(run(on_replica, (gradients,))):
                 return self._move_to(0, 0, steps, updated=True)
 
-        def go_on():
-            stored = ops.cond(
-                begins, lambda: self._write(run, gradients, False), lambda: self._write(run, gradients, True)
-            )
-            with ops.after(stored):
-                return self._move_to(mini_step + 1, new_weight, steps, updated=False)
-
         return ops.cond(mini_step + 1 >= steps, end_window, go_on)
 
-    def _sums(self, begins, gradients):
-        """The window's sums with `gradients`, which stand alone where a window begins: K may have become 1."""
-        gradients = [self._wide(gradient, total) for gradient, total in zip(gradients, self.accumulators)]
-        return self.ops.cond(
-            begins,
-            lambda: [self.ops.identity(gradient) for gradient in gradients],
-            lambda: [total.read_value() + gradient for gradient, total in zip(gradients, self.accumulators)],
+    def _end(self, gradients, begins, weight, update):
+        """The update of one replica, with the last gradients added on the way."""
+        ops = self.ops
+        pairs = list(zip(self.accumulators, gradients))
+        dense = [(each.widen(ops, gradient), each.total) for each, gradient in pairs if each.touched is None]
+        sums = iter(
+            # Where a window begins the gradients stand alone: K may have become 1.
+            ops.cond(
+                begins,
+                lambda: [ops.identity(gradient) for gradient, _ in dense],
+                lambda: [total.read_value() + gradient for gradient, total in dense],
+            )
+            if dense
+            else ()
         )
+        rows = {i: each.rows(ops, gradient) for i, (each, gradient) in enumerate(pairs) if each.touched is not None}
+        reduced = []
+        for i, (each, gradient) in enumerate(pairs):
+            if i in rows:
+                values, indices = rows[i]
+                values = self._reduce(values, weight, gradient.dtype)
+                reduced.append(ops.indexed_slices(values, indices, each.total))
+            else:
+                reduced.append(self._reduce(next(sums), weight, gradient.dtype))
+        with ops.after(update(reduced)):
+            return ops.done([self.accumulators[i].clear(ops, rows[i]) for i in sorted(rows)])
 
-    def _reduce(self, sums, gradients, weight):
+    def _reduce(self, total, weight, dtype):
         if self.reduction == "mean":
-            sums = [total / self.ops.cast(weight, total.dtype) for total in sums]
-        return [self.ops.cast(total, gradient.dtype) for total, gradient in zip(sums, gradients)]
-
-    def _write(self, run, gradients, add):
-        def on_replica(gradients):
-            return [
-                (total.assign_add if add else total.assign)(self._wide(gradient, total))
-                for gradient, total in zip(gradients, self.accumulators)
-            ]
-
-        with self.ops.after(run(on_replica, (gradients,))):
-            return self.ops.constant(True, "bool")
-
-    def _wide(self, gradient, total):
-        return self.ops.cast(self.ops.dense(gradient), total.dtype.base_dtype)
+            total = total / self.ops.cast(weight, total.dtype)
+        return self.ops.cast(total, dtype)
 
     def _move_to(self, mini_step, weight, steps, updated):
         written = [
@@ -147,8 +232,7 @@ class Window(object):
             self.weight.assign(self.ops.cast(weight, self.weight.dtype.base_dtype)),
             self.steps.assign(steps),
         ]
-        with self.ops.after(written):
-            return self.ops.constant(updated, "bool")
+        return self.ops.done(written, updated)
 
 
 class Accumulation(object):
@@ -204,3 +288,25 @@ class Accumulates(object):
 
     def _assign_steps(self, variable, steps):
         self.home.backend.set_value(variable, steps)
+
+    def _accumulate(self, window, gradients, apply_inner):
+        """Take one mini-step from replica context, whatever the strategy.
+
+        Args:
+            window: the `Window` of those of the gradients that are not None.
+            gradients: list of tensors, IndexedSlices and None.
+            apply_inner: function of such a list: one step of the inner optimizer, in replica context. The Nones go
+                along: what is said of a variable without a gradient is the inner optimizer's to say.
+        """
+
+        def update(reduced):
+            reduced = iter(reduced)
+            return apply_inner([None if gradient is None else next(reduced) for gradient in gradients])
+
+        def on_all_replicas(strategy, present):
+            return window.take_mini_step(present, update, run=strategy.extended.call_for_each_replica)
+
+        present = [gradient for gradient in gradients if gradient is not None]
+        replica = self.home.tf.distribute.get_replica_context()
+        # The conditional must stand in cross-replica context: a merge_call is not allowed within one.
+        return replica.merge_call(on_all_replicas, args=(present,))

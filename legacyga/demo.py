@@ -66,7 +66,7 @@ def run(home=None, steps=8, epochs=5, out="legacyga-demo.png", mode=None):
         return _cannot(problem)
 
     print(
-        "scikit-learn's digits: {} images to train on ({} left out, for whole windows of {}), the same {} times over".format(
+        "scikit-learn's digits: {} images to train on ({} left out, for whole windows of {}), {} times over".format(
             images, TRAINING_IMAGES - images, MICRO_BATCH * steps, epochs
         )
     )
@@ -286,7 +286,7 @@ def rounding_bound(reference, updates):
     """
     import numpy as np
 
-    return 4 * updates ** 0.5 * 2.0 ** -23 * max(float(np.max(np.abs(weight))) for weight in reference)
+    return 4 * updates**0.5 * 2.0**-23 * max(float(np.max(np.abs(weight))) for weight in reference)
 
 
 def report(results, steps):
@@ -315,8 +315,8 @@ def report(results, steps):
                 "{:.4f}".format(result["accuracy"]),
                 result["updates"],
                 "{:.2e}".format(differences[name]),
-                "not measured" if peak is None else "{:.0f} MiB".format(peak / 2.0 ** 20),
-                "not measured" if peak is None else "+{:.0f} MiB".format((peak - before) / 2.0 ** 20),
+                "not measured" if peak is None else "{:.0f} MiB".format(peak / 2.0**20),
+                "not measured" if peak is None else "+{:.0f} MiB".format((peak - before) / 2.0**20),
             )
         )
     print("\nfinal loss: over all training images, after the last epoch")

@@ -183,8 +183,9 @@ class _Keras3SGD(_MySGD):
     def update_step(self, gradient, variable, learning_rate):
         if self.decay > 0:
             ops = self._accumulation.ops
-            rate = ops.cast(learning_rate, "float32")
-            learning_rate = rate / (1.0 + self.decay * ops.cast(self._iterations.value, "float32"))
+            dtype = ops.accumulator_dtype(variable.dtype)
+            iterations = ops.cast(self._iterations.value, dtype)
+            learning_rate = ops.cast(learning_rate, dtype) / (1.0 + self.decay * iterations)
         return super(_Keras3SGD, self).update_step(gradient, variable, learning_rate)
 
 

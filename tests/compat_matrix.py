@@ -5,6 +5,7 @@ A result file is written by a run of the tests (run_homes.py), one for every env
 With --check nothing is written: it ends with 1 if compat_matrix.md is not what the files say, or if an environment of
 tox.ini has none.
 """
+
 import argparse
 import collections
 import configparser
@@ -131,7 +132,9 @@ def main():
     with open(TARGET) as file:
         kept = file.read()
     if kept != text:
-        sys.stdout.writelines(difflib.unified_diff(kept.splitlines(True), text.splitlines(True), "compat_matrix.md", "results"))
+        sys.stdout.writelines(
+            difflib.unified_diff(kept.splitlines(True), text.splitlines(True), "compat_matrix.md", "results")
+        )
         sys.exit("compat_matrix.md is not what the result files say: run python tests/compat_matrix.py and look")
 
 

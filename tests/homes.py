@@ -174,8 +174,9 @@ class Home(object):
         optimizers write to reference variables that gradients are still computed from.
         """
         if self.mode == "eager":
-            for weights in self.mini_steps([(model, optimizer)], batches):
-                yield weights[0]
+            for x, y in batches:
+                self._eager_bare_step(model, optimizer, x, y)
+                yield model.get_weights()
             return
         backend, params = self.backend, model.trainable_weights
         target = backend.placeholder(shape=model.outputs[0].shape.as_list())
@@ -188,6 +189,12 @@ class Home(object):
         for x, y in batches:
             apply(differentiate([x, y]))
             yield model.get_weights()
+
+    def _eager_bare_step(self, model, optimizer, x, y):
+        if self.tf_version >= (2, 4):
+            return self._eager_step(model, optimizer)(x, y)
+        # TF 2.0 to 2.3 clip in minimize alone.
+        optimizer.minimize(lambda: self.tf.reduce_mean(self.tf.square(model(x) - y)), model.trainable_variables)
 
     def optimizer_weights(self, optimizer):
         """The values of all the optimizer's variables."""

@@ -47,85 +47,68 @@ class Accumulating(_window.Accumulates):
             return
         with self._bare():
             super(Accumulating, self).build(variables)
-        if self._accumulation.steps > 1:
-            # Kept where Keras does not look: it would track the list a second time.
-            self._accumulation.accumulators = self._create_accumulators(variables)
         self._window_for(variables)
 
     def apply(self, grads, trainable_variables=None):
         """Take one mini-step. Arguments, and what is done at the end of a window, are the inner optimizer's."""
+        tf = self.home.tf
         grads = list(grads)
         if trainable_variables is not None:
             trainable_variables = list(trainable_variables)
-            if not self.built:
-                with self.home.module.name_scope(self.name, caller=self):
-                    self.build(trainable_variables)
+        variables = self._trainable_variables if trainable_variables is None else trainable_variables
+        present = [(gradient, var) for gradient, var in zip(grads, variables) if gradient is not None]
 
         def apply_inner(grads):
             with self._bare():
                 return super(Accumulating, self).apply(grads, trainable_variables)
 
-        variables = self._trainable_variables if trainable_variables is None else trainable_variables
-        present = [(gradient, var) for gradient, var in zip(grads, variables) if gradient is not None]
-        replica = self.home.tf.distribute.get_replica_context()
-        if not present or replica is None or len(grads) != len(variables):
+        if not present or len(grads) != len(variables) or tf.distribute.get_replica_context() is None:
             # Nothing to accumulate, or a call that the inner optimizer has the error for.
             return apply_inner(grads)
-        self._check_variables_are_known(variables)
-        with self.home.tf.init_scope():
-            window = self._window_for([var for _, var in present])
+        with tf.init_scope(), self.home.module.name_scope(self.name, caller=self):
+            if not self.built:
+                with self._bare():
+                    super(Accumulating, self).build(variables)
+            self._check_variables_are_known(variables)
+            window = self._window_for([var for _, var in present], [gradient for gradient, _ in present])
         if window is None:
             return apply_inner(grads)
+        self._accumulate(window, grads, apply_inner)
 
-        def update(means):
-            means = iter(means)
-            # Variables without a gradient go along: what is said of them is the inner optimizer's to say.
-            return apply_inner([None if gradient is None else next(means) for gradient in grads])
+    def _window_for(self, variables, gradients=()):
+        key = tuple(self._get_variable_index(var) for var in variables)
+        return self._accumulation.window(key, lambda number: self._create_window(number, variables, gradients))
 
-        def on_all_replicas(strategy, gradients):
-            return window.take_mini_step(gradients, update, run=strategy.extended.call_for_each_replica)
+    def _create_window(self, number, variables, gradients):
+        def weight(name, **kwargs):
+            created = self.home.module.Variable(trainable=False, name="window_{}_{}".format(number, name), **kwargs)
+            self._track_variable(created)
+            return created.value
 
-        replica.merge_call(on_all_replicas, args=([gradient for gradient, _ in present],))
-
-    def _window_for(self, variables):
-        indices = tuple(self._get_variable_index(var) for var in variables)
-        return self._accumulation.window(indices, lambda number: self._create_window(number, indices))
-
-    def _create_accumulators(self, variables):
-        created = []
-        for i, var in enumerate(variables):
-            raw = getattr(var, "value", var)
-            with self._distribution_strategy.extended.colocate_vars_with(raw):
-                created.append(
-                    # A copy on each replica, written without a word to the others; a checkpoint takes their sum.
-                    self._create_variable(
-                        "accumulator_{}".format(i),
-                        shape=var.shape,
-                        initializer="zeros",
-                        dtype=self._accumulation.ops.accumulator_dtype(raw.dtype).name,
-                        synchronization="on_read",
-                        aggregation="sum",
-                    )
-                )
-        return created
-
-    def _create_window(self, number, indices):
         def scalar(name, value, dtype="int64"):
-            return self._create_variable(
-                "window_{}_{}".format(number, name),
+            return weight(
+                name,
                 shape=(),
                 dtype=dtype,
                 initializer=self.home.module.initializers.Constant(value),
                 aggregation="only_first_replica",
             )
 
-        return _window.Window(self._accumulation, [self._accumulation.accumulators[i] for i in indices], scalar)
+        def zeros(name, var, shape, dtype):
+            with self._distribution_strategy.extended.colocate_vars_with(var):
+                # A copy on each replica, written without a word to the others; a checkpoint takes their sum.
+                return weight(
+                    name,
+                    shape=tuple(shape),
+                    dtype=dtype.name,
+                    initializer="zeros",
+                    synchronization="on_read",
+                    aggregation="sum",
+                )
 
-    def _create_variable(self, name, **kwargs):
-        with self.home.module.name_scope(self.name, caller=self):
-            created = self.home.module.Variable(trainable=False, name=name, **kwargs)
-        self._track_variable(created)
-        return created.value
+        raw = [getattr(var, "value", var) for var in variables]
+        ops = self._accumulation.ops
+        return _window.Window(self._accumulation, _window.make_accumulators(ops, zeros, raw, gradients), scalar)
 
 
 def accumulating(cls, home):

@@ -64,11 +64,14 @@ class Accumulating(_window.Accumulates):
 
         return _window.Window(
             accumulation,
+            # Dense for sparse gradients too: the optimizers of this generation make them dense themselves.
             accumulators=[
-                backend.zeros(
-                    backend.int_shape(param),
-                    dtype=accumulation.ops.accumulator_dtype(param.dtype).name,
-                    name="accumulator_{}".format(i),
+                _window.Accumulator(
+                    backend.zeros(
+                        backend.int_shape(param),
+                        dtype=accumulation.ops.accumulator_dtype(param.dtype).name,
+                        name="accumulator_{}".format(i),
+                    )
                 )
                 for i, param in enumerate(params)
             ],

@@ -15,37 +15,32 @@ class Accumulating(_window.Accumulates):
         """Take one mini-step. Arguments, and what is done at the end of a window, are the inner optimizer's."""
         tf = self.home.tf
         grads_and_vars = list(grads_and_vars)
+        gradients, var_list = [pair[0] for pair in grads_and_vars], [pair[1] for pair in grads_and_vars]
         present = [(gradient, var) for gradient, var in grads_and_vars if gradient is not None]
-        replica = tf.distribute.get_replica_context()
 
-        def apply_inner(pairs):
-            return super(Accumulating, self).apply_gradients(self._clip_pairs(pairs), name=name, **kwargs)
+        def apply_inner(gradients):
+            pairs = self._clip_pairs(list(zip(gradients, var_list)))
+            return super(Accumulating, self).apply_gradients(pairs, name=name, **kwargs)
 
-        if not present or replica is None:
+        if not present or tf.distribute.get_replica_context() is None:
             # Nothing to accumulate, or a call from where none is allowed: the inner optimizer has the error for it.
-            return apply_inner(grads_and_vars)
+            return apply_inner(gradients)
         with tf.name_scope(self._name), tf.init_scope():
-            self._create_all_weights([var for _, var in present])
-        window = self._window_for([var for _, var in present])
+            self._create_inner_weights([var for _, var in present])
+            window = self._window_for([var for _, var in present], [gradient for gradient, _ in present])
         if window is None:
-            return apply_inner(grads_and_vars)
-
-        def update(means):
-            means = iter(means)
-            # Variables without a gradient go along: what is said of them is the inner optimizer's to say.
-            return apply_inner([(None if gradient is None else next(means), var) for gradient, var in grads_and_vars])
-
-        def on_all_replicas(strategy, gradients):
-            return window.take_mini_step(gradients, update, run=strategy.extended.call_for_each_replica)
-
-        done = replica.merge_call(on_all_replicas, args=([gradient for gradient, _ in present],))
-        with self._accumulation.ops.after(done):
+            return apply_inner(gradients)
+        with self._accumulation.ops.after(self._accumulate(window, gradients, apply_inner)):
             return self._accumulation.ops.identity(self.iterations)
 
     def _clip_pairs(self, grads_and_vars):
         return grads_and_vars
 
     def _create_all_weights(self, var_list):
+        self._create_inner_weights(var_list)
+        self._window_for(var_list)
+
+    def _create_inner_weights(self, var_list):
         # TF 2.0 to 2.2 have no such method; deletable with 2.2.
         create = getattr(super(Accumulating, self), "_create_all_weights", None)
         if create is not None:
@@ -54,13 +49,12 @@ class Accumulating(_window.Accumulates):
             self.iterations  # noqa: B018  (a property that creates)
             self._create_hypers()
             self._create_slots(var_list)
-        self._window_for(var_list)
 
-    def _window_for(self, var_list):
+    def _window_for(self, var_list, gradients=()):
         key = tuple(_compat.variable_key(var) for var in var_list)
-        return self._accumulation.window(key, lambda number: self._create_window(number, var_list))
+        return self._accumulation.window(key, lambda number: self._create_window(number, var_list, gradients))
 
-    def _create_window(self, number, var_list):
+    def _create_window(self, number, var_list, gradients):
         tf = self.home.tf
         accumulation = self._accumulation
 
@@ -78,21 +72,21 @@ class Accumulating(_window.Accumulates):
                 aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
             )
 
-        accumulators = []
-        for i, var in enumerate(var_list):
+        def zeros(name, var, shape, dtype):
             with tf.distribute.get_strategy().extended.colocate_vars_with(var):
-                accumulators.append(
-                    # A copy on each replica, written without a word to the others; a checkpoint takes their sum.
-                    weight(
-                        "accumulator_{}".format(i),
-                        shape=var.shape,
-                        dtype=accumulation.ops.accumulator_dtype(var.dtype),
-                        initializer="zeros",
-                        synchronization=tf.VariableSynchronization.ON_READ,
-                        aggregation=tf.VariableAggregation.SUM,
-                    )
+                # A copy on each replica, written without a word to the others; a checkpoint takes their sum.
+                return weight(
+                    name,
+                    shape=shape,
+                    dtype=dtype,
+                    initializer="zeros",
+                    synchronization=tf.VariableSynchronization.ON_READ,
+                    aggregation=tf.VariableAggregation.SUM,
                 )
-        return _window.Window(accumulation, accumulators, scalar)
+
+        return _window.Window(
+            accumulation, _window.make_accumulators(accumulation.ops, zeros, var_list, gradients), scalar
+        )
 
 
 class ClippingTheMeans(Accumulating):

@@ -3,5 +3,6 @@
 from legacyga._version import __version__
 from legacyga.mysgd import MySGD
 from legacyga.versions import show_versions
+from legacyga.wrapping import wrap
 
-__all__ = ["MySGD", "__version__", "show_versions"]
+__all__ = ["MySGD", "__version__", "show_versions", "wrap"]

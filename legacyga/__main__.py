@@ -5,7 +5,7 @@ import sys
 
 
 def _positive(text):
-    value = int(text)
+    value = int(text) if text.isdigit() else 0
     if value < 1:
         raise argparse.ArgumentTypeError("must be an integer of at least 1. Received: {}".format(text))
     return value

@@ -5,6 +5,7 @@ given; a version number is read only where two packages share one name (standalo
 own, from 2.4 to 2.15 it *is* tf.keras, from 3 it is another library).
 """
 
+import contextlib
 import functools
 import importlib
 import sys
@@ -59,6 +60,10 @@ class Home(object):
         # tf.keras of TF 2.13 to 2.15 has no version of its own.
         version = getattr(self.module, "__version__", None)
         return "{}{} on TensorFlow {}".format(self.name, " " + version if version else "", self.tf.__version__)
+
+    @property
+    def tf_version(self):
+        return self.tf.__version__
 
     @property
     def backend(self):
@@ -120,6 +125,42 @@ class Home(object):
                 "Keras 3 cannot train in graph mode, not even with its own optimizers. Received: {!r} after "
                 "disable_eager_execution() or inside a tf.Graph. Remove that call, or use tf_keras.".format(self)
             )
+
+
+def home_of(optimizer):
+    """The `Home` of an optimizer of any Keras, None for anything else."""
+    for cls in type(optimizer).__mro__:
+        root, found, _ = cls.__module__.partition(".optimizer")
+        if not found:
+            continue
+        top = root.split(".")[0]
+        if top == "tf_keras":
+            return Home(sys.modules["tf_keras"])
+        keras = sys.modules.get("keras")
+        if top == "keras" and keras is not None and (version_of(keras) < (2, 4) or version_of(keras) >= (3,)):
+            return Home(keras)
+        if top in ("keras", "tensorflow"):
+            home = Home(_tensorflow().keras)
+            if home.root == root:
+                return home
+            raise ValueError(
+                "{} is an optimizer of {}, a private copy that TensorFlow keeps of Keras. Take the one of "
+                "tf.keras.optimizers.".format(type(optimizer).__name__, root)
+            )
+    return None
+
+
+def generation_of(optimizer):
+    """The name of the generation that an optimizer is of, by the hooks it has; None if it is no optimizer.
+
+    `"v1"`, `"train"`, `"v2"`, `"v3"` or `"keras3"`.
+    """
+    cls = type(optimizer)
+    if hasattr(cls, "_resource_apply_dense"):
+        return "v2" if hasattr(cls, "get_updates") else "train"
+    if hasattr(cls, "update_step"):
+        return "keras3" if hasattr(cls, "stateless_apply") else "v3"
+    return "v1" if hasattr(cls, "get_updates") and hasattr(cls, "get_gradients") else None
 
 
 def find_home(keras=None):
@@ -185,6 +226,82 @@ def variable_key(variable):
     variable = (container and container()) or variable
     # In a graph (TF 1.14, 1.15) a variable has no id that is unique across graphs, but a name.
     return getattr(variable, "_unique_id", None) or variable.name
+
+
+def is_variable(value):
+    """Whether a value is a TensorFlow variable, of any version."""
+    return hasattr(value, "assign_add") and hasattr(value, "read_value")
+
+
+@contextlib.contextmanager
+def lifted_variables(tf):
+    """A context, for the inside of a conditional's branch: variables made in it are made outside of the branch.
+
+    Their initial values must be constants (zeros, as the slots of the v1 optimizers are).
+    """
+    v1 = getattr(getattr(tf, "compat", None), "v1", tf)
+
+    def lift(next_creator, **kwargs):
+        value = kwargs["initial_value"]
+        if hasattr(value, "graph"):
+            value = constant_value(tf, value)
+        with tf.init_scope():
+            return next_creator(**dict(kwargs, initial_value=value))
+
+    with v1.variable_creator_scope(lift):
+        yield
+
+
+def constant_value(tf, tensor):
+    """The NumPy value of a constant tensor."""
+    # tf.get_static_value is there from TF 1.13 on, tf.contrib up to 1.15.
+    find = getattr(tf, "get_static_value", None) or tf.contrib.util.constant_value
+    value = find(tensor)
+    if value is None:
+        raise ValueError(
+            "The optimizer starts one of its variables at a value that is not constant, and cannot be accumulated "
+            "for. Received: {!r}. Make the variable in the optimizer's __init__.".format(tensor)
+        )
+    return value
+
+
+def lifts_variables(tf):
+    """Whether `lifted_variables` works: up to TF 1.10 tf.Variable passes the creators by. Deletable with 1.10."""
+    return type(tf.Variable) is not type
+
+
+def ordered(updates, ops):
+    """An operation that runs `updates`, from an optimizer's get_updates: all that they read before all they write.
+
+    In TensorFlow 1 graphs nothing orders the stock optimizers' reads of `iterations`, of their slots and of the
+    parameters with the writes of the same step. The update operations get an edge from everything that is written.
+    """
+    late = [update for update in updates if isinstance(update, tuple)]
+    writes = [getattr(update, "op", update) for update in updates if not isinstance(update, tuple)]
+    values = [tensor.op for write in writes for tensor in write.inputs[1:]] + [value.op for _, value in late]
+    before = set(writes)
+    # What is itself computed from a write of this step comes after that one, as its author meant.
+    values = [value for value in values if not _reaches(value, before)]
+    with ops.control_dependencies(values):
+        barrier = ops.tf.no_op()
+    for write in writes:
+        write._add_control_input(barrier)
+    with ops.control_dependencies([barrier]):
+        writes += [variable.assign(value) for variable, value in late]
+    return ops.done(writes)
+
+
+def _reaches(operation, targets):
+    seen, stack = set(), [operation]
+    while stack:
+        each = stack.pop()
+        if each in targets:
+            return True
+        if each not in seen:
+            seen.add(each)
+            stack.extend(tensor.op for tensor in each.inputs)
+            stack.extend(each.control_inputs)
+    return False
 
 
 class Ops(object):

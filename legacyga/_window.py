@@ -14,6 +14,7 @@ one adds on its way into the update and stores nothing: K - 1 additions and K - 
 No TensorFlow is imported here. `ops` (`_compat.Ops`) brings the handful of operations.
 """
 
+import copy
 import operator
 
 
@@ -248,15 +249,33 @@ class Accumulation(object):
         self.next_steps = None
         self.windows = {}
         self.latest = None
+        self.built = None
 
     def window(self, key, make):
         """The window of the variables that `key` stands for, None at K = 1. `make(number)` makes the first one."""
         if key not in self.windows:
-            self.windows[key] = make(len(self.windows)) if self.steps > 1 else None
+            self.windows[key] = self._adopt(key) or (make(len(self.windows)) if self.steps > 1 else None)
         self.latest = self.windows[key]
+        if self.built is not None and self.built[0] == key:
+            self.built = None
         if self.latest is not None:
             self.next_steps = self.latest.next_steps
         return self.latest
+
+    def build(self, key, make):
+        """Make the window of all variables before any gradient is known, where nothing was made yet."""
+        if not self.windows:
+            self.built = key, self.window(key, make)
+
+    def _adopt(self, key):
+        """The window made by `build`, if it is not in use and all of these variables are in it."""
+        if self.built is None or self.built[1] is None or not set(key) <= set(self.built[0]):
+            return None
+        all_keys, window = self.built
+        self.built = None
+        del self.windows[all_keys]
+        window.accumulators = [window.accumulators[all_keys.index(each)] for each in key]
+        return window
 
 
 class Accumulates(object):
@@ -286,8 +305,43 @@ class Accumulates(object):
         latest = self._accumulation.latest
         return self._accumulation.ops.constant(0, "int64") if latest is None else latest.mini_step
 
+    @classmethod
+    def copy_of(cls, optimizer, steps, reduction="mean"):
+        """An optimizer of this class that is a copy of `optimizer`, of the inner class, and accumulates."""
+        copied = object.__new__(cls)
+        copied.inherit(optimizer)
+        copied.start_accumulating(steps, reduction)
+        return copied
+
+    def get_config(self):
+        """The inner optimizer's config, with `gradient_accumulation_steps` and `reduction`."""
+        accumulation = self._accumulation
+        config = super(Accumulates, self).get_config()
+        config.update(gradient_accumulation_steps=accumulation.steps, reduction=accumulation.reduction)
+        return config
+
+    @classmethod
+    def from_config(cls, config, **kwargs):
+        """The optimizer that `get_config` described."""
+        config = dict(config)
+        steps, reduction = config.pop("gradient_accumulation_steps"), config.pop("reduction")
+        return cls.copy_of(cls.inner_class.from_config(config, **kwargs), steps, reduction)
+
     def _assign_steps(self, variable, steps):
-        self.home.backend.set_value(variable, steps)
+        if self.home.graph_mode:
+            self.home.backend.set_value(variable, steps)
+        else:
+            variable.assign(steps)
+
+    def inherit(self, optimizer):
+        """Become a copy of `optimizer`, with variables of its own."""
+        self.__dict__.update(
+            copy.deepcopy(optimizer, {id(each): each for each in self._not_copied(optimizer)}).__dict__
+        )
+
+    def _not_copied(self, optimizer):
+        """What a copy shares with `optimizer`."""
+        return [getattr(optimizer, "_distribution_strategy", None)]
 
     def _accumulate(self, window, gradients, apply_inner):
         """Take one mini-step from replica context, whatever the strategy.

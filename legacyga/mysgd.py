@@ -84,7 +84,8 @@ class _MySGD(object):
     def get_config(self):
         """MySGD's own arguments: `legacyga.MySGD(**config)` makes this optimizer again."""
         config = super(_MySGD, self).get_config()
-        config.pop("gradient_accumulation_steps", None)
+        for name in ("gradient_accumulation_steps", "reduction"):
+            config.pop(name, None)
         if "lr" not in config:
             config["lr"] = config.pop("learning_rate")
         config.update(decay=self._decay_argument(), steps_per_update=self.gradient_accumulation_steps)

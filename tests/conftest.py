@@ -24,6 +24,8 @@ CAPABILITIES = [
     "R8 change of K",
     "R15 a quiet guest",
     "ways to train",
+    "wrap: every optimizer",
+    "wrap: surface",
     "surface",
     "errors",
     "demo and examples",
@@ -134,10 +136,14 @@ def pytest_sessionfinish(session):
         file.write("\n")
 
 
-@pytest.fixture(scope="session")
-def home(request):
+def home_of(config):
     """The `homes.Home` that this process tests."""
-    config = request.config
     if not hasattr(config, "legacyga_home"):
         config.legacyga_home = homes.start(config.getoption("--home"), config.getoption("--mode"))
     return config.legacyga_home
+
+
+@pytest.fixture(scope="session")
+def home(request):
+    """The `homes.Home` that this process tests."""
+    return home_of(request.config)

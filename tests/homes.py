@@ -8,6 +8,8 @@ import numpy as np
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 NAMES = ("keras", "tf.keras", "tf_keras")
+# Base classes, containers, and Muon, which chooses its variables by name and shape.
+NOT_ALONE = ("Optimizer", "OptimizerV2", "TFOptimizer", "LossScaleOptimizer", "Muon", "MultiOptimizer")
 
 
 def version(name):
@@ -209,6 +211,68 @@ class Home(object):
                 variable.assign(value)
         else:
             optimizer.set_weights(weights)
+
+    def optimizer_classes(self):
+        """[(generation, class)] of every stock optimizer: the v1 API in graph mode, both of the others in eager mode."""
+        from legacyga import _compat
+
+        home = _compat.Home(self.keras)
+        if self.mode == "graph":
+            modules = [("v1", home.v1_optimizers)]
+            public = getattr(self.keras.optimizers, "legacy", self.keras.optimizers)
+            if hasattr(public.SGD, "_resource_apply_dense"):
+                modules.append(("v2", public))
+        else:
+            public = self.keras.optimizers
+            modules = [("keras3" if self.is_keras3 else "v2/v3", public)]
+            others = [(name, getattr(public, name, None)) for name in ("legacy", "experimental")]
+            modules += [("v2/v3", module) for name, module in others if module is not None]
+        seen, found = set(), []
+        for generation, module in modules:
+            for name in dir(module):
+                cls = getattr(module, name)
+                if isinstance(cls, type) and cls not in seen and name not in NOT_ALONE and name[0] != "_":
+                    if _compat.generation_of(object.__new__(cls)) in generation.split("/"):
+                        seen.add(cls)
+                        found.append((generation, cls))
+        return found
+
+    def variables(self, start):
+        """Variables of the home, in eager mode, with these values."""
+        variable = self.keras.Variable if self.is_keras3 else self.tf.Variable
+        return [variable(value) for value in start]
+
+    def apply_to(self, start, optimizer, gradients):
+        """Give an optimizer of this home gradients to apply to variables of its own, one list after the other.
+
+        Returns:
+            For each list of `gradients` the values of the variables after it.
+        """
+        from legacyga import _compat
+
+        history = []
+        if self.mode == "graph":
+            backend = self.backend
+            params = [backend.variable(value) for value in start]
+            fed = [backend.placeholder(shape=value.shape) for value in start]
+            loss = sum(self.tf.reduce_sum(gradient * param) for gradient, param in zip(fed, params))
+            updates = optimizer.get_updates(loss=loss, params=params)
+            if not hasattr(optimizer, "mini_step") and not hasattr(optimizer, "apply_gradients"):
+                # A stock optimizer has several results, for nothing orders its reads and writes; this is the one that
+                # its author meant.
+                updates = [_compat.ordered(updates, _compat.Ops(self.tf))]
+            apply = backend.function(fed, [loss], updates=updates)
+            for each in gradients:
+                apply(each)
+                history.append(backend.batch_get_value(params))
+            return history
+        variables = start if hasattr(start[0], "assign") else self.variables(start)
+        if self.is_keras3:
+            optimizer.build(variables)
+        for each in gradients:
+            optimizer.apply_gradients([(self.tf.constant(g), v) for g, v in zip(each, variables)])
+            history.append([np.array(v.numpy()) for v in variables])
+        return history
 
     def bare_sgd(self, **kwargs):
         """The home's own SGD: of the v1 API in graph mode, of the generation MySGD is built on in eager mode."""

@@ -16,6 +16,17 @@ class Accumulating(_window.Accumulates):
     def start_accumulating(self, steps, reduction="mean"):
         self._accumulation = _window.Accumulation(_compat.Ops(self.home.tf), steps, reduction)
 
+    def inherit(self, optimizer):
+        """Become a copy of `optimizer`, with variables of its own."""
+        # Keras 3's own way of copying, for its deepcopy forgets the state; what a subclass adds goes along.
+        copied = type(optimizer).from_config(optimizer.get_config())
+        self.__dict__.update(optimizer.__dict__)
+        self.__dict__.update(copied.__dict__)
+        if optimizer.built:
+            super(Accumulating, self).build(optimizer._trainable_variables)
+            for variable, value in zip(self.variables, optimizer.variables):
+                variable.assign(value)
+
     @property
     def gradient_accumulation_steps(self):
         """K, an int: the mini-steps of a window. Setting it takes effect at the next window."""
@@ -25,9 +36,6 @@ class Accumulating(_window.Accumulates):
     def gradient_accumulation_steps(self, value):
         if self._accumulation is not None:
             _window.Accumulates.gradient_accumulation_steps.fset(self, value)
-
-    def _assign_steps(self, variable, steps):
-        variable.assign(steps)
 
     @property
     def iterations(self):
@@ -47,7 +55,7 @@ class Accumulating(_window.Accumulates):
             return
         with self._bare():
             super(Accumulating, self).build(variables)
-        self._window_for(variables)
+        self._accumulation.build(self._key(variables), lambda number: self._create_window(number, variables, ()))
 
     def apply(self, grads, trainable_variables=None):
         """Take one mini-step. Arguments, and what is done at the end of a window, are the inner optimizer's."""
@@ -75,9 +83,13 @@ class Accumulating(_window.Accumulates):
             return apply_inner(grads)
         self._accumulate(window, grads, apply_inner)
 
+    def _key(self, variables):
+        return tuple(self._get_variable_index(var) for var in variables)
+
     def _window_for(self, variables, gradients=()):
-        key = tuple(self._get_variable_index(var) for var in variables)
-        return self._accumulation.window(key, lambda number: self._create_window(number, variables, gradients))
+        return self._accumulation.window(
+            self._key(variables), lambda number: self._create_window(number, variables, gradients)
+        )
 
     def _create_window(self, number, variables, gradients):
         def weight(name, **kwargs):
@@ -113,4 +125,4 @@ class Accumulating(_window.Accumulates):
 
 def accumulating(cls, home):
     """A subclass of the optimizer class `cls` that accumulates."""
-    return type(cls.__name__, (Accumulating, cls), {"home": home})
+    return type("Accumulating" + cls.__name__, (Accumulating, cls), {"home": home, "inner_class": cls})

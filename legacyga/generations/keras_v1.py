@@ -4,6 +4,7 @@ Standalone Keras up to 2.3.1, and the v1 optimizers that tf.keras and tf_keras s
 """
 
 import contextlib
+import copy
 
 from legacyga import _compat, _window
 
@@ -11,9 +12,23 @@ from legacyga import _compat, _window
 class Accumulating(_window.Accumulates):
     """What `accumulating` puts before an optimizer class. Made in a graph, and of use in that graph only."""
 
+    _reduced = None
+    _inherited = None
+
     def start_accumulating(self, steps, reduction="mean"):
         self._accumulation = _window.Accumulation(_compat.Ops(self.home.tf), steps, reduction)
         self._slots = {}
+        self._made = {}
+
+    def inherit(self, optimizer):
+        """Become a copy of `optimizer`, with variables of its own."""
+        backend = self.home.backend
+        for name, value in vars(optimizer).items():
+            if _compat.is_variable(value):
+                value = backend.variable(backend.get_value(value), dtype=backend.dtype(value), name=name)
+            self.__dict__[name] = copy.copy(value) if isinstance(value, (dict, list)) else value
+        self.updates, self.weights = [], []
+        self._inherited = backend.batch_get_value(optimizer.weights) if optimizer.weights else None
 
     def get_updates(self, loss, params):
         """The one operation that is a mini-step, in a list. Called by Keras when it builds the training function."""
@@ -38,12 +53,50 @@ class Accumulating(_window.Accumulates):
             update = window.take_mini_step(
                 gradients, lambda means: self._update(self._clip(means), params, slots), before=[loss]
             )
+        self.weights = self._all_weights(slots, window)
+        if self._inherited is not None:
+            # `iterations` is the copy's own already; the slots are there only now.
+            self.home.backend.batch_set_value(list(zip([self.iterations] + slots, self._inherited)))
+            self._inherited = None
         self.updates = [update]
         return self.updates
 
+    def _all_weights(self, slots, window):
+        return [self.iterations] + slots + (window.variables if window else [])
+
     def _create_all_weights(self, params):
         """Make the optimizer's variables, once for a list of `params`. The HDF5 loader calls it from TF 2.3 on."""
-        return self._state_for(list(params))[0]
+        key = tuple(id(param) for param in params)
+        if self._reduced is None:
+            self._state_for(list(params))
+        return self._made[key]
+
+    # The next two are one update of any optimizer of this generation, by its own get_updates. MySGD states its own.
+
+    def _create_slots(self, params):
+        # From TF 2.3 on slots can be made by themselves; before, they are lifted out of get_updates. Deletable with 2.2.
+        create = getattr(super(Accumulating, self), "_create_all_weights", None)
+        self._made[tuple(id(param) for param in params)] = create and create(params)
+        return self._weights_without_iterations() if create else []
+
+    def _update(self, gradients, params, slots):
+        """One call of the inner optimizer's `get_updates`, made to read everything before it writes anything."""
+        self._reduced = gradients
+        try:
+            with _compat.lifted_variables(self.home.tf):
+                updates = super(Accumulating, self).get_updates(loss=None, params=params)
+        finally:
+            self._reduced = None
+        slots[:] = slots or self._weights_without_iterations()
+        return _compat.ordered(updates, self._accumulation.ops)
+
+    def _weights_without_iterations(self):
+        return [weight for weight in self.weights if weight is not self.iterations]
+
+    def get_gradients(self, loss, params):
+        if self._reduced is not None:
+            return self._reduced
+        return super(Accumulating, self).get_gradients(loss, params)
 
     def _state_for(self, params):
         key = tuple(id(param) for param in params)
@@ -53,7 +106,7 @@ class Accumulating(_window.Accumulates):
                 self._slots[key] = self._create_slots(params), params
             window = self._accumulation.window(key, lambda number: self._create_window(params))
         slots = self._slots[key][0]
-        self.weights = [self.iterations] + slots + (window.variables if window else [])
+        self.weights = self._all_weights(slots, window)
         return slots, window
 
     def _create_window(self, params):
@@ -102,4 +155,4 @@ class Accumulating(_window.Accumulates):
 
 def accumulating(cls, home):
     """A subclass of the optimizer class `cls` that accumulates."""
-    return type(cls.__name__, (Accumulating, cls), {"home": home})
+    return type("Accumulating" + cls.__name__, (Accumulating, cls), {"home": home, "inner_class": cls})

@@ -11,7 +11,7 @@ class Accumulating(_window.Accumulates):
     def start_accumulating(self, steps, reduction="mean"):
         self._accumulation = _window.Accumulation(_compat.Ops(self.home.tf), steps, reduction)
 
-    def apply_gradients(self, grads_and_vars, name=None, **kwargs):
+    def apply_gradients(self, grads_and_vars, *args, **kwargs):
         """Take one mini-step. Arguments, and what is done at the end of a window, are the inner optimizer's."""
         tf = self.home.tf
         grads_and_vars = list(grads_and_vars)
@@ -20,7 +20,7 @@ class Accumulating(_window.Accumulates):
 
         def apply_inner(gradients):
             pairs = self._clip_pairs(list(zip(gradients, var_list)))
-            return super(Accumulating, self).apply_gradients(pairs, name=name, **kwargs)
+            return super(Accumulating, self).apply_gradients(pairs, *args, **kwargs)
 
         if not present or tf.distribute.get_replica_context() is None:
             # Nothing to accumulate, or a call from where none is allowed: the inner optimizer has the error for it.
@@ -146,4 +146,4 @@ class ClippingTheMeans(Accumulating):
 def accumulating(cls, home):
     """A subclass of the optimizer class `cls` that accumulates."""
     base = Accumulating if hasattr(cls, "_transform_gradients") else ClippingTheMeans
-    return type(cls.__name__, (base, cls), {"home": home})
+    return type("Accumulating" + cls.__name__, (base, cls), {"home": home, "inner_class": cls})

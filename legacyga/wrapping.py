@@ -1,0 +1,100 @@
+"""wrap: gradient accumulation for any optimizer of any generation."""
+
+from legacyga import _compat, _window
+from legacyga.generations import keras3, keras_v1, optimizer_v2, optimizer_v3
+
+GENERATIONS = {"v1": keras_v1, "v2": optimizer_v2, "v3": optimizer_v3, "keras3": keras3}
+_CLASSES = {}
+
+
+def wrap(optimizer, gradient_accumulation_steps, reduction="mean", on_nonfinite="propagate"):
+    """A copy of `optimizer` that updates once in K mini-steps, on the mean of their gradients.
+
+    Training with it on micro-batches equals training with `optimizer` on batches K times larger: the optimizer is
+    called once a window, with the mean, so that schedules, decay, bias correction, weight decay, moving averages,
+    clipping and constraints count updates and see averages.
+
+    Args:
+        optimizer: an optimizer object of standalone Keras, tf.keras, tf_keras or Keras 3, stock or your own. It is
+            not changed; the copy takes over its state, if it has one.
+        gradient_accumulation_steps: K, an int of at least 1. At 1 the copy does what `optimizer` does.
+        reduction: `"mean"` (default), or `"sum"` of the window's gradients.
+        on_nonfinite: `"propagate"` (default), what the bare optimizer does with a gradient that is not finite.
+
+    Returns:
+        An optimizer of a subclass of `optimizer`'s class, which also has `gradient_accumulation_steps` (an int, to be
+        read and set), `mini_step` and `iterations` (variables: the mini-steps in the window under way, the updates).
+
+    Raises:
+        ValueError: an argument out of its range; something that is no optimizer; an optimizer that accumulates
+            already, by `wrap`, `MySGD`, or Keras 3's own `gradient_accumulation_steps`.
+
+    Example:
+        >>> from tensorflow import keras
+        >>> import legacyga
+        >>> optimizer = legacyga.wrap(keras.optimizers.Adam(1e-3), gradient_accumulation_steps=8)
+        >>> isinstance(optimizer, keras.optimizers.Adam), optimizer.gradient_accumulation_steps
+        (True, 8)
+    """
+    steps = _window.check_steps("gradient_accumulation_steps", gradient_accumulation_steps)
+    _window.check_reduction(reduction)
+    if on_nonfinite != "propagate":
+        raise ValueError('on_nonfinite must be "propagate". Received: {!r}'.format(on_nonfinite))
+    home = _check_optimizer(optimizer)
+    cls = _class_for(type(optimizer), _compat.generation_of(optimizer), home)
+    return cls.copy_of(optimizer, steps, reduction)
+
+
+def _check_optimizer(optimizer):
+    """The optimizer's `Home`, or an error that says why it cannot be wrapped."""
+    example = "wrap takes an optimizer object, such as wrap(Adam(1e-3), 8). Received: {!r}"
+    if isinstance(optimizer, type):
+        raise ValueError(example.format(optimizer) + ", a class. Call it.")
+    if isinstance(optimizer, str):
+        raise ValueError(example.format(optimizer) + ", a string. Make the optimizer that it names.")
+    if isinstance(optimizer, _window.Accumulates):
+        raise ValueError(
+            "This optimizer accumulates already, over {} mini-steps. Received: {!r}. Wrap the optimizer that it was "
+            "made of, or set its gradient_accumulation_steps.".format(optimizer.gradient_accumulation_steps, optimizer)
+        )
+    generation = _compat.generation_of(optimizer)
+    home = generation and _compat.home_of(optimizer)
+    if home is None or generation not in GENERATIONS:
+        raise ValueError(example.format(optimizer) + ", which is no optimizer of a Keras.")
+    home.check_can_train()
+    if generation == "keras3" and optimizer.gradient_accumulation_steps:
+        raise ValueError(
+            "The optimizer has Keras's own gradient_accumulation_steps={}, and wrap would accumulate on top of it. "
+            "Received: {!r}. Leave that argument out.".format(optimizer.gradient_accumulation_steps, optimizer)
+        )
+    if generation == "v3" and home.graph_mode:
+        raise ValueError(
+            "{!r} trains in eager mode only, and this is graph mode. Take one of {}.optimizers.legacy.".format(
+                optimizer, home.name
+            )
+        )
+    if generation == "v2" and home.graph_mode and optimizer.weights:
+        raise ValueError(
+            "{!r} has made its variables, which in graph mode cannot be copied. Wrap it before its first use.".format(
+                optimizer
+            )
+        )
+    if generation == "v1" and not home.graph_mode:
+        raise ValueError(
+            "{!r} is an optimizer of the v1 API, which trains in graph mode only, and this is eager mode. Take one of "
+            "tf.keras.optimizers, or call tf.compat.v1.disable_eager_execution() first.".format(optimizer)
+        )
+    if generation == "v1" and not _compat.lifts_variables(home.tf):
+        raise ValueError(
+            "wrap needs TensorFlow 1.11 or newer for optimizers of the v1 API. Received: TensorFlow {}. "
+            "legacyga.MySGD works there.".format(home.tf_version)
+        )
+    return home
+
+
+def _class_for(cls, generation, home):
+    # One class for one class: two wrapped Adams are of the same type.
+    key = cls, home.root
+    if key not in _CLASSES:
+        _CLASSES[key] = GENERATIONS[generation].accumulating(cls, home)
+    return _CLASSES[key]

@@ -1,0 +1,191 @@
+"""wrap: every stock optimizer of the home against its own bare self, fed the mean gradients one update at a time."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import legacyga
+
+RANDOM = np.random.RandomState(11)
+SHAPES = ((3, 4), (4,), (2, 2, 3))
+START = [RANDOM.randn(*shape).astype("float32") for shape in SHAPES]
+STEPS = (1, 2, 5)
+# For K = 1, 2 and 5 whole windows: 4 updates of 5.
+GRADIENTS = [[RANDOM.randn(*shape).astype("float32") for shape in SHAPES] for _ in range(20)]
+
+# By class name: the arguments that are tried beside the defaults.
+VARIANTS = {
+    "SGD": [{}, dict(momentum=0.9), dict(momentum=0.9, nesterov=True)],
+    "RMSprop": [{}, dict(centered=True), dict(momentum=0.5)],
+    "Adam": [{}, dict(amsgrad=True)],
+    "AdamW": [dict(weight_decay=0.01)],
+    "Adafactor": [dict(relative_step=False)],
+}
+IN_V1 = dict(VARIANTS, RMSprop=[{}])
+
+
+def stock(home):
+    """[(id, function that makes the optimizer)] for every stock optimizer of the home, in every generation."""
+    return [
+        pytest.param(cls, kwargs, id="{}-{}-{}".format(generation, cls.__name__, kwargs))
+        for generation, cls in home.optimizer_classes()
+        for kwargs in (IN_V1 if generation == "v1" else VARIANTS).get(cls.__name__, [{}])
+    ]
+
+
+def pytest_generate_tests(metafunc):
+    if "cls" in metafunc.fixturenames:
+        from conftest import home_of
+
+        metafunc.parametrize("cls, kwargs", stock(home_of(metafunc.config)))
+
+
+def means(steps, reduction="mean"):
+    reduce = np.mean if reduction == "mean" else np.sum
+    return [
+        [reduce(window, axis=0).astype("float32") for window in zip(*GRADIENTS[i : i + steps])]
+        for i in range(0, len(GRADIENTS), steps)
+    ]
+
+
+def make(home, cls, kwargs):
+    rate = "lr" if home.mode == "graph" and not hasattr(cls, "_resource_apply_dense") else "learning_rate"
+    return cls(**dict(kwargs, **{rate: 0.03}))
+
+
+def assert_same(history, bare, steps):
+    """After every window as the bare optimizer after its update, relative to the distance moved; between: bits."""
+    history = [START] + history
+    for i, weights in enumerate(history[1:], 1):
+        if i % steps:
+            for now, before in zip(weights, history[i - 1]):
+                np.testing.assert_array_equal(now, before)
+            continue
+        for now, wanted, start in zip(weights, bare[i // steps - 1], START):
+            # RMSprop of TF 2.10's `experimental` takes, centered, the root of a negative number.
+            np.testing.assert_array_equal(np.isnan(now), np.isnan(wanted))
+            moved = np.max(np.nan_to_num(np.abs(wanted - start)))
+            assert np.max(np.nan_to_num(np.abs(now - wanted))) <= 2e-6 * moved
+
+
+def wrap_or_skip(home):
+    if home.tf_version < (1, 11):
+        pytest.skip("wrap needs TF 1.11 or newer for the v1 API")
+
+
+@pytest.mark.capability("wrap: every optimizer")
+@pytest.mark.parametrize("steps", STEPS)
+def test_equals_the_bare_optimizer_on_means(home, cls, kwargs, steps):
+    wrap_or_skip(home)
+    home.reset()
+    bare = home.apply_to(START, make(home, cls, kwargs), means(steps))
+    wrapped = legacyga.wrap(make(home, cls, kwargs), steps)
+    assert isinstance(wrapped, cls)
+    history = home.apply_to(START, wrapped, GRADIENTS)
+    assert_same(history, bare, steps)
+    assert int(home.value(wrapped.iterations)) == len(GRADIENTS) // steps
+
+
+def adam(home, **kwargs):
+    """A stock Adam of the home, in graph mode of the v1 API."""
+    return make(home, next(cls for _, cls in home.optimizer_classes() if cls.__name__ == "Adam"), kwargs)
+
+
+@pytest.mark.capability("wrap: every optimizer")
+def test_reduction_sum(home):
+    wrap_or_skip(home)
+    home.reset()
+    bare = home.apply_to(START, adam(home), means(5, "sum"))
+    assert_same(home.apply_to(START, legacyga.wrap(adam(home), 5, reduction="sum"), GRADIENTS), bare, 5)
+
+
+@pytest.mark.capability("wrap: every optimizer")
+def test_clipping_acts_on_the_mean(home):
+    wrap_or_skip(home)
+    home.reset()
+    bare = home.apply_to(START, adam(home), [[np.clip(g, -0.125, 0.125) for g in each] for each in means(5)])
+    assert_same(home.apply_to(START, legacyga.wrap(adam(home, clipvalue=0.125), 5), GRADIENTS), bare, 5)
+
+
+@pytest.mark.capability("wrap: surface")
+def test_the_optimizer_given_is_not_changed_and_its_state_is_kept(home):
+    """Four updates at once, and two, a wrap, and two more: the same; and the two of the original stay two."""
+    wrap_or_skip(home)
+    home.reset()
+    inner = adam(home)
+    half = home.apply_to(START, inner, means(5)[:2])[-1] if home.mode == "graph" else None
+    if home.mode == "graph":
+        wrapped = legacyga.wrap(inner, 5)
+        after = home.apply_to(half, wrapped, GRADIENTS[10:])[-1]
+    else:
+        variables = home.variables(START)
+        home.apply_to(variables, inner, means(5)[:2])
+        wrapped = legacyga.wrap(inner, 5)
+        after = home.apply_to(variables, wrapped, GRADIENTS[10:])[-1]
+    whole = home.apply_to(START, adam(home), means(5))[-1]
+    for now, wanted, start in zip(after, whole, START):
+        assert np.max(np.abs(now - wanted)) <= 2e-6 * np.max(np.abs(wanted - start))
+    assert int(home.value(inner.iterations)) == 2
+    assert int(home.value(wrapped.iterations)) == 4
+
+
+@pytest.mark.capability("wrap: surface")
+def test_class_and_config(home):
+    wrap_or_skip(home)
+    inner = adam(home)
+    wrapped = legacyga.wrap(inner, 3, reduction="sum")
+    assert isinstance(wrapped, type(inner)) and type(wrapped) is type(legacyga.wrap(adam(home), 2))
+    config = wrapped.get_config()
+    assert (config["gradient_accumulation_steps"], config["reduction"]) == (3, "sum")
+    again = type(wrapped).from_config(config)
+    assert again.get_config() == config and again.gradient_accumulation_steps == 3
+
+
+@pytest.mark.capability("wrap: surface")
+def test_the_docstrings_example():
+    """In a process of its own, for it takes the Keras of TensorFlow in its default mode."""
+    code = "import doctest, legacyga.wrapping as m; result = doctest.testmod(m); print(result.attempted, result.failed)"
+    printed = subprocess.check_output([sys.executable, "-c", code], universal_newlines=True)
+    import tensorflow as tf
+
+    old = tuple(int(part) for part in tf.__version__.split(".")[:2]) < (1, 11)
+    assert printed.splitlines()[-1] == ("4 2" if old else "4 0"), printed
+
+
+@pytest.mark.capability("errors")
+def test_what_cannot_be_wrapped(home):
+    wrap_or_skip(home)
+    inner = adam(home)
+    for value, wanted in (
+        (type(inner), "a class. Call it."),
+        ("adam", "a string. Make the optimizer that it names."),
+        (None, "which is no optimizer of a Keras."),
+        (home.keras.models.Sequential(), "which is no optimizer of a Keras."),
+    ):
+        with pytest.raises(ValueError) as error:
+            legacyga.wrap(value, 2)
+        assert str(error.value).startswith("wrap takes an optimizer object") and str(error.value).endswith(wanted)
+    with pytest.raises(ValueError, match="This optimizer accumulates already, over 2 mini-steps"):
+        legacyga.wrap(legacyga.wrap(inner, 2), 3)
+    with pytest.raises(ValueError, match="gradient_accumulation_steps must be an integer of at least 1. Received: 0"):
+        legacyga.wrap(inner, 0)
+    with pytest.raises(ValueError, match='reduction must be "mean" or "sum". Received: \'max\''):
+        legacyga.wrap(inner, 2, reduction="max")
+
+
+@pytest.mark.capability("errors")
+def test_the_accumulation_of_keras_3_below_ours(home):
+    if not home.is_keras3:
+        pytest.skip("Keras 3 only")
+    with pytest.raises(ValueError, match="has Keras's own gradient_accumulation_steps=4.*Leave that argument out"):
+        legacyga.wrap(home.keras.optimizers.Adam(gradient_accumulation_steps=4), 2)
+
+
+@pytest.mark.capability("errors")
+def test_wrap_on_the_oldest_tensorflow(home):
+    if home.tf_version >= (1, 11):
+        pytest.skip("TF 1.8 to 1.10 only")
+    with pytest.raises(ValueError, match="wrap needs TensorFlow 1.11 or newer for optimizers of the v1 API"):
+        legacyga.wrap(adam(home), 2)

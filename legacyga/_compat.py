@@ -150,12 +150,11 @@ def home_of(optimizer):
     return None
 
 
-def generation_of(optimizer):
-    """The name of the generation that an optimizer is of, by the hooks it has; None if it is no optimizer.
+def generation_of(cls):
+    """The name of the generation that an optimizer class is of, by the hooks it has; None if it is no optimizer.
 
     `"v1"`, `"train"`, `"v2"`, `"v3"` or `"keras3"`.
     """
-    cls = type(optimizer)
     if hasattr(cls, "_resource_apply_dense"):
         return "v2" if hasattr(cls, "get_updates") else "train"
     if hasattr(cls, "update_step"):

@@ -335,13 +335,9 @@ class Accumulates(object):
 
     def inherit(self, optimizer):
         """Become a copy of `optimizer`, with variables of its own."""
-        self.__dict__.update(
-            copy.deepcopy(optimizer, {id(each): each for each in self._not_copied(optimizer)}).__dict__
-        )
-
-    def _not_copied(self, optimizer):
-        """What a copy shares with `optimizer`."""
-        return [getattr(optimizer, "_distribution_strategy", None)]
+        strategy = getattr(optimizer, "_distribution_strategy", None)
+        copied = copy.deepcopy(optimizer, {id(strategy): strategy})
+        self.__dict__.update(copied.__dict__)
 
     def _accumulate(self, window, gradients, apply_inner):
         """Take one mini-step from replica context, whatever the strategy.

@@ -41,7 +41,7 @@ def wrap(optimizer, gradient_accumulation_steps, reduction="mean", on_nonfinite=
     if on_nonfinite != "propagate":
         raise ValueError('on_nonfinite must be "propagate". Received: {!r}'.format(on_nonfinite))
     home = _check_optimizer(optimizer)
-    cls = _class_for(type(optimizer), _compat.generation_of(optimizer), home)
+    cls = _class_for(type(optimizer), _compat.generation_of(type(optimizer)), home)
     return cls.copy_of(optimizer, steps, reduction)
 
 
@@ -57,7 +57,7 @@ def _check_optimizer(optimizer):
             "This optimizer accumulates already, over {} mini-steps. Received: {!r}. Wrap the optimizer that it was "
             "made of, or set its gradient_accumulation_steps.".format(optimizer.gradient_accumulation_steps, optimizer)
         )
-    generation = _compat.generation_of(optimizer)
+    generation = _compat.generation_of(type(optimizer))
     home = generation and _compat.home_of(optimizer)
     if home is None or generation not in GENERATIONS:
         raise ValueError(example.format(optimizer) + ", which is no optimizer of a Keras.")

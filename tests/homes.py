@@ -213,7 +213,7 @@ class Home(object):
             optimizer.set_weights(weights)
 
     def optimizer_classes(self):
-        """[(generation, class)] of every stock optimizer: the v1 API in graph mode, both of the others in eager mode."""
+        """[(generation, class)] of every stock optimizer, of every generation that the home has in this mode."""
         from legacyga import _compat
 
         home = _compat.Home(self.keras)
@@ -232,7 +232,7 @@ class Home(object):
             for name in dir(module):
                 cls = getattr(module, name)
                 if isinstance(cls, type) and cls not in seen and name not in NOT_ALONE and name[0] != "_":
-                    if _compat.generation_of(object.__new__(cls)) in generation.split("/"):
+                    if _compat.generation_of(cls) in generation.split("/"):
                         seen.add(cls)
                         found.append((generation, cls))
         return found

@@ -40,7 +40,11 @@ class Accumulating(_window.Accumulates):
                     self
                 )
             )
-        params = list(params)
+        # TF 2.0 takes a branch of a graph that nobody has entered to be one of eager mode. Deletable with 2.0.
+        with loss.graph.as_default():
+            return self._get_updates(loss, list(params))
+
+    def _get_updates(self, loss, params):
         slots, window = self._state_for(params)
         if window is None:
             gradients = self.get_gradients(loss, params)
@@ -69,12 +73,12 @@ class Accumulating(_window.Accumulates):
         key = tuple(id(param) for param in params)
         if self._reduced is None:
             self._state_for(list(params))
-        return self._made[key]
+        return self._made.get(key)
 
     # The next two are one update of any optimizer of this generation, by its own get_updates. MySGD states its own.
 
     def _create_slots(self, params):
-        # From TF 2.3 on slots can be made by themselves; before, they are lifted out of get_updates. Deletable with 2.2.
+        # Before TF 2.3 slots cannot be made by themselves, and are lifted out of get_updates. Deletable with 2.2.
         create = getattr(super(Accumulating, self), "_create_all_weights", None)
         self._made[tuple(id(param) for param in params)] = create and create(params)
         return self._weights_without_iterations() if create else []

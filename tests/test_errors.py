@@ -85,6 +85,8 @@ def test_the_home_under_test_is_chosen_when_it_is_imported(home):
     """`home` has imported standalone keras or tf_keras if it is one; tf.keras is what is left."""
     if home.name == "tf.keras" and home.tf_version < (2, 4) and "keras" in sys.modules:
         pytest.skip("standalone Keras was imported by looking for it")
+    if home.is_keras3 and "tf_keras" in sys.modules:
+        pytest.skip("tf_keras was imported by looking for it")
     chosen = _compat.find_home().module.models.Model
     assert chosen is home.keras.models.Model
 

@@ -87,7 +87,8 @@ def render(found):
     ]
     for env, record in runs:
         versions = record["versions"]
-        start = [env, minor(versions["python"]), "{} {}".format(record["home"], versions["keras"]), record["mode"]]
+        keras = "{} {}".format(record["home"], minor(versions["keras"]))
+        start = [env, minor(versions["python"]), keras, record["mode"]]
         cells = [cell(record["capabilities"].get(name), note) for name in names]
         lines.append("| " + " | ".join(start + cells) + " |")
     for env in [env for env, records in found.items() if not records]:

@@ -22,8 +22,9 @@ KEPT = os.path.join(HERE, "results")
 TARGET = os.path.join(ROOT, "compat_matrix.md")
 HEAD = """# What works where
 
-Made by `python tests/compat_matrix.py` from the result files of the test runs (`tests/results`, written by
-`tox -m core`); a check in `tox -e lint` fails when the two differ. Every cell is a number of tests:
+Made by `python tests/compat_matrix.py` from the result files of test runs: `python -m tox run-parallel -m core` writes
+them, `python tests/compat_matrix.py --results .tox/results --keep` keeps them in `tests/results`. A check in
+`tox -e lint` fails when the two differ. Every cell is a number of tests:
 
 - **17**: passed.
 - **absent**: the thing is not there in that version; the reasons stand below the table.

@@ -13,7 +13,7 @@ sys.path[:0] = [HERE, os.path.join(HERE, "fixtures")]
 
 import homes  # noqa: E402
 
-# The capabilities of compat_matrix.md, in its order. Every test names one.
+# The columns of compat_matrix.md, in its order. Every test names one.
 CAPABILITIES = [
     "R1 mean",
     "R3 nothing else moves",
@@ -77,8 +77,7 @@ def check_factors(env, found):
 
 
 def pytest_configure(config):
-    for line in ("capability(name): what the test shows, a row of compat_matrix.md",):
-        config.addinivalue_line("markers", line)
+    config.addinivalue_line("markers", "capability(name): what the test shows, a column of compat_matrix.md")
     env = os.environ.get("LEGACYGA_ENV")
     if env:
         wrong = check_factors(env, installed())

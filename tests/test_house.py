@@ -99,8 +99,6 @@ def test_import_is_quiet():
 
 
 def test_the_fixtures_are_what_the_oracle_says():
-    numpy = pytest.importorskip("numpy")
-    assert numpy
     script = os.path.join(ROOT, "tests", "fixtures", "make_fixtures.py")
     assert subprocess.call([sys.executable, script, "--check"]) == 0
 
@@ -111,7 +109,6 @@ def test_the_guard_refuses_what_was_not_asked_for():
     found = {"py": "3.7", "tf": "1.15.5", "keras": "2.3.1"}
     assert conftest.check_factors("py37-tf1.15-keras2.3", found) == ""
     assert "names no TensorFlow" in conftest.check_factors("py37-keras2.3", found)
-    assert "'tf115' is no factor" not in conftest.check_factors("py37-tf1.15-keras2.3", found)
     assert "asks for tf 1.13, and 1.15.5" in conftest.check_factors("py37-tf1.13-keras2.3", found)
     assert "asks for tf 115" in conftest.check_factors("py37-tf115-keras2.3", found)
     assert "'tensorflow1.15' is no factor" in conftest.check_factors("py37-tensorflow1.15-keras2.3", found)

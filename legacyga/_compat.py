@@ -33,7 +33,46 @@ def _tensorflow():
         )
 
 
-class Home(object):
+class TensorFlow(object):
+    """The TensorFlow of this process: all there is to know for an optimizer of tf.compat.v1.train."""
+
+    name = root = "tf.compat.v1.train"
+
+    def __init__(self):
+        self.tf = _tensorflow()
+
+    @property
+    def tf_version(self):
+        return self.tf.__version__
+
+    @property
+    def v1(self):
+        """tf.compat.v1, which TF 1.8 to 1.12 do not have: there it is tf itself."""
+        return getattr(getattr(self.tf, "compat", None), "v1", self.tf)
+
+    def check_branches_take(self, variable):
+        """Raise where a reference variable cannot be written inside of a conditional."""
+        in_functions = getattr(self.v1, "control_flow_v2_enabled", bool)
+        if not hasattr(variable, "handle") and in_functions():
+            raise ValueError(
+                "The conditionals of this graph are functions, which cannot write to reference variables. Received: "
+                "{!r}. Call tf.compat.v1.disable_control_flow_v2() first, or make it with use_resource=True.".format(
+                    variable
+                )
+            )
+
+    @property
+    def graph_mode(self):
+        """Whether what is built here and now is a TensorFlow 1 graph."""
+        # TF 1.8 to 1.12 have nothing but tf.executing_eagerly to tell.
+        outside_functions = getattr(self.v1, "executing_eagerly_outside_functions", self.tf.executing_eagerly)
+        return not outside_functions()
+
+    def check_can_train(self):
+        """Raise where nothing can be trained at all, before TensorFlow or Keras say so in their own obscure way."""
+
+
+class Home(TensorFlow):
     """One Keras: the module a model and its optimizer come from, and the TensorFlow below it.
 
     Args:
@@ -46,8 +85,8 @@ class Home(object):
     """
 
     def __init__(self, module):
+        super(Home, self).__init__()
         self.module = module
-        self.tf = _tensorflow()
         # `.models` is there from Keras 2.1 on, where `keras.Model` is not (standalone up to 2.2.0).
         implemented_in = module.models.Model.__module__
         self.is_keras3 = implemented_in.startswith("keras.src.models.")
@@ -62,10 +101,6 @@ class Home(object):
         return "{}{} on TensorFlow {}".format(self.name, " " + version if version else "", self.tf.__version__)
 
     @property
-    def tf_version(self):
-        return self.tf.__version__
-
-    @property
     def backend(self):
         """The home's own `keras.backend`, internal functions included."""
         return importlib.import_module(self.root + ".backend")
@@ -73,12 +108,7 @@ class Home(object):
     @property
     def graph_mode(self):
         """Whether a model of this home, built here and now, runs in a TensorFlow 1 graph."""
-        if self.is_standalone:
-            return True
-        # TF 1.8 to 1.12 have no tf.compat.v1; there nothing but tf.executing_eagerly tells.
-        v1 = getattr(getattr(self.tf, "compat", None), "v1", self.tf)
-        outside_functions = getattr(v1, "executing_eagerly_outside_functions", self.tf.executing_eagerly)
-        return not outside_functions()
+        return self.is_standalone or super(Home, self).graph_mode
 
     @property
     def v1_optimizers(self):
@@ -110,7 +140,6 @@ class Home(object):
         return optimizers
 
     def check_can_train(self):
-        """Raise where this home cannot train at all, before Keras says so in its own obscure way."""
         if not self.is_keras3:
             return
         backend = self.module.backend.backend()
@@ -251,6 +280,22 @@ def lifted_variables(tf):
         yield
 
 
+@contextlib.contextmanager
+def replica_local_variables(tf):
+    """A context: variables made in it have a copy on each replica, where there is a strategy with replicas."""
+    if not lifts_variables(tf):
+        yield
+        return
+    v1 = getattr(getattr(tf, "compat", None), "v1", tf)
+
+    def make_local(next_creator, **kwargs):
+        kwargs.update(synchronization=tf.VariableSynchronization.ON_READ, aggregation=tf.VariableAggregation.SUM)
+        return next_creator(**kwargs)
+
+    with v1.variable_creator_scope(make_local):
+        yield
+
+
 def constant_value(tf, tensor):
     """The NumPy value of a constant tensor."""
     # tf.get_static_value is there from TF 1.13 on, tf.contrib up to 1.15.
@@ -309,13 +354,15 @@ class Ops(object):
     def __init__(self, tf):
         self.tf = tf
         # TF 1.8 to 1.12 have no tf.compat.v1. Its cond is the one that can be told to leave a list of one a list.
-        v1 = getattr(getattr(tf, "compat", None), "v1", tf)
+        self.v1 = v1 = getattr(getattr(tf, "compat", None), "v1", tf)
         self.cond = functools.partial(v1.cond, strict=True)
+        # Public from TF 1.11 on.
+        self.init_scope = getattr(tf, "init_scope", None) or importlib.import_module(tf.Tensor.__module__).init_scope
         self.where = tf.where
         self.equal = tf.equal
         self.cast = tf.cast
         self.identity = tf.identity
-        self.gather = tf.gather
+        self.maximum = tf.maximum
         self.ones_like = tf.ones_like
         self.zeros_like = tf.zeros_like
         # These take reference variables (TF 1) and resource variables alike.
@@ -341,6 +388,11 @@ class Ops(object):
         """The int64 indices of the elements that are not zero."""
         return self.tf.reshape(self.tf.where(self.tf.not_equal(vector, 0)), [-1])
 
+    def gather(self, variable, indices):
+        """Rows of a variable, as they are after what was written before."""
+        # A reference variable (TF 1) gives the tensor that was read when it was made.
+        return self.tf.gather(variable if hasattr(variable, "handle") else variable.read_value(), indices)
+
     def indexed_slices(self, values, indices, table):
         return self.tf.IndexedSlices(values, indices, self.tf.constant(table.shape.as_list(), "int64"))
 
@@ -349,6 +401,29 @@ class Ops(object):
         # `get` of TF 2.0 and 2.1 is `_get` from 2.2 on.
         get = getattr(variable, "_get", None) or getattr(variable, "get", None)
         return variable if get is None else get()
+
+    def present_value(self, variable, graph_mode):
+        """A tensor of what a variable holds; in a graph its initial value for as long as it holds nothing."""
+        if not graph_mode:
+            return variable.read_value()
+        initialized = self.v1.is_variable_initialized(variable)
+        return self.v1.cond(initialized, variable.read_value, lambda: variable.initial_value)
+
+    def on_all_replicas(self, function, args):
+        """`function(run, *args)` in cross-replica context, where `run(each, args)` calls `each` on every replica."""
+        if not hasattr(getattr(self.tf, "distribute", None), "get_replica_context"):
+            # TF 1.8 to 1.12: one replica.
+            return function(lambda each, args: each(*args), *args)
+
+        def across(strategy, *args):
+            return function(strategy.extended.call_for_each_replica, *args)
+
+        return self.tf.distribute.get_replica_context().merge_call(across, args=args)
+
+    def in_replica_context(self):
+        """Whether gradients can be applied here: everywhere but in the cross-replica context of a strategy."""
+        distribute = getattr(self.tf, "distribute", None)
+        return not hasattr(distribute, "get_replica_context") or distribute.get_replica_context() is not None
 
     def constant(self, value, dtype):
         return self.tf.constant(value, dtype)

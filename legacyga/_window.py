@@ -14,7 +14,6 @@ one adds on its way into the update and stores nothing: K - 1 additions and K - 
 No TensorFlow is imported here. `ops` (`_compat.Ops`) brings the handful of operations.
 """
 
-import copy
 import operator
 
 
@@ -54,11 +53,14 @@ class Accumulator(object):
     Args:
         total: variable of the shape of the gradient, of at least float32.
         touched: None for a dense gradient, or an int32 variable with an element for each row of a sparse one.
+        largest: whether the window's largest elements are kept in place of their sum. Keras 3's float8 layers hand
+            over new values of their scales as gradients, and take the largest of several.
     """
 
-    def __init__(self, total, touched=None):
+    def __init__(self, total, touched=None, largest=False):
         self.total = total
         self.touched = touched
+        self.largest = largest
 
     @property
     def variables(self):
@@ -68,7 +70,15 @@ class Accumulator(object):
         """Store a dense gradient where a window begins, else add it."""
         if self.touched is not None:
             return self._write_rows(ops, gradient)
-        return (self.total.assign if begins else self.total.assign_add)(self.widen(ops, gradient))
+        gradient = self.widen(ops, gradient)
+        if self.largest and not begins:
+            return self.total.assign(self.add(ops, gradient))
+        return (self.total.assign if begins else self.total.assign_add)(gradient)
+
+    def add(self, ops, gradient):
+        """The accumulated, with a dense gradient: a tensor."""
+        total = self.total.read_value()
+        return ops.maximum(total, gradient) if self.largest else total + gradient
 
     def widen(self, ops, gradient):
         return ops.cast(ops.dense(gradient), self.total.dtype.base_dtype)
@@ -101,7 +111,7 @@ class Accumulator(object):
         ]
 
 
-def make_accumulators(ops, zeros, variables, gradients=()):
+def make_accumulators(ops, zeros, variables, gradients=(), largest=()):
     """An `Accumulator` for each of `variables`.
 
     Args:
@@ -109,6 +119,7 @@ def make_accumulators(ops, zeros, variables, gradients=()):
         zeros: `zeros(name, variable, shape, dtype)` makes a variable of the optimizer, beside `variable`.
         variables: the model's.
         gradients: their gradients, where they are known: they say which are sparse.
+        largest: for which of them the largest is kept, a list of bool; default for none.
     """
     accumulators = []
     for i, variable in enumerate(variables):
@@ -116,7 +127,7 @@ def make_accumulators(ops, zeros, variables, gradients=()):
         touched = None
         if i < len(gradients) and ops.is_sparse(gradients[i]):
             touched = zeros("touched_{}".format(i), variable, variable.shape[:1], ops.tf.int32)
-        accumulators.append(Accumulator(total, touched))
+        accumulators.append(Accumulator(total, touched, largest=i < len(largest) and largest[i]))
     return accumulators
 
 
@@ -199,13 +210,13 @@ class Window(object):
         """The update of one replica, with the last gradients added on the way."""
         ops = self.ops
         pairs = list(zip(self.accumulators, gradients))
-        dense = [(each.widen(ops, gradient), each.total) for each, gradient in pairs if each.touched is None]
+        dense = [(each, each.widen(ops, gradient)) for each, gradient in pairs if each.touched is None]
         sums = iter(
             # Where a window begins the gradients stand alone: K may have become 1.
             ops.cond(
                 begins,
-                lambda: [ops.identity(gradient) for gradient, _ in dense],
-                lambda: [total.read_value() + gradient for gradient, total in dense],
+                lambda: [ops.identity(gradient) for _, gradient in dense],
+                lambda: [each.add(ops, gradient) for each, gradient in dense],
             )
             if dense
             else ()
@@ -217,6 +228,8 @@ class Window(object):
                 values, indices = rows[i]
                 values = self._reduce(values, weight, gradient.dtype)
                 reduced.append(ops.indexed_slices(values, indices, each.total))
+            elif each.largest:
+                reduced.append(ops.cast(next(sums), gradient.dtype))
             else:
                 reduced.append(self._reduce(next(sums), weight, gradient.dtype))
         with ops.after(update(reduced)):
@@ -234,129 +247,3 @@ class Window(object):
             self.steps.assign(steps),
         ]
         return self.ops.done(written, updated)
-
-
-class Accumulation(object):
-    """What an optimizer that accumulates carries: K, the reduction, and one window for each set of variables.
-
-    An object that no Keras looks into: put straight on an optimizer, a dict would be tracked, and saved, as its state.
-    """
-
-    def __init__(self, ops, steps, reduction="mean"):
-        self.ops = ops
-        self.steps = steps
-        self.reduction = reduction
-        self.next_steps = None
-        self.windows = {}
-        self.latest = None
-        self.built = None
-
-    def window(self, key, make):
-        """The window of the variables that `key` stands for, None at K = 1. `make(number)` makes the first one."""
-        if key not in self.windows:
-            self.windows[key] = self._adopt(key) or (make(len(self.windows)) if self.steps > 1 else None)
-        self.latest = self.windows[key]
-        if self.built is not None and self.built[0] == key:
-            self.built = None
-        if self.latest is not None:
-            self.next_steps = self.latest.next_steps
-        return self.latest
-
-    def build(self, key, make):
-        """Make the window of all variables before any gradient is known, where nothing was made yet."""
-        if not self.windows:
-            self.built = key, self.window(key, make)
-
-    def _adopt(self, key):
-        """The window made by `build`, if it is not in use and all of these variables are in it."""
-        if self.built is None or self.built[1] is None or not set(key) <= set(self.built[0]):
-            return None
-        all_keys, window = self.built
-        self.built = None
-        del self.windows[all_keys]
-        window.accumulators = [window.accumulators[all_keys.index(each)] for each in key]
-        return window
-
-
-class Accumulates(object):
-    """The part of an optimizer's surface that is the same in every generation, for their `Accumulating` classes."""
-
-    home = None
-    _accumulation = None
-
-    @property
-    def gradient_accumulation_steps(self):
-        """K, an int: the mini-steps of a window. Setting it takes effect at the next window."""
-        return self._accumulation.steps
-
-    @gradient_accumulation_steps.setter
-    def gradient_accumulation_steps(self, value):
-        accumulation = self._accumulation
-        steps = check_steps("gradient_accumulation_steps", value)
-        if accumulation.next_steps is not None:
-            self._assign_steps(accumulation.next_steps, steps)
-        elif accumulation.windows and steps > 1:
-            raise ValueError(NO_ACCUMULATORS.format(steps))
-        accumulation.steps = steps
-
-    @property
-    def mini_step(self):
-        """The mini-steps taken in the window, 0 to K - 1: a variable, as `iterations` is (a constant at K = 1)."""
-        latest = self._accumulation.latest
-        return self._accumulation.ops.constant(0, "int64") if latest is None else latest.mini_step
-
-    @classmethod
-    def copy_of(cls, optimizer, steps, reduction="mean"):
-        """An optimizer of this class that is a copy of `optimizer`, of the inner class, and accumulates."""
-        copied = object.__new__(cls)
-        copied.inherit(optimizer)
-        copied.start_accumulating(steps, reduction)
-        return copied
-
-    def get_config(self):
-        """The inner optimizer's config, with `gradient_accumulation_steps` and `reduction`."""
-        accumulation = self._accumulation
-        config = super(Accumulates, self).get_config()
-        config.update(gradient_accumulation_steps=accumulation.steps, reduction=accumulation.reduction)
-        return config
-
-    @classmethod
-    def from_config(cls, config, **kwargs):
-        """The optimizer that `get_config` described."""
-        config = dict(config)
-        steps, reduction = config.pop("gradient_accumulation_steps"), config.pop("reduction")
-        return cls.copy_of(cls.inner_class.from_config(config, **kwargs), steps, reduction)
-
-    def _assign_steps(self, variable, steps):
-        if self.home.graph_mode:
-            self.home.backend.set_value(variable, steps)
-        else:
-            variable.assign(steps)
-
-    def inherit(self, optimizer):
-        """Become a copy of `optimizer`, with variables of its own."""
-        strategy = getattr(optimizer, "_distribution_strategy", None)
-        copied = copy.deepcopy(optimizer, {id(strategy): strategy})
-        self.__dict__.update(copied.__dict__)
-
-    def _accumulate(self, window, gradients, apply_inner):
-        """Take one mini-step from replica context, whatever the strategy.
-
-        Args:
-            window: the `Window` of those of the gradients that are not None.
-            gradients: list of tensors, IndexedSlices and None.
-            apply_inner: function of such a list: one step of the inner optimizer, in replica context. The Nones go
-                along: what is said of a variable without a gradient is the inner optimizer's to say.
-        """
-
-        def update(reduced):
-            reduced = iter(reduced)
-            return apply_inner([None if gradient is None else next(reduced) for gradient in gradients])
-
-        def on_all_replicas(strategy, present):
-            return window.take_mini_step(present, update, run=strategy.extended.call_for_each_replica)
-
-        present = [gradient for gradient in gradients if gradient is not None]
-        replica = self.home.tf.distribute.get_replica_context()
-        # The conditional must stand in cross-replica context: a merge_call is not allowed within one.
-        return replica.merge_call(on_all_replicas, args=(present,))

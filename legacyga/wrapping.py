@@ -1,9 +1,9 @@
 """wrap: gradient accumulation for any optimizer of any generation."""
 
-from legacyga import _compat, _window
-from legacyga.generations import keras3, keras_v1, optimizer_v2, optimizer_v3
+from legacyga import _accumulates, _compat, _window
+from legacyga.generations import keras3, keras_v1, optimizer_v2, optimizer_v3, tf1_train
 
-GENERATIONS = {"v1": keras_v1, "v2": optimizer_v2, "v3": optimizer_v3, "keras3": keras3}
+GENERATIONS = {"v1": keras_v1, "train": tf1_train, "v2": optimizer_v2, "v3": optimizer_v3, "keras3": keras3}
 _CLASSES = {}
 
 
@@ -15,8 +15,8 @@ def wrap(optimizer, gradient_accumulation_steps, reduction="mean", on_nonfinite=
     clipping and constraints count updates and see averages.
 
     Args:
-        optimizer: an optimizer object of standalone Keras, tf.keras, tf_keras or Keras 3, stock or your own. It is
-            not changed; the copy takes over its state, if it has one.
+        optimizer: an optimizer object of standalone Keras, tf.keras, tf_keras, Keras 3 or tf.compat.v1.train, stock
+            or your own. It is not changed; the copy takes over its state, if it has one.
         gradient_accumulation_steps: K, an int of at least 1. At 1 the copy does what `optimizer` does.
         reduction: `"mean"` (default), or `"sum"` of the window's gradients.
         on_nonfinite: `"propagate"` (default), what the bare optimizer does with a gradient that is not finite.
@@ -40,27 +40,32 @@ def wrap(optimizer, gradient_accumulation_steps, reduction="mean", on_nonfinite=
     _window.check_reduction(reduction)
     if on_nonfinite != "propagate":
         raise ValueError('on_nonfinite must be "propagate". Received: {!r}'.format(on_nonfinite))
-    home = _check_optimizer(optimizer)
+    home = _check_optimizer(optimizer, steps)
     cls = _class_for(type(optimizer), _compat.generation_of(type(optimizer)), home)
     return cls.copy_of(optimizer, steps, reduction)
 
 
-def _check_optimizer(optimizer):
+def _check_optimizer(optimizer, steps):
     """The optimizer's `Home`, or an error that says why it cannot be wrapped."""
     example = "wrap takes an optimizer object, such as wrap(Adam(1e-3), 8). Received: {!r}"
     if isinstance(optimizer, type):
         raise ValueError(example.format(optimizer) + ", a class. Call it.")
     if isinstance(optimizer, str):
         raise ValueError(example.format(optimizer) + ", a string. Make the optimizer that it names.")
-    if isinstance(optimizer, _window.Accumulates):
+    if isinstance(optimizer, _accumulates.Accumulates):
         raise ValueError(
             "This optimizer accumulates already, over {} mini-steps. Received: {!r}. Wrap the optimizer that it was "
             "made of, or set its gradient_accumulation_steps.".format(optimizer.gradient_accumulation_steps, optimizer)
         )
     generation = _compat.generation_of(type(optimizer))
-    home = generation and _compat.home_of(optimizer)
-    if home is None or generation not in GENERATIONS:
-        raise ValueError(example.format(optimizer) + ", which is no optimizer of a Keras.")
+    if _compat.generation_of(type(getattr(optimizer, "optimizer", None))) == "train":
+        raise ValueError(
+            "{!r} is Keras's cover of an optimizer of tf.compat.v1.train. Wrap the optimizer in it, "
+            "wrap(optimizer.optimizer, {}), and give that to compile.".format(optimizer, steps)
+        )
+    home = generation and (_compat.TensorFlow() if generation == "train" else _compat.home_of(optimizer))
+    if home is None:
+        raise ValueError(example.format(optimizer) + ", which is no optimizer of a Keras or of tf.compat.v1.train.")
     home.check_can_train()
     if generation == "keras3" and optimizer.gradient_accumulation_steps:
         raise ValueError(

@@ -161,8 +161,8 @@ def test_what_cannot_be_wrapped(home):
     for value, wanted in (
         (type(inner), "a class. Call it."),
         ("adam", "a string. Make the optimizer that it names."),
-        (None, "which is no optimizer of a Keras."),
-        (home.keras.models.Sequential(), "which is no optimizer of a Keras."),
+        (None, "which is no optimizer of a Keras or of tf.compat.v1.train."),
+        (home.keras.models.Sequential(), "which is no optimizer of a Keras or of tf.compat.v1.train."),
     ):
         with pytest.raises(ValueError) as error:
             legacyga.wrap(value, 2)
@@ -189,3 +189,18 @@ def test_wrap_on_the_oldest_tensorflow(home):
         pytest.skip("TF 1.8 to 1.10 only")
     with pytest.raises(ValueError, match="wrap needs TensorFlow 1.11 or newer for optimizers of the v1 API"):
         legacyga.wrap(adam(home), 2)
+
+
+@pytest.mark.capability("wrap: every optimizer")
+def test_what_a_float8_layer_hands_over_is_not_averaged(home):
+    if not home.is_keras3:
+        pytest.skip("Keras 3 only")
+    scale, kernel = home.variables([np.float32([1, 1]), np.float32([5, 5])])
+    scale.overwrite_with_gradient = True
+    optimizer = legacyga.wrap(home.keras.optimizers.SGD(1.0), 3)
+    optimizer.build([scale, kernel])
+    for new_scale, gradient in (([2, 1], [1, 0]), ([4, 2], [2, 0]), ([3, 7], [3, 3])):
+        np.testing.assert_array_equal(scale.numpy(), [1, 1])
+        optimizer.apply([home.tf.constant(value, "float32") for value in (new_scale, gradient)], [scale, kernel])
+    np.testing.assert_array_equal(scale.numpy(), [4, 7])
+    np.testing.assert_array_equal(kernel.numpy(), [3, 4])

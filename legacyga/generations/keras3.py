@@ -2,19 +2,16 @@
 
 import contextlib
 
-from legacyga import _compat, _window
+from legacyga import _accumulates, _window
 
 
-class Accumulating(_window.Accumulates):
+class Accumulating(_accumulates.HasConfig):
     """What `accumulating` puts before an optimizer class.
 
     Keras 3 has an accumulation of its own under the same argument. Its code must never see our K: it sees None.
     """
 
     _as_bare = 0
-
-    def start_accumulating(self, steps, reduction="mean"):
-        self._accumulation = _window.Accumulation(_compat.Ops(self.home.tf), steps, reduction)
 
     def inherit(self, optimizer):
         """Become a copy of `optimizer`, with variables of its own."""
@@ -35,7 +32,7 @@ class Accumulating(_window.Accumulates):
     @gradient_accumulation_steps.setter
     def gradient_accumulation_steps(self, value):
         if self._accumulation is not None:
-            _window.Accumulates.gradient_accumulation_steps.fset(self, value)
+            _accumulates.Accumulates.gradient_accumulation_steps.fset(self, value)
 
     @property
     def iterations(self):
@@ -59,29 +56,27 @@ class Accumulating(_window.Accumulates):
 
     def apply(self, grads, trainable_variables=None):
         """Take one mini-step. Arguments, and what is done at the end of a window, are the inner optimizer's."""
-        tf = self.home.tf
         grads = list(grads)
         if trainable_variables is not None:
             trainable_variables = list(trainable_variables)
         variables = self._trainable_variables if trainable_variables is None else trainable_variables
-        present = [(gradient, var) for gradient, var in zip(grads, variables) if gradient is not None]
 
-        def apply_inner(grads):
+        def apply_inner(pairs):
             with self._bare():
-                return super(Accumulating, self).apply(grads, trainable_variables)
+                return super(Accumulating, self).apply([gradient for gradient, _ in pairs], trainable_variables)
 
-        if not present or len(grads) != len(variables) or tf.distribute.get_replica_context() is None:
-            # Nothing to accumulate, or a call that the inner optimizer has the error for.
-            return apply_inner(grads)
-        with tf.init_scope(), self.home.module.name_scope(self.name, caller=self):
+        if len(grads) != len(variables):
+            # The inner optimizer has the error for it.
+            return apply_inner([(gradient, None) for gradient in grads])
+        self._take_mini_step(list(zip(grads, variables)), apply_inner)
+
+    def _window_for_step(self, variables, present):
+        with self.home.module.name_scope(self.name, caller=self):
             if not self.built:
                 with self._bare():
                     super(Accumulating, self).build(variables)
             self._check_variables_are_known(variables)
-            window = self._window_for([var for _, var in present], [gradient for gradient, _ in present])
-        if window is None:
-            return apply_inner(grads)
-        self._accumulate(window, grads, apply_inner)
+            return self._window_for([var for _, var in present], [gradient for gradient, _ in present])
 
     def _key(self, variables):
         return tuple(self._get_variable_index(var) for var in variables)
@@ -119,8 +114,9 @@ class Accumulating(_window.Accumulates):
                 )
 
         raw = [getattr(var, "value", var) for var in variables]
-        ops = self._accumulation.ops
-        return _window.Window(self._accumulation, _window.make_accumulators(ops, zeros, raw, gradients), scalar)
+        largest = [getattr(var, "overwrite_with_gradient", False) for var in variables]
+        accumulators = _window.make_accumulators(self._accumulation.ops, zeros, raw, gradients, largest)
+        return _window.Window(self._accumulation, accumulators, scalar)
 
 
 def accumulating(cls, home):

@@ -6,17 +6,17 @@ Standalone Keras up to 2.3.1, and the v1 optimizers that tf.keras and tf_keras s
 import contextlib
 import copy
 
-from legacyga import _compat, _window
+from legacyga import _accumulates, _compat, _window
 
 
-class Accumulating(_window.Accumulates):
+class Accumulating(_accumulates.HasConfig):
     """What `accumulating` puts before an optimizer class. Made in a graph, and of use in that graph only."""
 
     _reduced = None
     _inherited = None
 
     def start_accumulating(self, steps, reduction="mean"):
-        self._accumulation = _window.Accumulation(_compat.Ops(self.home.tf), steps, reduction)
+        super(Accumulating, self).start_accumulating(steps, reduction)
         self._slots = {}
         self._made = {}
 

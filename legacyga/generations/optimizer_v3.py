@@ -1,13 +1,10 @@
 """The `v3` generation: the optimizers of tf.keras 2.11 to 2.15 and of tf_keras, `experimental` in 2.9 and 2.10."""
 
-from legacyga import _compat, _window
+from legacyga import _accumulates, _compat, _window
 
 
-class Accumulating(_window.Accumulates):
+class Accumulating(_accumulates.HasConfig):
     """What `accumulating` puts before an optimizer class."""
-
-    def start_accumulating(self, steps, reduction="mean"):
-        self._accumulation = _window.Accumulation(_compat.Ops(self.home.tf), steps, reduction)
 
     def build(self, var_list):
         super(Accumulating, self).build(var_list)
@@ -15,24 +12,19 @@ class Accumulating(_window.Accumulates):
 
     def apply_gradients(self, grads_and_vars, *args, **kwargs):
         """Take one mini-step. Arguments, and what is done at the end of a window, are the inner optimizer's."""
-        tf = self.home.tf
-        grads_and_vars = list(grads_and_vars)
-        gradients, var_list = [pair[0] for pair in grads_and_vars], [pair[1] for pair in grads_and_vars]
-        present = [(gradient, var) for gradient, var in grads_and_vars if gradient is not None]
 
-        def apply_inner(gradients):
-            return super(Accumulating, self).apply_gradients(list(zip(gradients, var_list)), *args, **kwargs)
+        def apply_inner(pairs):
+            return super(Accumulating, self).apply_gradients(pairs, *args, **kwargs)
 
-        if not present or tf.distribute.get_replica_context() is None:
-            # Nothing to accumulate, or a call from where none is allowed: the inner optimizer has the error for it.
-            return apply_inner(gradients)
-        with tf.name_scope(self.name or "optimizer"), tf.init_scope():
-            super(Accumulating, self).build(var_list)
-            window = self._window_for([var for _, var in present], [gradient for gradient, _ in present])
-        if window is None:
-            return apply_inner(gradients)
-        with self._accumulation.ops.after(self._accumulate(window, gradients, apply_inner)):
+        taken = self._take_mini_step(list(grads_and_vars), apply_inner)
+        # Whatever the branch, the value that the inner optimizer returns.
+        with self._accumulation.ops.after(taken):
             return self._accumulation.ops.identity(self.iterations)
+
+    def _window_for_step(self, var_list, present):
+        with self.home.tf.name_scope(self.name or "optimizer"):
+            super(Accumulating, self).build(var_list)
+            return self._window_for([var for _, var in present], [gradient for gradient, _ in present])
 
     def _key(self, var_list):
         return tuple(_compat.variable_key(var) for var in var_list)

@@ -1,0 +1,147 @@
+"""What an optimizer that accumulates carries, and the part of its surface that is the same in every generation."""
+
+import copy
+
+from legacyga import _compat, _window
+
+
+class Accumulation(object):
+    """What an optimizer that accumulates carries: K, the reduction, and one window for each set of variables.
+
+    An object that no Keras looks into: put straight on an optimizer, a dict would be tracked, and saved, as its state.
+    """
+
+    def __init__(self, ops, steps, reduction="mean"):
+        self.ops = ops
+        self.steps = steps
+        self.reduction = reduction
+        self.next_steps = None
+        self.windows = {}
+        self.latest = None
+        self.built = None
+
+    def window(self, key, make):
+        """The window of the variables that `key` stands for, None at K = 1. `make(number)` makes the first one."""
+        if key not in self.windows:
+            self.windows[key] = self._adopt(key) or (make(len(self.windows)) if self.steps > 1 else None)
+        self.latest = self.windows[key]
+        if self.built is not None and self.built[0] == key:
+            self.built = None
+        if self.latest is not None:
+            self.next_steps = self.latest.next_steps
+        return self.latest
+
+    def build(self, key, make):
+        """Make the window of all variables before any gradient is known, where nothing was made yet."""
+        if not self.windows:
+            self.built = key, self.window(key, make)
+
+    def _adopt(self, key):
+        """The window made by `build`, if it is not in use and all of these variables are in it."""
+        if self.built is None or self.built[1] is None or not set(key) <= set(self.built[0]):
+            return None
+        all_keys, window = self.built
+        self.built = None
+        del self.windows[all_keys]
+        window.accumulators = [window.accumulators[all_keys.index(each)] for each in key]
+        return window
+
+
+class Accumulates(object):
+    """The part of an optimizer's surface that is the same in every generation, for their `Accumulating` classes."""
+
+    home = None
+    _accumulation = None
+
+    def start_accumulating(self, steps, reduction="mean"):
+        self._accumulation = Accumulation(_compat.Ops(self.home.tf), steps, reduction)
+
+    @property
+    def gradient_accumulation_steps(self):
+        """K, an int: the mini-steps of a window. Setting it takes effect at the next window."""
+        return self._accumulation.steps
+
+    @gradient_accumulation_steps.setter
+    def gradient_accumulation_steps(self, value):
+        accumulation = self._accumulation
+        steps = _window.check_steps("gradient_accumulation_steps", value)
+        if accumulation.next_steps is not None:
+            self._assign_steps(accumulation.next_steps, steps)
+        elif accumulation.windows and steps > 1:
+            raise ValueError(_window.NO_ACCUMULATORS.format(steps))
+        accumulation.steps = steps
+
+    @property
+    def mini_step(self):
+        """The mini-steps taken in the window, 0 to K - 1: a variable, as `iterations` is (a constant at K = 1)."""
+        latest = self._accumulation.latest
+        return self._accumulation.ops.constant(0, "int64") if latest is None else latest.mini_step
+
+    @classmethod
+    def copy_of(cls, optimizer, steps, reduction="mean"):
+        """An optimizer of this class that is a copy of `optimizer`, of the inner class, and accumulates."""
+        copied = object.__new__(cls)
+        copied.inherit(optimizer)
+        copied.start_accumulating(steps, reduction)
+        return copied
+
+    def _assign_steps(self, variable, steps):
+        if self.home.graph_mode:
+            self.home.backend.set_value(variable, steps)
+        else:
+            variable.assign(steps)
+
+    def inherit(self, optimizer):
+        """Become a copy of `optimizer`, with variables of its own."""
+        strategy = getattr(optimizer, "_distribution_strategy", None)
+        copied = copy.deepcopy(optimizer, {id(strategy): strategy})
+        self.__dict__.update(copied.__dict__)
+
+    def _take_mini_step(self, grads_and_vars, apply_inner):
+        """One call of an optimizer that is given gradients and variables, in replica context, whatever the strategy.
+
+        Args:
+            grads_and_vars: list of (gradient, variable) pairs.
+            apply_inner: function of such a list: one step of the inner optimizer. Pairs without a gradient go along:
+                what is said of those variables is the inner optimizer's to say.
+
+        Returns:
+            What the inner optimizer returns where it is called straight away, else a tensor that is there after all
+            else: whether there was an update.
+        """
+        ops = self._accumulation.ops
+        present = [(gradient, var) for gradient, var in grads_and_vars if gradient is not None]
+        if not present or not ops.in_replica_context():
+            # Nothing to accumulate, or a call from where none is allowed: the inner optimizer has the error for it.
+            return apply_inner(grads_and_vars)
+        with ops.init_scope():
+            window = self._window_for_step([var for _, var in grads_and_vars], present)
+        if window is None:
+            return apply_inner(grads_and_vars)
+
+        def update(reduced):
+            reduced = iter(reduced)
+            return apply_inner([(None if g is None else next(reduced), var) for g, var in grads_and_vars])
+
+        def take_mini_step(run, gradients):
+            return window.take_mini_step(gradients, update, run=run)
+
+        return ops.on_all_replicas(take_mini_step, ([gradient for gradient, _ in present],))
+
+
+class HasConfig(Accumulates):
+    """`Accumulates` for the optimizers of a Keras, which can be described."""
+
+    def get_config(self):
+        """The inner optimizer's config, with `gradient_accumulation_steps` and `reduction`."""
+        accumulation = self._accumulation
+        config = super(HasConfig, self).get_config()
+        config.update(gradient_accumulation_steps=accumulation.steps, reduction=accumulation.reduction)
+        return config
+
+    @classmethod
+    def from_config(cls, config, **kwargs):
+        """The optimizer that `get_config` described."""
+        config = dict(config)
+        steps, reduction = config.pop("gradient_accumulation_steps"), config.pop("reduction")
+        return cls.copy_of(cls.inner_class.from_config(config, **kwargs), steps, reduction)

@@ -1,0 +1,395 @@
+"""wrap on the optimizers of tf.compat.v1.train, in sessions of their own in graph mode, and in eager mode."""
+
+import contextlib
+
+import numpy as np
+import oracle
+import pytest
+
+import legacyga
+
+RANDOM = np.random.RandomState(5)
+SHAPES = ((3, 4), (4,), (2, 2, 3))
+START = [RANDOM.randn(*shape).astype("float32") for shape in SHAPES]
+GRADIENTS = [[RANDOM.randn(*shape).astype("float32") for shape in SHAPES] for _ in range(20)]
+X = RANDOM.randn(24, 5).astype("float32")
+Y = RANDOM.randn(24, 2).astype("float32")
+KERNEL = RANDOM.randn(5, 2).astype("float32")
+
+OPTIMIZERS = [
+    ("GradientDescentOptimizer", {}),
+    ("MomentumOptimizer", dict(momentum=0.9)),
+    ("MomentumOptimizer", dict(momentum=0.9, use_nesterov=True)),
+    ("AdamOptimizer", {}),
+    ("RMSPropOptimizer", {}),
+    ("RMSPropOptimizer", dict(momentum=0.5, centered=True)),
+    ("AdagradOptimizer", {}),
+    ("AdadeltaOptimizer", {}),
+    ("FtrlOptimizer", {}),
+    ("ProximalGradientDescentOptimizer", dict(l1_regularization_strength=0.01)),
+    ("ProximalAdagradOptimizer", dict(l2_regularization_strength=0.01)),
+]
+
+
+def v1_of(tf):
+    return getattr(getattr(tf, "compat", None), "v1", tf)
+
+
+def make(home, name, rate=0.03, **kwargs):
+    return getattr(v1_of(home.tf).train, name)(rate, **kwargs)
+
+
+def graph_only(home):
+    if home.mode != "graph":
+        pytest.skip("sessions are of graph mode")
+
+
+@contextlib.contextmanager
+def graph_of_its_own(home):
+    with home.tf.Graph().as_default() as graph:
+        with v1_of(home.tf).Session(graph=graph) as session:
+            yield v1_of(home.tf), session
+
+
+def variable(v1, name, value, **kwargs):
+    # TF 2 without disable_v2_behavior writes to resource variables alone; TF 1 makes reference variables.
+    return v1.get_variable(name, initializer=value, **kwargs)
+
+
+def apply_to(home, make_optimizer, gradients, resource=None):
+    """The values of variables that start at START after each of `gradients`; (the history, the optimizer's count)."""
+    history = []
+    if home.mode == "eager":
+        variables = [home.tf.Variable(value) for value in START]
+        step, optimizer = home.tf.Variable(0, dtype="int64"), make_optimizer()
+        for each in gradients:
+            optimizer.apply_gradients([(home.tf.constant(g), v) for g, v in zip(each, variables)], global_step=step)
+            history.append([v.numpy() for v in variables])
+        return history, int(step.numpy())
+    with graph_of_its_own(home) as (v1, session):
+        variables = [variable(v1, "v{}".format(i), value, use_resource=resource) for i, value in enumerate(START)]
+        fed = [v1.placeholder("float32", value.shape) for value in START]
+        step = v1.train.get_or_create_global_step()
+        train = make_optimizer().apply_gradients(list(zip(fed, variables)), global_step=step)
+        session.run(v1.global_variables_initializer())
+        for each in gradients:
+            session.run(train, dict(zip(fed, each)))
+            history.append(session.run(variables))
+        return history, int(session.run(step))
+
+
+def means(steps, reduce=np.mean):
+    return [
+        [reduce(window, axis=0).astype("float32") for window in zip(*GRADIENTS[i : i + steps])]
+        for i in range(0, len(GRADIENTS), steps)
+    ]
+
+
+def assert_same(history, bare, steps):
+    history = [START] + history
+    for i, weights in enumerate(history[1:], 1):
+        for now, before, start, wanted in zip(weights, history[i - 1], START, bare[(i - 1) // steps]):
+            if i % steps:
+                np.testing.assert_array_equal(now, before)
+            else:
+                assert np.max(np.abs(now - wanted)) <= 2e-6 * np.max(np.abs(wanted - start))
+
+
+@pytest.mark.capability("wrap: TF 1 optimizers")
+@pytest.mark.parametrize("name, kwargs", OPTIMIZERS, ids=lambda value: str(value))
+@pytest.mark.parametrize("steps", (1, 2, 5))
+def test_equals_the_bare_optimizer_on_means(home, name, kwargs, steps):
+    bare, updates = apply_to(home, lambda: make(home, name, **kwargs), means(steps))
+    history, counted = apply_to(home, lambda: legacyga.wrap(make(home, name, **kwargs), steps), GRADIENTS)
+    assert_same(history, bare, steps)
+    assert counted == updates == len(GRADIENTS) // steps
+
+
+@pytest.mark.capability("wrap: TF 1 optimizers")
+def test_resource_variables_and_sum(home):
+    bare, _ = apply_to(home, lambda: make(home, "AdamOptimizer"), means(4, np.sum), resource=True)
+    history, _ = apply_to(
+        home, lambda: legacyga.wrap(make(home, "AdamOptimizer"), 4, reduction="sum"), GRADIENTS, resource=True
+    )
+    assert_same(history, bare, 4)
+
+
+def squared_error(tf, kernel):
+    x, y = v1_of(tf).placeholder("float32", (None, 5)), v1_of(tf).placeholder("float32", (None, 2))
+    return tf.reduce_mean(tf.square(tf.matmul(x, kernel) - y)), x, y
+
+
+def linear_gradient(weights, x, y):
+    return [2.0 * x.T.dot(x.dot(weights[0]) - y) / y.size]
+
+
+@pytest.mark.capability("wrap: TF 1 optimizers")
+def test_minimize_in_a_monitored_session_stops_at_updates(home):
+    """StopAtStepHook counts the global step: 3 updates of 4 mini-steps, at a rate that falls with each update."""
+    graph_only(home)
+    batches = [(X[i : i + 2], Y[i : i + 2]) for i in range(0, 24, 2)] * 2
+    with home.tf.Graph().as_default():
+        v1 = v1_of(home.tf)
+        kernel = variable(v1, "kernel", KERNEL)
+        loss, x, y = squared_error(home.tf, kernel)
+        step = v1.train.get_or_create_global_step()
+        rate = v1.train.exponential_decay(0.5, step, decay_steps=1, decay_rate=0.5)
+        optimizer = legacyga.wrap(v1.train.MomentumOptimizer(rate, 0.9), 4)
+        train = optimizer.minimize(loss, global_step=step)
+        values, taken = [KERNEL], 0
+        with v1.train.MonitoredTrainingSession(hooks=[v1.train.StopAtStepHook(last_step=3)]) as session:
+            while not session.should_stop():
+                session.run(train, {x: batches[taken][0], y: batches[taken][1]})
+                taken += 1
+                if not session.should_stop():
+                    values.append(session.run(kernel, {x: batches[0][0], y: batches[0][1]}))
+    wanted, velocity = KERNEL.astype("float64"), 0.0
+    assert taken == 12
+    for update in range(2):
+        window = batches[4 * update : 4 * update + 4]
+        gradient = np.mean([linear_gradient([wanted], *batch)[0] for batch in window], axis=0)
+        # tf.train.MomentumOptimizer: the rate is outside of the accumulated gradient.
+        velocity = 0.9 * velocity + gradient
+        for between in values[4 * update + 1 : 4 * update + 4]:
+            np.testing.assert_array_equal(between, values[4 * update])
+        wanted = wanted - 0.5 * 0.5**update * velocity
+        np.testing.assert_allclose(values[4 * update + 4], wanted, rtol=0, atol=4e-6)
+
+
+@pytest.mark.capability("wrap: TF 1 optimizers")
+def test_compute_and_apply_with_clipping_by_hand(home):
+    """What lies between compute_gradients and apply_gradients is the user's, on each mini-step."""
+    graph_only(home)
+    with graph_of_its_own(home) as (v1, session):
+        kernel = variable(v1, "kernel", KERNEL)
+        loss, x, y = squared_error(home.tf, kernel)
+        optimizer = legacyga.wrap(v1.train.GradientDescentOptimizer(0.5), 3)
+        pairs = [(home.tf.clip_by_value(g, -0.25, 0.25), v) for g, v in optimizer.compute_gradients(loss)]
+        train = optimizer.apply_gradients(pairs)
+        session.run(v1.global_variables_initializer())
+        for i in range(0, 24, 4):
+            session.run(train, {x: X[i : i + 4], y: Y[i : i + 4]})
+        counters = session.run([optimizer.iterations, optimizer.mini_step])
+        value = session.run(kernel)
+    weights = oracle.train(
+        [KERNEL.astype("float64")],
+        [(X[i : i + 4], Y[i : i + 4]) for i in range(0, 24, 4)],
+        3,
+        oracle.SGD(0.5),
+        lambda *args: [np.clip(linear_gradient(*args)[0], -0.25, 0.25)],
+    )[-1][0]
+    np.testing.assert_allclose(value, weights, rtol=0, atol=4e-6)
+    assert counters == [2, 0]
+
+
+@pytest.mark.capability("wrap: TF 1 optimizers")
+@pytest.mark.parametrize("name, kwargs", [("AdagradOptimizer", {}), ("MomentumOptimizer", dict(momentum=0.9))])
+def test_rows_of_an_embedding(home, name, kwargs):
+    """Sparse gradients, rows named twice: those that no mini-step of the window touched are left as they are."""
+    graph_only(home)
+    table = RANDOM.randn(10, 3).astype("float32")
+    ids = RANDOM.randint(0, 7, (12, 4)).astype("int64")
+    results = []
+    for steps, batch in ((1, 3), (3, 1)):
+        with graph_of_its_own(home) as (v1, session):
+            embedding = variable(v1, "embedding", table)
+            fed = v1.placeholder("int64", (None, 4))
+            loss = home.tf.reduce_mean(home.tf.square(home.tf.nn.embedding_lookup(embedding, fed) - 1.0))
+            optimizer = make(home, name, **kwargs)
+            train = (legacyga.wrap(optimizer, steps) if steps > 1 else optimizer).minimize(loss)
+            session.run(v1.global_variables_initializer())
+            for i in range(0, 12, batch):
+                session.run(train, {fed: ids[i : i + batch]})
+            results.append(session.run(embedding))
+    bare, accumulated = results
+    untouched = sorted(set(range(10)) - set(ids.ravel()))
+    np.testing.assert_array_equal(accumulated[untouched], table[untouched])
+    assert np.max(np.abs(accumulated - bare)) <= 2e-6 * np.max(np.abs(bare - table))
+
+
+@pytest.mark.capability("R7 one result")
+@pytest.mark.parametrize("steps", (1, 3))
+def test_thirty_runs_give_one_result(home, steps):
+    graph_only(home)
+    wide = [RANDOM.randn(64, 64).astype("float32") for _ in range(4)]
+    with graph_of_its_own(home) as (v1, session):
+        hidden = fed = v1.placeholder("float32", (None, 64))
+        for i, value in enumerate(wide):
+            hidden = home.tf.tanh(home.tf.matmul(hidden, variable(v1, "w{}".format(i), value)))
+        optimizer = legacyga.wrap(v1.train.AdamOptimizer(0.01), steps)
+        train = optimizer.minimize(home.tf.reduce_mean(home.tf.square(hidden - fed)))
+        variables, initializer, results = v1.trainable_variables(), v1.global_variables_initializer(), set()
+        for _ in range(30):
+            session.run(initializer)
+            for i in range(2 * steps):
+                session.run(train, {fed: wide[i % 4][:8]})
+            results.add(b"".join(value.tobytes() for value in session.run(variables)))
+    assert len(results) == 1
+
+
+@pytest.mark.capability("R11 no gradient")
+def test_variables_without_gradient(home):
+    def train(wrapped):
+        tf = home.tf
+        if home.mode == "eager":
+            used, unused = tf.Variable(START[1]), tf.Variable(START[1])
+            optimizer = make(home, "AdamOptimizer")
+            optimizer = legacyga.wrap(optimizer, 2) if wrapped else optimizer
+            for each in GRADIENTS[:4] if wrapped else means(2)[:2]:
+                optimizer.apply_gradients([(tf.constant(each[1]), used), (None, unused)])
+            return [used.numpy(), unused.numpy()]
+        with graph_of_its_own(home) as (v1, session):
+            used, unused = variable(v1, "used", START[1]), variable(v1, "unused", START[1])
+            fed = v1.placeholder("float32", (4,))
+            optimizer = make(home, "AdamOptimizer")
+            optimizer = legacyga.wrap(optimizer, 2) if wrapped else optimizer
+            step = optimizer.minimize(tf.reduce_sum(fed * used))
+            session.run(v1.global_variables_initializer())
+            for each in GRADIENTS[:4] if wrapped else means(2)[:2]:
+                session.run(step, {fed: each[1]})
+            return session.run([used, unused])
+
+    for now, wanted in zip(train(True), train(False)):
+        np.testing.assert_allclose(now, wanted, rtol=0, atol=1e-7)
+    np.testing.assert_array_equal(train(True)[1], START[1])
+    with pytest.raises(ValueError, match="No gradients provided for any variable"):
+        optimizer = legacyga.wrap(make(home, "AdamOptimizer"), 2)
+        with home.tf.Graph().as_default() if home.mode == "graph" else home.tf.init_scope():
+            optimizer.apply_gradients([(None, v1_of(home.tf).Variable(START[1]))])
+
+
+@pytest.mark.capability("wrap: TF 1 optimizers")
+def test_the_optimizer_given_is_not_changed_and_its_state_is_kept(home):
+    """Two updates, a wrap, and two more are four; the slots of the original stay where they were."""
+    whole, _ = apply_to(home, lambda: make(home, "AdamOptimizer"), means(5))
+    if home.mode == "eager":
+        variables, inner = [home.tf.Variable(value) for value in START], make(home, "AdamOptimizer")
+
+        def apply(optimizer, gradients):
+            for each in gradients:
+                optimizer.apply_gradients([(home.tf.constant(g), v) for g, v in zip(each, variables)])
+
+        apply(inner, means(5)[:2])
+        before = [value.numpy() for value in inner.variables()]
+        apply(legacyga.wrap(inner, 5), GRADIENTS[10:])
+        after, weights = [value.numpy() for value in inner.variables()], [v.numpy() for v in variables]
+    else:
+        with graph_of_its_own(home) as (v1, session):
+            variables = [variable(v1, "v{}".format(i), value) for i, value in enumerate(START)]
+            fed = [v1.placeholder("float32", value.shape) for value in START]
+            inner = make(home, "AdamOptimizer")
+            train = inner.apply_gradients(list(zip(fed, variables)))
+            session.run(v1.global_variables_initializer())
+            for each in means(5)[:2]:
+                session.run(train, dict(zip(fed, each)))
+            before = session.run(inner.variables())
+            wrapped = legacyga.wrap(inner, 5)
+            train = wrapped.apply_gradients(list(zip(fed, variables)))
+            session.run(v1.variables_initializer(wrapped.variables()))
+            for each in GRADIENTS[10:]:
+                session.run(train, dict(zip(fed, each)))
+            after, weights = session.run(inner.variables()), session.run(variables)
+    for now, then in zip(after, before):
+        np.testing.assert_array_equal(now, then)
+    for now, wanted, start in zip(weights, whole[-1], START):
+        assert np.max(np.abs(now - wanted)) <= 2e-6 * np.max(np.abs(wanted - start))
+
+
+@pytest.mark.capability("R8 change of K")
+def test_a_change_of_k_takes_effect_at_the_next_window(home):
+    graph_only(home)
+    with graph_of_its_own(home) as (v1, session):
+        weight = variable(v1, "w", np.float32(0))
+        fed = v1.placeholder("float32", ())
+        optimizer = legacyga.wrap(v1.train.GradientDescentOptimizer(1.0), 2)
+        train = optimizer.minimize(fed * weight)
+        at_one = legacyga.wrap(v1.train.GradientDescentOptimizer(1.0), 1)
+        at_one.minimize(fed * weight)
+        session.run(v1.global_variables_initializer())
+        v1.get_default_graph().finalize()
+        seen = []
+        for i, steps in enumerate((None, 4, None, None, 1, None, None, None)):
+            if steps:
+                optimizer.gradient_accumulation_steps = steps
+            session.run(train, {fed: 2.0**i})
+            seen.append(float(session.run(weight)))
+        with pytest.raises(ValueError, match="accumulation_steps was 1 when .* Received: 2"):
+            at_one.gradient_accumulation_steps = 2
+    assert seen == [0, -1.5, -1.5, -1.5, -1.5, -16.5, -80.5, -208.5]
+    with pytest.raises(ValueError, match="needs a session. Received: 5, and no default session"):
+        optimizer.gradient_accumulation_steps = 5
+
+
+@pytest.mark.capability("wrap: TF 1 optimizers")
+def test_one_optimizer_in_two_graphs_and_its_listed_operation(home):
+    """As an Estimator does. The collection `train_op` lists the mini-step, not what stands in a branch."""
+    graph_only(home)
+    optimizer = legacyga.wrap(make(home, "MomentumOptimizer", 1.0, momentum=0.5), 2)
+    for _ in range(2):
+        with graph_of_its_own(home) as (v1, session):
+            weight = variable(v1, "w", np.float32(0))
+            fed = v1.placeholder("float32", ())
+            train = optimizer.minimize(fed * weight, name="mini_step")
+            assert train.name == "mini_step" and v1.get_collection("train_op") == [train]
+            session.run(v1.global_variables_initializer())
+            values = []
+            for each in (1.0, 3.0, 2.0, 4.0):
+                session.run(train, {fed: each})
+                values.append(float(session.run(weight)))
+            assert values == [0, -2, -2, -6]
+
+
+@pytest.mark.capability("wrap: TF 1 optimizers")
+def test_a_saver_takes_the_window_along(home, tmpdir):
+    graph_only(home)
+    with graph_of_its_own(home) as (v1, session):
+        variables = [variable(v1, "v{}".format(i), value) for i, value in enumerate(START)]
+        fed = [v1.placeholder("float32", value.shape) for value in START]
+        train = legacyga.wrap(make(home, "AdamOptimizer"), 3).apply_gradients(list(zip(fed, variables)))
+        saver, results = v1.train.Saver(), []
+        session.run(v1.global_variables_initializer())
+        for i, each in enumerate(GRADIENTS[:9]):
+            if i == 4:
+                saver.save(session, str(tmpdir.join("mid")), write_meta_graph=False)
+            session.run(train, dict(zip(fed, each)))
+        whole = session.run(variables)
+        session.run(v1.global_variables_initializer())
+        saver.restore(session, str(tmpdir.join("mid")))
+        for each in GRADIENTS[4:9]:
+            session.run(train, dict(zip(fed, each)))
+        results = session.run(variables)
+    for now, wanted in zip(results, whole):
+        np.testing.assert_array_equal(now, wanted)
+
+
+@pytest.mark.capability("ways to train")
+def test_fit_of_tf_keras_with_a_tf_train_optimizer(home):
+    """compile puts a cover of its own on such an optimizer."""
+    graph_only(home)
+    if home.name == "keras":
+        pytest.skip("standalone Keras takes no optimizer of tf.train")
+    weights = []
+    for steps, batch in ((1, 12), (3, 4)):
+        home.reset()
+        model = home.network(
+            [RANDOM.__class__(i).randn(*s).astype("float32") for i, s in enumerate(((5, 4), (4,), (4, 2), (2,)))]
+        )
+        optimizer = make(home, "AdamOptimizer")
+        model.compile(loss="mse", optimizer=legacyga.wrap(optimizer, steps) if steps > 1 else optimizer)
+        start = model.get_weights()
+        model.fit(X, Y, batch_size=batch, epochs=3, shuffle=False, verbose=0)
+        weights.append(model.get_weights())
+    for now, wanted, before in zip(weights[1], weights[0], start):
+        assert np.max(np.abs(now - wanted)) <= 2e-6 * np.max(np.abs(wanted - before))
+
+
+@pytest.mark.capability("errors")
+def test_what_cannot_be_wrapped(home):
+    cover = getattr(home.keras.optimizers, "TFOptimizer", None)
+    if cover is not None:
+        with pytest.raises(ValueError, match=r"Wrap the optimizer in it, wrap\(optimizer.optimizer, 3\)"):
+            legacyga.wrap(cover(make(home, "AdamOptimizer")), 3)
+    in_functions = getattr(v1_of(home.tf), "control_flow_v2_enabled", bool)
+    if home.mode == "graph" and in_functions():
+        with pytest.raises(ValueError, match="cannot write to reference variables.*disable_control_flow_v2"):
+            apply_to(home, lambda: legacyga.wrap(make(home, "AdamOptimizer"), 2), GRADIENTS, resource=False)

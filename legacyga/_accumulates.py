@@ -1,6 +1,7 @@
 """What an optimizer that accumulates carries, and the part of its surface that is the same in every generation."""
 
 import copy
+import functools
 
 from legacyga import _compat, _window
 
@@ -25,24 +26,25 @@ class Accumulation(object):
         if key not in self.windows:
             self.windows[key] = self._adopt(key) or (make(len(self.windows)) if self.steps > 1 else None)
         self.latest = self.windows[key]
-        if self.built is not None and self.built[0] == key:
+        if self.built == key:
             self.built = None
         if self.latest is not None:
             self.next_steps = self.latest.next_steps
         return self.latest
 
     def build(self, key, make):
-        """Make the window of all variables before any gradient is known, where nothing was made yet."""
-        if not self.windows:
-            self.built = key, self.window(key, make)
+        """The window of all variables before any gradient is known, None where one is there already."""
+        if self.windows:
+            return None
+        window = make()
+        self.built = key
+        return window
 
     def _adopt(self, key):
         """The window made by `build`, if it is not in use and all of these variables are in it."""
-        if self.built is None or self.built[1] is None or not set(key) <= set(self.built[0]):
+        if self.built is None or self.windows[self.built] is None or not set(key) <= set(self.built):
             return None
-        all_keys, window = self.built
-        self.built = None
-        del self.windows[all_keys]
+        window, all_keys, self.built = self.windows.pop(self.built), self.built, None
         window.accumulators = [window.accumulators[all_keys.index(each)] for each in key]
         return window
 
@@ -97,36 +99,61 @@ class Accumulates(object):
         copied = copy.deepcopy(optimizer, {id(strategy): strategy})
         self.__dict__.update(copied.__dict__)
 
-    def _take_mini_step(self, grads_and_vars, apply_inner):
+    def _take_mini_step(self, grads_and_vars, apply_inner, scope=None):
         """One call of an optimizer that is given gradients and variables, in replica context, whatever the strategy.
 
         Args:
             grads_and_vars: list of (gradient, variable) pairs.
             apply_inner: function of such a list: one step of the inner optimizer. Pairs without a gradient go along:
                 what is said of those variables is the inner optimizer's to say.
+            scope: the name of the scope that variables are made in.
 
         Returns:
             What the inner optimizer returns where it is called straight away, else a tensor that is there after all
             else: whether there was an update.
         """
         ops = self._accumulation.ops
-        present = [(gradient, var) for gradient, var in grads_and_vars if gradient is not None]
-        if not present or not ops.in_replica_context():
+        at = [i for i, (gradient, _) in enumerate(grads_and_vars) if gradient is not None]
+        if not at or not ops.in_replica_context():
             # Nothing to accumulate, or a call from where none is allowed: the inner optimizer has the error for it.
             return apply_inner(grads_and_vars)
-        with ops.init_scope():
-            window = self._window_for_step([var for _, var in grads_and_vars], present)
+        traced = not self.home.tf.executing_eagerly()
+        with ops.init_scope(), self.home.tf.name_scope(scope):
+            window = self._window_for_step(grads_and_vars)
+            if window is not None:
+                self._prepare_window(window, grads_and_vars, traced)
         if window is None:
             return apply_inner(grads_and_vars)
 
         def update(reduced):
-            reduced = iter(reduced)
-            return apply_inner([(None if g is None else next(reduced), var) for g, var in grads_and_vars])
+            return apply_inner([(gradient, var) for gradient, (_, var) in zip(reduced, grads_and_vars)])
 
         def take_mini_step(run, gradients):
-            return window.take_mini_step(gradients, update, run=run)
+            return window.take_mini_step(gradients, at, update, run=run)
 
-        return ops.on_all_replicas(take_mini_step, ([gradient for gradient, _ in present],))
+        return ops.on_all_replicas(take_mini_step, ([grads_and_vars[i][0] for i in at],))
+
+    def _window_key(self, var_list):
+        return tuple(_compat.variable_key(var) for var in var_list)
+
+    def _window_for(self, var_list):
+        """The window of these variables, None at K = 1."""
+        accumulation = self._accumulation
+
+        def make(number):
+            return _window.Window(accumulation, number, len(var_list), functools.partial(self._make_scalar, number))
+
+        return accumulation.window(self._window_key(var_list), make)
+
+    def _prepare_window(self, window, grads_and_vars, traced=False):
+        zeros = functools.partial(self._make_zeros, window.number)
+        window.prepare(zeros, [var for _, var in grads_and_vars], [gradient for gradient, _ in grads_and_vars], traced)
+
+    def _build_window(self, var_list):
+        """Make the window before any gradient is known: all of them dense, of their variable's dtype."""
+        window = self._accumulation.build(self._window_key(var_list), lambda: self._window_for(var_list))
+        if window is not None:
+            self._prepare_window(window, [(self.home.tf.as_dtype(var.dtype).base_dtype, var) for var in var_list])
 
 
 class HasConfig(Accumulates):

@@ -314,16 +314,24 @@ def lifts_variables(tf):
     return type(tf.Variable) is not type
 
 
-def ordered(updates, ops):
-    """An operation that runs `updates`, from an optimizer's get_updates: all that they read before all they write.
+def ordered(get_updates, ops):
+    """An operation that runs an optimizer's updates: all that they read before all they write.
 
     In TensorFlow 1 graphs nothing orders the stock optimizers' reads of `iterations`, of their slots and of the
     parameters with the writes of the same step. The update operations get an edge from everything that is written.
+
+    Args:
+        get_updates: function that returns the updates, whose operations it makes.
+        ops: an `Ops`.
     """
+    graph = ops.v1.get_default_graph()
+    made_before = len(graph.get_operations())
+    updates = get_updates()
     late = [update for update in updates if isinstance(update, tuple)]
     writes = [getattr(update, "op", update) for update in updates if not isinstance(update, tuple)]
     values = [tensor.op for write in writes for tensor in write.inputs[1:]] + [value.op for _, value in late]
     before = set(writes)
+    _order_early_writes(before, set(writes + values), graph.get_operations()[made_before:])
     # What is itself computed from a write of this step comes after that one, as its author meant.
     values = [value for value in values if not _reaches(value, before)]
     with ops.control_dependencies(values):
@@ -333,6 +341,26 @@ def ordered(updates, ops):
     with ops.control_dependencies([barrier]):
         writes += [variable.assign(value) for variable, value in late]
     return ops.done(writes)
+
+
+def _order_early_writes(updates, last, made):
+    """Give what writes on the way to the updates an edge from all that was made before it.
+
+    Adam and Adamax of tf.keras increment `iterations` ahead of everything, and their decay reads it unordered.
+    """
+    place = {operation: i for i, operation in enumerate(made)}
+    seen, stack = set(), [operation for operation in last if operation in place]
+    while stack:
+        each = stack.pop()
+        if each not in seen:
+            seen.add(each)
+            sources = [tensor.op for tensor in each.inputs] + list(each.control_inputs)
+            stack.extend(operation for operation in sources if operation in place)
+    for write in seen - updates:
+        if write.type.startswith("Assign"):
+            for each in seen:
+                if place[each] < place[write]:
+                    write._add_control_input(each)
 
 
 def _reaches(operation, targets):
@@ -370,6 +398,10 @@ class Ops(object):
         self.scatter_update = v1.scatter_update
         self.is_sparse = is_sparse
         self.control_dependencies = tf.control_dependencies
+
+    def __deepcopy__(self, memo):
+        # A copy of an optimizer is one on the same TensorFlow.
+        return self
 
     def after(self, *values):
         """A context: what is made in it runs after `values`, whatever they are nested in."""

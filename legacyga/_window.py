@@ -39,6 +39,12 @@ NO_ACCUMULATORS = (
     "accumulators. Received: {}. Make the optimizer with the larger number and compile the model again."
 )
 
+LATE_GRADIENT = (
+    "{!r} has a gradient now and had none when another training function of this optimizer was traced, which knows no "
+    "accumulator of it. Give it a gradient of zeros there: "
+    "tape.gradient(..., unconnected_gradients=tf.UnconnectedGradients.ZERO)."
+)
+
 
 def _here(function, args):
     return function(*args)
@@ -52,13 +58,15 @@ class Accumulator(object):
 
     Args:
         total: variable of the shape of the gradient, of at least float32.
+        dtype: the gradient's.
         touched: None for a dense gradient, or an int32 variable with an element for each row of a sparse one.
         largest: whether the window's largest elements are kept in place of their sum. Keras 3's float8 layers hand
             over new values of their scales as gradients, and take the largest of several.
     """
 
-    def __init__(self, total, touched=None, largest=False):
+    def __init__(self, total, dtype, touched=None, largest=False):
         self.total = total
+        self.dtype = dtype
         self.touched = touched
         self.largest = largest
 
@@ -67,27 +75,35 @@ class Accumulator(object):
         return [self.total] if self.touched is None else [self.total, self.touched]
 
     def write(self, ops, gradient, begins):
-        """Store a dense gradient where a window begins, else add it."""
+        """Store a gradient where a window begins, else add it. None adds nothing."""
         if self.touched is not None:
             return self._write_rows(ops, gradient)
-        gradient = self.widen(ops, gradient)
+        if gradient is None:
+            return self.total.assign(ops.zeros_like(self.total.read_value())) if begins else None
         if self.largest and not begins:
-            return self.total.assign(self.add(ops, gradient))
-        return (self.total.assign if begins else self.total.assign_add)(gradient)
+            return self.total.assign(self.sum(ops, gradient, begins))
+        return (self.total.assign if begins else self.total.assign_add)(self._widen(ops, gradient))
 
-    def add(self, ops, gradient):
-        """The accumulated, with a dense gradient: a tensor."""
+    def sum(self, ops, gradient, begins):
+        """The window's sum with a dense gradient, or None, added: a tensor; nothing is written."""
+        if begins:
+            return ops.zeros_like(self.total.read_value()) if gradient is None else self._widen(ops, gradient)
         total = self.total.read_value()
+        if gradient is None:
+            return ops.identity(total)
+        gradient = self._widen(ops, gradient)
         return ops.maximum(total, gradient) if self.largest else total + gradient
 
-    def widen(self, ops, gradient):
+    def _widen(self, ops, gradient):
         return ops.cast(ops.dense(gradient), self.total.dtype.base_dtype)
 
     def _write_rows(self, ops, gradient):
         total, touched = ops.local(self.total), ops.local(self.touched)
+        if gradient is None:
+            return None
         if not ops.is_sparse(gradient):
             return [
-                total.assign_add(self.widen(ops, gradient)),
+                total.assign_add(self._widen(ops, gradient)),
                 touched.assign(ops.ones_like(touched)),
             ]
         return [
@@ -111,65 +127,79 @@ class Accumulator(object):
         ]
 
 
-def make_accumulators(ops, zeros, variables, gradients=(), largest=()):
-    """An `Accumulator` for each of `variables`.
-
-    Args:
-        ops: a `_compat.Ops`.
-        zeros: `zeros(name, variable, shape, dtype)` makes a variable of the optimizer, beside `variable`.
-        variables: the model's.
-        gradients: their gradients, where they are known: they say which are sparse.
-        largest: for which of them the largest is kept, a list of bool; default for none.
-    """
-    accumulators = []
-    for i, variable in enumerate(variables):
-        total = zeros("accumulator_{}".format(i), variable, variable.shape, ops.accumulator_dtype(variable.dtype))
-        touched = None
-        if i < len(gradients) and ops.is_sparse(gradients[i]):
-            touched = zeros("touched_{}".format(i), variable, variable.shape[:1], ops.tf.int32)
-        accumulators.append(Accumulator(total, touched, largest=i < len(largest) and largest[i]))
-    return accumulators
-
-
 class Window(object):
     """The state of the window that is under way, and what a mini-step does to it.
 
     Args:
         accumulation: the `Accumulation` that this window belongs to.
-        accumulators: list of `Accumulator`, one for each gradient.
+        number: of the optimizer's windows, for the names of its variables.
+        size: the number of model variables.
         scalar: `scalar(name, value, dtype="int64")` makes a variable of the optimizer.
 
     Attributes:
+        accumulators: for each model variable an `Accumulator`, None for one that has not had a gradient.
         mini_step: the mini-steps taken in this window, 0 to K - 1.
         weight: the sum of their weights.
         steps: K of this window.
         next_steps: K of the next one, the only one of these that the user sets; one for all windows of an optimizer.
     """
 
-    def __init__(self, accumulation, accumulators, scalar):
+    def __init__(self, accumulation, number, size, scalar):
         self.ops = accumulation.ops
         self.reduction = accumulation.reduction
-        self.accumulators = accumulators
+        self.number = number
+        self.accumulators = [None] * size
         self.mini_step = scalar("mini_step", 0)
         self.weight = scalar("weight", 0, "float32")
         self.steps = scalar("steps", accumulation.steps)
         self.next_steps = accumulation.next_steps
         if self.next_steps is None:
             self.next_steps = scalar("gradient_accumulation_steps", accumulation.steps)
+        self._without_gradient = set()
 
     @property
     def variables(self):
-        """All of the state, in the order in which an optimizer's `weights` lists it."""
-        sums = [variable for accumulator in self.accumulators for variable in accumulator.variables]
-        return sums + [self.mini_step, self.weight, self.steps, self.next_steps]
+        """All of the state."""
+        present = [accumulator for accumulator in self.accumulators if accumulator is not None]
+        sums = [variable for accumulator in present for variable in accumulator.variables]
+        return [self.mini_step, self.weight, self.steps, self.next_steps] + sums
 
-    def take_mini_step(self, gradients, update, run=_here, before=()):
+    def prepare(self, zeros, variables, gradients, traced=False):
+        """Make the accumulators that are missing for `gradients`.
+
+        Args:
+            zeros: `zeros(name, variable, shape, dtype)` makes a variable of the optimizer, beside `variable`.
+            variables: the model's.
+            gradients: one for each of them, None where it has none, a dtype where nothing else is known of it yet.
+            traced: whether the mini-step is being made into a graph, which will not see accumulators made later.
+        """
+        ops = self.ops
+        for i, (variable, gradient) in enumerate(zip(variables, gradients)):
+            if gradient is None:
+                if traced and self.accumulators[i] is None:
+                    self._without_gradient.add(i)
+                continue
+            if self.accumulators[i] is not None:
+                continue
+            if i in self._without_gradient:
+                raise ValueError(LATE_GRADIENT.format(getattr(variable, "name", variable)))
+            dtype = getattr(gradient, "dtype", gradient)
+            name, total_dtype = "accumulator_{}".format(i), ops.accumulator_dtype(dtype)
+            total, touched = zeros(name, variable, variable.shape, total_dtype), None
+            if ops.is_sparse(gradient):
+                touched = zeros("touched_{}".format(i), variable, variable.shape[:1], ops.tf.int32)
+            self.accumulators[i] = Accumulator(
+                total, dtype, touched, largest=getattr(variable, "overwrite_with_gradient", False)
+            )
+
+    def take_mini_step(self, gradients, at, update, run=_here, before=()):
         """Take one mini-step: accumulate `gradients`, or end the window with an update.
 
         Args:
-            gradients: list of tensors or IndexedSlices, one for each accumulator, of weight 1.
-            update: function of the list of reduced gradients: one step of the inner optimizer, whose operations it
-                creates when called, and returns.
+            gradients: list of tensors or IndexedSlices, of weight 1.
+            at: for each of them the place of its accumulator.
+            update: function of the list of reduced gradients, None where there is no accumulator: one step of the
+                inner optimizer, whose operations it creates when called, and returns.
             run: `run(function, args)` calls `function` once on each replica with its own part of `args`.
             before: what else must have been computed before anything is written.
 
@@ -188,8 +218,7 @@ class Window(object):
 
         def write(begins):
             def on_replica(gradients):
-                written = [each.write(ops, gradient, begins) for each, gradient in zip(self.accumulators, gradients)]
-                return ops.done(written)
+                return ops.done([each.write(ops, gradient, begins) for each, gradient in self._pairs(gradients, at)])
 
             return ops.done(run(on_replica, (gradients,)))
 
@@ -199,46 +228,46 @@ class Window(object):
 
         def end_window():
             def on_replica(gradients):
-                return self._end(gradients, begins, new_weight, update)
+                return self._end(self._pairs(gradients, at), begins, new_weight, update)
 
             with ops.after(run(on_replica, (gradients,))):
                 return self._move_to(0, 0, steps, updated=True)
 
         return ops.cond(mini_step + 1 >= steps, end_window, go_on)
 
-    def _end(self, gradients, begins, weight, update):
+    def _pairs(self, gradients, at):
+        """(accumulator, its gradient or None) of every accumulator."""
+        given = dict(zip(at, gradients))
+        return [(each, given.get(i)) for i, each in enumerate(self.accumulators) if each is not None]
+
+    def _end(self, pairs, begins, weight, update):
         """The update of one replica, with the last gradients added on the way."""
         ops = self.ops
-        pairs = list(zip(self.accumulators, gradients))
-        dense = [(each, each.widen(ops, gradient)) for each, gradient in pairs if each.touched is None]
-        sums = iter(
+        dense = [pair for pair in pairs if pair[0].touched is None]
+        sums = (
             # Where a window begins the gradients stand alone: K may have become 1.
             ops.cond(
                 begins,
-                lambda: [ops.identity(gradient) for _, gradient in dense],
-                lambda: [each.add(ops, gradient) for each, gradient in dense],
+                lambda: [ops.identity(each.sum(ops, gradient, True)) for each, gradient in dense],
+                lambda: [each.sum(ops, gradient, False) for each, gradient in dense],
             )
             if dense
-            else ()
+            else []
         )
-        rows = {i: each.rows(ops, gradient) for i, (each, gradient) in enumerate(pairs) if each.touched is not None}
-        reduced = []
-        for i, (each, gradient) in enumerate(pairs):
-            if i in rows:
-                values, indices = rows[i]
-                values = self._reduce(values, weight, gradient.dtype)
-                reduced.append(ops.indexed_slices(values, indices, each.total))
-            elif each.largest:
-                reduced.append(ops.cast(next(sums), gradient.dtype))
-            else:
-                reduced.append(self._reduce(next(sums), weight, gradient.dtype))
-        with ops.after(update(reduced)):
-            return ops.done([self.accumulators[i].clear(ops, rows[i]) for i in sorted(rows)])
+        reduced = {
+            each: total if each.largest else self._reduce(total, weight) for (each, _), total in zip(dense, sums)
+        }
+        rows = {each: each.rows(ops, gradient) for each, gradient in pairs if each.touched is not None}
+        for each, (values, indices) in rows.items():
+            values = ops.cast(self._reduce(values, weight), each.dtype)
+            reduced[each] = ops.indexed_slices(values, indices, each.total)
+        for each, _ in dense:
+            reduced[each] = ops.cast(reduced[each], each.dtype)
+        with ops.after(update([None if each is None else reduced[each] for each in self.accumulators])):
+            return ops.done([each.clear(ops, rows[each]) for each, _ in pairs if each in rows])
 
-    def _reduce(self, total, weight, dtype):
-        if self.reduction == "mean":
-            total = total / self.ops.cast(weight, total.dtype)
-        return self.ops.cast(total, dtype)
+    def _reduce(self, total, weight):
+        return total / self.ops.cast(weight, total.dtype) if self.reduction == "mean" else total
 
     def _move_to(self, mini_step, weight, steps, updated):
         written = [

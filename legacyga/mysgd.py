@@ -122,17 +122,18 @@ class _GraphSGD(_MySGD):
 
     lr = learning_rate
 
-    def _create_slots(self, params):
+    def _create_weights(self, params):
         backend = self.home.backend
-        return [backend.zeros(backend.int_shape(param), dtype=param.dtype.base_dtype.name) for param in params]
+        slots = [backend.zeros(backend.int_shape(param), dtype=param.dtype.base_dtype.name) for param in params]
+        return [self.iterations] + slots
 
-    def _update(self, gradients, params, slots):
+    def _update(self, gradients, params, weights):
         ops = self._accumulation.ops
         lr = self.lr
         if self.initial_decay > 0:
             lr = lr * (1.0 / (1.0 + self.decay * ops.cast(self.iterations, self.decay.dtype.base_dtype)))
         writes = []
-        for param, gradient, moment in zip(params, gradients, slots):
+        for param, gradient, moment in zip(params, gradients, weights[1:]):
             velocity = self.momentum * moment - lr * gradient
             if self.nesterov:
                 new_param = param + self.momentum * velocity - lr * gradient

@@ -256,11 +256,16 @@ class Home(object):
             params = [backend.variable(value) for value in start]
             fed = [backend.placeholder(shape=value.shape) for value in start]
             loss = sum(self.tf.reduce_sum(gradient * param) for gradient, param in zip(fed, params))
-            updates = optimizer.get_updates(loss=loss, params=params)
-            if not hasattr(optimizer, "mini_step") and not hasattr(optimizer, "apply_gradients"):
+
+            def get_updates():
+                return optimizer.get_updates(loss=loss, params=params)
+
+            if hasattr(optimizer, "mini_step") or hasattr(optimizer, "apply_gradients"):
+                updates = get_updates()
+            else:
                 # A stock optimizer has several results, for nothing orders its reads and writes; this is the one that
                 # its author meant.
-                updates = [_compat.ordered(updates, _compat.Ops(self.tf))]
+                updates = [_compat.ordered(get_updates, _compat.Ops(self.tf))]
             apply = backend.function(fed, [loss], updates=updates)
             for each in gradients:
                 apply(each)

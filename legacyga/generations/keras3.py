@@ -1,8 +1,11 @@
 """The `keras3` generation: Keras 3's optimizers on its TensorFlow backend, with `apply(grads, trainable_variables)`."""
 
 import contextlib
+import types
 
-from legacyga import _accumulates, _window
+from legacyga import _accumulates
+
+PLAIN = (bool, int, float, str, type(None), types.FunctionType, types.MethodType)
 
 
 class Accumulating(_accumulates.HasConfig):
@@ -15,14 +18,27 @@ class Accumulating(_accumulates.HasConfig):
 
     def inherit(self, optimizer):
         """Become a copy of `optimizer`, with variables of its own."""
-        # Keras 3's own way of copying, for its deepcopy forgets the state; what a subclass adds goes along.
-        copied = type(optimizer).from_config(optimizer.get_config())
+        # Keras 3's own way of copying, for its deepcopy forgets the state. What cannot go through a config, a rate
+        # that is a function or a schedule, and what a subclass has and does not put there, goes along as it is.
+        config, rate = optimizer.get_config(), optimizer._learning_rate
+        if callable(rate):
+            config["learning_rate"] = 0.0
+        copied = type(optimizer).from_config(config)
+        if callable(rate):
+            copied._learning_rate = rate
         self.__dict__.update(optimizer.__dict__)
         self.__dict__.update(copied.__dict__)
+        self.__dict__.update(
+            (name, value) for name, value in vars(optimizer).items() if isinstance(value, PLAIN) and name != "built"
+        )
         if optimizer.built:
             super(Accumulating, self).build(optimizer._trainable_variables)
             for variable, value in zip(self.variables, optimizer.variables):
                 variable.assign(value)
+
+    def __deepcopy__(self, memo):
+        # As the inner class's: a copy by its config, without its state.
+        return type(self).from_config(self.get_config())
 
     @property
     def gradient_accumulation_steps(self):
@@ -50,9 +66,12 @@ class Accumulating(_accumulates.HasConfig):
     def build(self, variables):
         if self.built:
             return
+        self._build_inner(variables)
+        self._build_window(variables)
+
+    def _build_inner(self, variables):
         with self._bare():
             super(Accumulating, self).build(variables)
-        self._accumulation.build(self._key(variables), lambda number: self._create_window(number, variables, ()))
 
     def apply(self, grads, trainable_variables=None):
         """Take one mini-step. Arguments, and what is done at the end of a window, are the inner optimizer's."""
@@ -68,55 +87,49 @@ class Accumulating(_accumulates.HasConfig):
         if len(grads) != len(variables):
             # The inner optimizer has the error for it.
             return apply_inner([(gradient, None) for gradient in grads])
-        self._take_mini_step(list(zip(grads, variables)), apply_inner)
+        if not self.built:
+            # Where the inner optimizer would do it: within a function, where variables that the function has made, and
+            # that have no value yet outside of it, can be read.
+            with self.home.module.name_scope(self.name, caller=self):
+                self._build_inner(variables)
+        self._take_mini_step(list(zip(grads, variables)), apply_inner, scope=self.name)
 
-    def _window_for_step(self, variables, present):
+    def _window_for_step(self, grads_and_vars):
+        variables = [var for _, var in grads_and_vars]
+        self._check_variables_are_known(variables)
+        return self._window_for(variables)
+
+    def _window_key(self, var_list):
+        return tuple(self._get_variable_index(var) for var in var_list)
+
+    def _make_weight(self, number, name, **kwargs):
         with self.home.module.name_scope(self.name, caller=self):
-            if not self.built:
-                with self._bare():
-                    super(Accumulating, self).build(variables)
-            self._check_variables_are_known(variables)
-            return self._window_for([var for _, var in present], [gradient for gradient, _ in present])
+            created = self.home.module.Variable(trainable=False, name="window_{}_{}".format(number, name), **kwargs)
+        self._track_variable(created)
+        return created.value
 
-    def _key(self, variables):
-        return tuple(self._get_variable_index(var) for var in variables)
-
-    def _window_for(self, variables, gradients=()):
-        return self._accumulation.window(
-            self._key(variables), lambda number: self._create_window(number, variables, gradients)
+    def _make_scalar(self, number, name, value, dtype="int64"):
+        return self._make_weight(
+            number,
+            name,
+            shape=(),
+            dtype=dtype,
+            initializer=self.home.module.initializers.Constant(value),
+            aggregation="only_first_replica",
         )
 
-    def _create_window(self, number, variables, gradients):
-        def weight(name, **kwargs):
-            created = self.home.module.Variable(trainable=False, name="window_{}_{}".format(number, name), **kwargs)
-            self._track_variable(created)
-            return created.value
-
-        def scalar(name, value, dtype="int64"):
-            return weight(
+    def _make_zeros(self, number, name, var, shape, dtype):
+        with self._distribution_strategy.extended.colocate_vars_with(getattr(var, "value", var)):
+            # A copy on each replica, written without a word to the others; a checkpoint takes their sum.
+            return self._make_weight(
+                number,
                 name,
-                shape=(),
-                dtype=dtype,
-                initializer=self.home.module.initializers.Constant(value),
-                aggregation="only_first_replica",
+                shape=tuple(shape),
+                dtype=dtype.name,
+                initializer="zeros",
+                synchronization="on_read",
+                aggregation="sum",
             )
-
-        def zeros(name, var, shape, dtype):
-            with self._distribution_strategy.extended.colocate_vars_with(var):
-                # A copy on each replica, written without a word to the others; a checkpoint takes their sum.
-                return weight(
-                    name,
-                    shape=tuple(shape),
-                    dtype=dtype.name,
-                    initializer="zeros",
-                    synchronization="on_read",
-                    aggregation="sum",
-                )
-
-        raw = [getattr(var, "value", var) for var in variables]
-        largest = [getattr(var, "overwrite_with_gradient", False) for var in variables]
-        accumulators = _window.make_accumulators(self._accumulation.ops, zeros, raw, gradients, largest)
-        return _window.Window(self._accumulation, accumulators, scalar)
 
 
 def accumulating(cls, home):

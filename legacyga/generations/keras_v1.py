@@ -6,7 +6,7 @@ Standalone Keras up to 2.3.1, and the v1 optimizers that tf.keras and tf_keras s
 import contextlib
 import copy
 
-from legacyga import _accumulates, _compat, _window
+from legacyga import _accumulates, _compat
 
 
 class Accumulating(_accumulates.HasConfig):
@@ -17,7 +17,7 @@ class Accumulating(_accumulates.HasConfig):
 
     def start_accumulating(self, steps, reduction="mean"):
         super(Accumulating, self).start_accumulating(steps, reduction)
-        self._slots = {}
+        self._weights_of = {}
         self._made = {}
 
     def inherit(self, optimizer):
@@ -45,57 +45,66 @@ class Accumulating(_accumulates.HasConfig):
             return self._get_updates(loss, list(params))
 
     def _get_updates(self, loss, params):
-        slots, window = self._state_for(params)
+        weights, window = self._state_for(params)
         if window is None:
             gradients = self.get_gradients(loss, params)
             with self._accumulation.ops.after(gradients, loss):
                 gradients = [self._accumulation.ops.identity(gradient) for gradient in gradients]
-            update = self._update(gradients, params, slots)
+            update = self._update(gradients, params, weights)
         else:
             with self._unclipped():
                 gradients = self.get_gradients(loss, params)
             update = window.take_mini_step(
-                gradients, lambda means: self._update(self._clip(means), params, slots), before=[loss]
+                gradients,
+                range(len(params)),
+                lambda means: self._update(self._clip(means), params, weights),
+                before=[loss],
             )
-        self.weights = self._all_weights(slots, window)
+        self.weights = self._all_weights(weights, window)
         if self._inherited is not None:
-            # `iterations` is the copy's own already; the slots are there only now.
-            self.home.backend.batch_set_value(list(zip([self.iterations] + slots, self._inherited)))
+            self.home.backend.batch_set_value(list(zip(weights, self._inherited)))
             self._inherited = None
         self.updates = [update]
         return self.updates
 
-    def _all_weights(self, slots, window):
-        return [self.iterations] + slots + (window.variables if window else [])
+    def _all_weights(self, weights, window):
+        if window is None:
+            return list(weights)
+        # Some of the stock optimizers do not list it.
+        listed = any(weight is self.iterations for weight in weights)
+        return weights + ([] if listed else [self.iterations]) + window.variables
 
     def _create_all_weights(self, params):
         """Make the optimizer's variables, once for a list of `params`. The HDF5 loader calls it from TF 2.3 on."""
-        key = tuple(id(param) for param in params)
         if self._reduced is None:
             self._state_for(list(params))
-        return self._made.get(key)
+        return self._made.get(self._window_key(params))
 
     # The next two are one update of any optimizer of this generation, by its own get_updates. MySGD states its own.
 
-    def _create_slots(self, params):
-        # Before TF 2.3 slots cannot be made by themselves, and are lifted out of get_updates. Deletable with 2.2.
+    def _create_weights(self, params):
+        """The list of the inner optimizer's variables, empty where they are made by get_updates alone."""
+        # Before TF 2.3 nothing makes them but get_updates, out of which they are lifted, nor for a class of the user's
+        # own later. The first half is deletable with 2.2.
         create = getattr(super(Accumulating, self), "_create_all_weights", None)
-        self._made[tuple(id(param) for param in params)] = create and create(params)
-        return self._weights_without_iterations() if create else []
+        try:
+            self._made[self._window_key(params)] = create and create(params)
+        except NotImplementedError:
+            create = None
+        return list(self.weights) if create else []
 
-    def _update(self, gradients, params, slots):
+    def _update(self, gradients, params, weights):
         """One call of the inner optimizer's `get_updates`, made to read everything before it writes anything."""
         self._reduced = gradients
         try:
             with _compat.lifted_variables(self.home.tf):
-                updates = super(Accumulating, self).get_updates(loss=None, params=params)
+                updates = _compat.ordered(
+                    lambda: super(Accumulating, self).get_updates(loss=None, params=params), self._accumulation.ops
+                )
         finally:
             self._reduced = None
-        slots[:] = slots or self._weights_without_iterations()
-        return _compat.ordered(updates, self._accumulation.ops)
-
-    def _weights_without_iterations(self):
-        return [weight for weight in self.weights if weight is not self.iterations]
+        weights[:] = self.weights
+        return updates
 
     def get_gradients(self, loss, params):
         if self._reduced is not None:
@@ -103,37 +112,23 @@ class Accumulating(_accumulates.HasConfig):
         return super(Accumulating, self).get_gradients(loss, params)
 
     def _state_for(self, params):
-        key = tuple(id(param) for param in params)
+        key = self._window_key(params)
         with self.home.backend.name_scope(type(self).__name__):
-            if key not in self._slots:
-                # `params` are kept: an id is that of one object only as long as this lives.
-                self._slots[key] = self._create_slots(params), params
-            window = self._accumulation.window(key, lambda number: self._create_window(params))
-        slots = self._slots[key][0]
-        self.weights = self._all_weights(slots, window)
-        return slots, window
+            if key not in self._weights_of:
+                self._weights_of[key] = self._create_weights(params)
+            window = self._window_for(params)
+            if window is not None:
+                # Dense for sparse gradients too: the optimizers of this generation make them dense themselves.
+                self._prepare_window(window, [(param.dtype.base_dtype, param) for param in params])
+        weights = self._weights_of[key]
+        self.weights = self._all_weights(weights, window)
+        return weights, window
 
-    def _create_window(self, params):
-        backend, accumulation = self.home.backend, self._accumulation
+    def _make_scalar(self, number, name, value, dtype="int64"):
+        return self.home.backend.variable(value, dtype=dtype, name=name)
 
-        def scalar(name, value, dtype="int64"):
-            return backend.variable(value, dtype=dtype, name=name)
-
-        return _window.Window(
-            accumulation,
-            # Dense for sparse gradients too: the optimizers of this generation make them dense themselves.
-            accumulators=[
-                _window.Accumulator(
-                    backend.zeros(
-                        backend.int_shape(param),
-                        dtype=accumulation.ops.accumulator_dtype(param.dtype).name,
-                        name="accumulator_{}".format(i),
-                    )
-                )
-                for i, param in enumerate(params)
-            ],
-            scalar=scalar,
-        )
+    def _make_zeros(self, number, name, var, shape, dtype):
+        return self.home.backend.zeros(self.home.backend.int_shape(var), dtype=dtype.name, name=name)
 
     @contextlib.contextmanager
     def _unclipped(self):

@@ -1,8 +1,9 @@
 """The `v2` generation: OptimizerV2, with `apply_gradients` and slots; `.legacy` from TF 2.11 on, and in tf_keras."""
 
 import contextlib
+import warnings
 
-from legacyga import _accumulates, _compat, _window
+from legacyga import _accumulates
 
 
 class Accumulating(_accumulates.HasConfig):
@@ -14,22 +15,21 @@ class Accumulating(_accumulates.HasConfig):
         def apply_inner(pairs):
             return super(Accumulating, self).apply_gradients(self._clip_pairs(pairs), *args, **kwargs)
 
-        taken = self._take_mini_step(list(grads_and_vars), apply_inner)
+        taken = self._take_mini_step(list(grads_and_vars), apply_inner, scope=self._name)
         # Whatever the branch, the value that the inner optimizer returns.
         with self._accumulation.ops.after(taken):
             return self._accumulation.ops.identity(self.iterations)
 
-    def _window_for_step(self, var_list, present):
-        with self.home.tf.name_scope(self._name):
-            self._create_inner_weights([var for _, var in present])
-            return self._window_for([var for _, var in present], [gradient for gradient, _ in present])
+    def _window_for_step(self, grads_and_vars):
+        self._create_inner_weights([var for gradient, var in grads_and_vars if gradient is not None])
+        return self._window_for([var for _, var in grads_and_vars])
 
     def _clip_pairs(self, grads_and_vars):
         return grads_and_vars
 
     def _create_all_weights(self, var_list):
         self._create_inner_weights(var_list)
-        self._window_for(var_list)
+        self._build_window(var_list)
 
     def _create_inner_weights(self, var_list):
         # TF 2.0 to 2.2 have no such method; deletable with 2.2.
@@ -41,43 +41,35 @@ class Accumulating(_accumulates.HasConfig):
             self._create_hypers()
             self._create_slots(var_list)
 
-    def _window_for(self, var_list, gradients=()):
-        key = tuple(_compat.variable_key(var) for var in var_list)
-        return self._accumulation.window(key, lambda number: self._create_window(number, var_list, gradients))
+    def _make_weight(self, number, name, **kwargs):
+        created = self.add_weight("window_{}/{}".format(number, name), trainable=False, **kwargs)
+        self._weights.append(created)
+        return created
 
-    def _create_window(self, number, var_list, gradients):
+    def _make_scalar(self, number, name, value, dtype="int64"):
         tf = self.home.tf
-        accumulation = self._accumulation
-
-        def weight(name, **kwargs):
-            created = self.add_weight("window_{}/{}".format(number, name), trainable=False, **kwargs)
-            self._weights.append(created)
-            return created
-
-        def scalar(name, value, dtype="int64"):
-            return weight(
-                name,
-                shape=[],
-                dtype=tf.as_dtype(dtype),
-                initializer=tf.constant_initializer(value),
-                aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
-            )
-
-        def zeros(name, var, shape, dtype):
-            with tf.distribute.get_strategy().extended.colocate_vars_with(var):
-                # A copy on each replica, written without a word to the others; a checkpoint takes their sum.
-                return weight(
-                    name,
-                    shape=shape,
-                    dtype=dtype,
-                    initializer="zeros",
-                    synchronization=tf.VariableSynchronization.ON_READ,
-                    aggregation=tf.VariableAggregation.SUM,
-                )
-
-        return _window.Window(
-            accumulation, _window.make_accumulators(accumulation.ops, zeros, var_list, gradients), scalar
+        return self._make_weight(
+            number,
+            name,
+            shape=[],
+            dtype=tf.as_dtype(dtype),
+            initializer=tf.constant_initializer(value),
+            aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
         )
+
+    def _make_zeros(self, number, name, var, shape, dtype):
+        tf = self.home.tf
+        with tf.distribute.get_strategy().extended.colocate_vars_with(var):
+            # A copy on each replica, written without a word to the others; a checkpoint takes their sum.
+            return self._make_weight(
+                number,
+                name,
+                shape=shape,
+                dtype=dtype,
+                initializer="zeros",
+                synchronization=tf.VariableSynchronization.ON_READ,
+                aggregation=tf.VariableAggregation.SUM,
+            )
 
 
 class ClippingTheMeans(Accumulating):
@@ -93,6 +85,14 @@ class ClippingTheMeans(Accumulating):
             # fit of TF 2.2 and 2.3 exchanges gradients between replicas, and clips them, before it hands them over to
             # a class that says True here.
             self._HAS_AGGREGATE_GRAD = False
+        clips = hasattr(self, "clipnorm") or hasattr(self, "clipvalue")
+        fit_clips = self.home.graph_mode or hasattr(super(ClippingTheMeans, self), "_clip_gradients")
+        if steps > 1 and clips and not fit_clips and not self.clips_always:
+            warnings.warn(
+                "In eager mode fit of TensorFlow {} does not clip gradients with the bare optimizer; this one, over {} "
+                "mini-steps, clips their mean.".format(self.home.tf_version, steps),
+                stacklevel=4,
+            )
 
     def get_gradients(self, loss, params):
         with self._unclipped():

@@ -1,6 +1,6 @@
 """The `v3` generation: the optimizers of tf.keras 2.11 to 2.15 and of tf_keras, `experimental` in 2.9 and 2.10."""
 
-from legacyga import _accumulates, _compat, _window
+from legacyga import _accumulates
 
 
 class Accumulating(_accumulates.HasConfig):
@@ -8,55 +8,47 @@ class Accumulating(_accumulates.HasConfig):
 
     def build(self, var_list):
         super(Accumulating, self).build(var_list)
-        self._accumulation.build(self._key(var_list), lambda number: self._create_window(number, var_list, ()))
+        self._build_window(var_list)
 
-    def apply_gradients(self, grads_and_vars, *args, **kwargs):
+    def apply_gradients(self, grads_and_vars, name=None, *args, **kwargs):
         """Take one mini-step. Arguments, and what is done at the end of a window, are the inner optimizer's."""
 
         def apply_inner(pairs):
-            return super(Accumulating, self).apply_gradients(pairs, *args, **kwargs)
+            return super(Accumulating, self).apply_gradients(pairs, name, *args, **kwargs)
 
-        taken = self._take_mini_step(list(grads_and_vars), apply_inner)
+        taken = self._take_mini_step(list(grads_and_vars), apply_inner, scope=name or self.name or "optimizer")
         # Whatever the branch, the value that the inner optimizer returns.
         with self._accumulation.ops.after(taken):
             return self._accumulation.ops.identity(self.iterations)
 
-    def _window_for_step(self, var_list, present):
-        with self.home.tf.name_scope(self.name or "optimizer"):
-            super(Accumulating, self).build(var_list)
-            return self._window_for([var for _, var in present], [gradient for gradient, _ in present])
+    def _window_for_step(self, grads_and_vars):
+        super(Accumulating, self).build([var for _, var in grads_and_vars])
+        # Of a variable that it was not built with the inner optimizer has something to say, and now.
+        known = [self._var_key(var) in self._index_dict for gradient, var in grads_and_vars if gradient is not None]
+        return self._window_for([var for _, var in grads_and_vars]) if all(known) else None
 
-    def _key(self, var_list):
-        return tuple(_compat.variable_key(var) for var in var_list)
+    def _make_weight(self, number, name, value, **kwargs):
+        name = "window_{}/{}".format(number, name)
+        created = self.home.tf.Variable(value, name=name, trainable=False, **kwargs)
+        self._variables.append(created)
+        return created
 
-    def _window_for(self, var_list, gradients=()):
-        return self._accumulation.window(
-            self._key(var_list), lambda number: self._create_window(number, var_list, gradients)
-        )
-
-    def _create_window(self, number, var_list, gradients):
+    def _make_scalar(self, number, name, value, dtype="int64"):
         tf = self.home.tf
+        value = tf.constant(value, dtype)
+        return self._make_weight(number, name, value, aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA)
 
-        def weight(name, value, **kwargs):
-            created = tf.Variable(value, name="window_{}/{}".format(number, name), trainable=False, **kwargs)
-            self._variables.append(created)
-            return created
-
-        def scalar(name, value, dtype="int64"):
-            return weight(name, tf.constant(value, dtype), aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA)
-
-        def zeros(name, var, shape, dtype):
-            with tf.distribute.get_strategy().extended.colocate_vars_with(var):
-                # A copy on each replica, written without a word to the others; a checkpoint takes their sum.
-                return weight(
-                    name,
-                    tf.zeros(shape, dtype),
-                    synchronization=tf.VariableSynchronization.ON_READ,
-                    aggregation=tf.VariableAggregation.SUM,
-                )
-
-        accumulators = _window.make_accumulators(self._accumulation.ops, zeros, var_list, gradients)
-        return _window.Window(self._accumulation, accumulators, scalar)
+    def _make_zeros(self, number, name, var, shape, dtype):
+        tf = self.home.tf
+        with tf.distribute.get_strategy().extended.colocate_vars_with(var):
+            # A copy on each replica, written without a word to the others; a checkpoint takes their sum.
+            return self._make_weight(
+                number,
+                name,
+                tf.zeros(shape, dtype),
+                synchronization=tf.VariableSynchronization.ON_READ,
+                aggregation=tf.VariableAggregation.SUM,
+            )
 
 
 def accumulating(cls, home):

@@ -2,7 +2,7 @@
 
 import copy
 
-from legacyga import _accumulates, _compat, _window
+from legacyga import _accumulates, _compat
 
 NO_SESSION = (
     "In graph mode gradient_accumulation_steps is a variable, and setting it needs a session. Received: {}, and no "
@@ -56,23 +56,25 @@ class Accumulating(_accumulates.Accumulates):
             with ops.after(super(Accumulating, self).apply_gradients(pairs, global_step, name, **kwargs)):
                 return self._iterations.assign_add(1)
 
-        taken = self._take_mini_step(list(grads_and_vars), apply_inner)
+        taken = self._take_mini_step(list(grads_and_vars), apply_inner, scope=self.get_name())
         if not graph_mode:
             return None
         mini_step = ops.tf.group(taken, name=name or self.get_name())
         train_ops[:] = listed + [mini_step]
         return mini_step
 
-    def _window_for_step(self, var_list, present):
-        var_list, gradients = [var for _, var in present], [gradient for gradient, _ in present]
+    def _window_for_step(self, grads_and_vars):
+        var_list = [var for gradient, var in grads_and_vars if gradient is not None]
         self._accumulate_in(var_list[0].graph if self.home.graph_mode else None)
         self._create_slots(var_list)
         # Found, not made, where this graph has one.
         self._iterations = self._create_non_slot_variable(
             self.home.tf.constant(0, "int64"), "iterations", colocate_with=var_list[0]
         )
-        key = tuple(_compat.variable_key(var) for var in var_list)
-        return self._accumulation.window(key, lambda number: self._create_window(number, var_list, gradients))
+        if self._accumulation.steps > 1:
+            for var in var_list:
+                self.home.check_branches_take(var)
+        return self._window_for([var for _, var in grads_and_vars])
 
     def _accumulate_in(self, graph):
         """Each graph has an accumulation of its own: an Estimator takes one optimizer through many graphs."""
@@ -81,25 +83,15 @@ class Accumulating(_accumulates.Accumulates):
             self._accumulation = _accumulates.Accumulation(latest.ops, latest.steps, latest.reduction)
         self._accumulation = self._accumulations.setdefault(graph, self._accumulation)
 
-    def _create_window(self, number, var_list, gradients):
-        tf = self.home.tf
+    def _make_scalar(self, number, name, value, dtype="int64"):
+        value = self.home.tf.constant(value, dtype)
+        return self._create_non_slot_variable(value, "window_{}/{}".format(number, name), self._iterations)
 
-        for var in var_list:
-            self.home.check_branches_take(var)
-
-        def weight(name, value, var):
+    def _make_zeros(self, number, name, var, shape, dtype):
+        # A copy on each replica, written without a word to the others.
+        with _compat.replica_local_variables(self.home.tf):
+            value = self.home.tf.zeros(shape, dtype)
             return self._create_non_slot_variable(value, "window_{}/{}".format(number, name), colocate_with=var)
-
-        def scalar(name, value, dtype="int64"):
-            return weight(name, tf.constant(value, dtype), var_list[0])
-
-        def zeros(name, var, shape, dtype):
-            # A copy on each replica, written without a word to the others.
-            with _compat.replica_local_variables(tf):
-                return weight(name, tf.zeros(shape, dtype), var)
-
-        accumulators = _window.make_accumulators(self._accumulation.ops, zeros, var_list, gradients)
-        return _window.Window(self._accumulation, accumulators, scalar)
 
     def _assign_steps(self, variable, steps):
         if not self.home.graph_mode:

@@ -96,7 +96,10 @@ class Accumulates(object):
     def inherit(self, optimizer):
         """Become a copy of `optimizer`, with variables of its own."""
         strategy = getattr(optimizer, "_distribution_strategy", None)
-        copied = copy.deepcopy(optimizer, {id(strategy): strategy})
+        # Of a strategy, and of a tensor given as a hyperparameter, there is one.
+        hyper = getattr(optimizer, "_hyper", {}).values()
+        tensors = [value for value in hyper if isinstance(value, self.home.tf.Tensor)]
+        copied = copy.deepcopy(optimizer, {id(value): value for value in [strategy] + tensors})
         self.__dict__.update(copied.__dict__)
 
     def _take_mini_step(self, grads_and_vars, apply_inner, scope=None):
@@ -160,15 +163,16 @@ class HasConfig(Accumulates):
     """`Accumulates` for the optimizers of a Keras, which can be described."""
 
     def get_config(self):
-        """The inner optimizer's config, with `gradient_accumulation_steps` and `reduction`."""
+        """The inner optimizer's config, with `gradient_accumulation_steps` and `reduction` where K is not 1."""
         accumulation = self._accumulation
         config = super(HasConfig, self).get_config()
-        config.update(gradient_accumulation_steps=accumulation.steps, reduction=accumulation.reduction)
+        if accumulation.steps > 1:
+            config.update(gradient_accumulation_steps=accumulation.steps, reduction=accumulation.reduction)
         return config
 
     @classmethod
     def from_config(cls, config, **kwargs):
         """The optimizer that `get_config` described."""
         config = dict(config)
-        steps, reduction = config.pop("gradient_accumulation_steps"), config.pop("reduction")
+        steps, reduction = config.pop("gradient_accumulation_steps", None) or 1, config.pop("reduction", "mean")
         return cls.copy_of(cls.inner_class.from_config(config, **kwargs), steps, reduction)

@@ -405,7 +405,10 @@ class Ops(object):
 
     def after(self, *values):
         """A context: what is made in it runs after `values`, whatever they are nested in."""
-        return self.control_dependencies(_leaves(values))
+        # TF 2.4 knows the operation of a tensor of an outer function, but not the tensor. Deletable with 2.4.
+        return self.control_dependencies(
+            [getattr(leaf, "op", leaf) if isinstance(leaf, self.tf.Tensor) else leaf for leaf in _leaves(values)]
+        )
 
     def done(self, values, result=True):
         """The constant `result`, there after `values`."""

@@ -40,6 +40,10 @@ class Accumulating(_accumulates.HasConfig):
         # As the inner class's: a copy by its config, without its state.
         return type(self).from_config(self.get_config())
 
+    def get_config(self):
+        with self._bare():
+            return super(Accumulating, self).get_config()
+
     @property
     def gradient_accumulation_steps(self):
         """K, an int: the mini-steps of a window. Setting it takes effect at the next window."""

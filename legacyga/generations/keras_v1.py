@@ -24,9 +24,11 @@ class Accumulating(_accumulates.HasConfig):
         """Become a copy of `optimizer`, with variables of its own."""
         backend = self.home.backend
         for name, value in vars(optimizer).items():
-            if _compat.is_variable(value):
-                value = backend.variable(backend.get_value(value), dtype=backend.dtype(value), name=name)
             self.__dict__[name] = copy.copy(value) if isinstance(value, (dict, list)) else value
+        variables = [(name, value) for name, value in vars(optimizer).items() if _compat.is_variable(value)]
+        values = backend.batch_get_value([variable for _, variable in variables])
+        for (name, variable), value in zip(variables, values):
+            self.__dict__[name] = backend.variable(value, dtype=backend.dtype(variable), name=name)
         self.updates, self.weights = [], []
         self._inherited = backend.batch_get_value(optimizer.weights) if optimizer.weights else None
 
@@ -96,6 +98,8 @@ class Accumulating(_accumulates.HasConfig):
     def _update(self, gradients, params, weights):
         """One call of the inner optimizer's `get_updates`, made to read everything before it writes anything."""
         self._reduced = gradients
+        # A hook that the user has put on the object has had its call, with the micro-batch's.
+        hook = {name: self.__dict__.pop(name) for name in ("get_gradients",) if name in self.__dict__}
         try:
             with _compat.lifted_variables(self.home.tf):
                 updates = _compat.ordered(
@@ -103,6 +107,7 @@ class Accumulating(_accumulates.HasConfig):
                 )
         finally:
             self._reduced = None
+            self.__dict__.update(hook)
         weights[:] = self.weights
         return updates
 

@@ -16,9 +16,9 @@ class Accumulating(_accumulates.HasConfig):
             return super(Accumulating, self).apply_gradients(self._clip_pairs(pairs), *args, **kwargs)
 
         taken = self._take_mini_step(list(grads_and_vars), apply_inner, scope=self._name)
-        # Whatever the branch, the value that the inner optimizer returns.
+        # An operation, as the inner optimizer returns: it is run by name, and stands in LossScaleOptimizer's branches.
         with self._accumulation.ops.after(taken):
-            return self._accumulation.ops.identity(self.iterations)
+            return self.home.tf.no_op()
 
     def _window_for_step(self, grads_and_vars):
         self._create_inner_weights([var for gradient, var in grads_and_vars if gradient is not None])

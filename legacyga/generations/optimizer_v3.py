@@ -22,10 +22,12 @@ class Accumulating(_accumulates.HasConfig):
             return self._accumulation.ops.identity(self.iterations)
 
     def _window_for_step(self, grads_and_vars):
-        super(Accumulating, self).build([var for _, var in grads_and_vars])
-        # Of a variable that it was not built with the inner optimizer has something to say, and now.
-        known = [self._var_key(var) in self._index_dict for gradient, var in grads_and_vars if gradient is not None]
-        return self._window_for([var for _, var in grads_and_vars]) if all(known) else None
+        with_gradient = [var for gradient, var in grads_and_vars if gradient is not None]
+        super(Accumulating, self).build(with_gradient)
+        if any(self._var_key(var) not in self._index_dict for var in with_gradient):
+            # A variable that it was not built with: the inner optimizer has the error for it.
+            return None
+        return self._window_for([var for _, var in grads_and_vars])
 
     def _make_weight(self, number, name, value, **kwargs):
         name = "window_{}/{}".format(number, name)

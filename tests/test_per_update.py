@@ -551,7 +551,7 @@ def test_half_precision_is_summed_in_float32(home, generation, dtype):
 
 @pytest.mark.capability("R4 per update")
 def test_compiled_with_jit_compile(home, generation):
-    if home.mode == "graph" or "jit_compile" not in inspect.getfullargspec(home.keras.Model.compile).args:
+    if home.mode == "graph" or "jit_compile" not in inspect.signature(home.keras.Model.compile).parameters:
         pytest.skip(NOT_THERE.format("jit_compile in compile"))
     model = line(home, wrap(home, generation, K, momentum=0.5, clipvalue=1.5), jit_compile=True)
     history = train(model, ROWS)

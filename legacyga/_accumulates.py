@@ -1,7 +1,9 @@
 """What an optimizer that accumulates carries, and the part of its surface that is the same in every generation."""
 
+import contextlib
 import copy
 import functools
+import weakref
 
 from legacyga import _compat, _window
 
@@ -20,6 +22,8 @@ class Accumulation(object):
         self.windows = {}
         self.latest = None
         self.built = None
+        self.weight = None
+        self.endings = {}
 
     def window(self, key, make):
         """The window of the variables that `key` stands for, None at K = 1. `make(number)` makes the first one."""
@@ -45,7 +49,9 @@ class Accumulation(object):
         if self.built is None or self.windows[self.built] is None or not set(key) <= set(self.built):
             return None
         window, all_keys, self.built = self.windows.pop(self.built), self.built, None
-        window.accumulators = [window.accumulators[all_keys.index(each)] for each in key]
+        places = [all_keys.index(each) for each in key]
+        window.accumulators = [window.accumulators[place] for place in places]
+        window.var_list = [window.var_list[place] for place in places]
         return window
 
 
@@ -131,10 +137,60 @@ class Accumulates(object):
         def update(reduced):
             return apply_inner([(gradient, var) for gradient, (_, var) in zip(reduced, grads_and_vars)])
 
-        def take_mini_step(run, gradients):
-            return window.take_mini_step(gradients, at, update, run=run)
+        def take_mini_step(run, gradients, weight=None):
+            return window.take_mini_step(gradients, at, update, run=run, weight=weight)
 
-        return ops.on_all_replicas(take_mini_step, ([grads_and_vars[i][0] for i in at],))
+        arguments = ([grads_and_vars[i][0] for i in at],)
+        if self._accumulation.weight is not None:
+            arguments += (self._accumulation.weight,)
+        return ops.on_all_replicas(take_mini_step, arguments)
+
+    @contextlib.contextmanager
+    def mini_steps_weigh(self, weight):
+        """A context: the mini-steps taken in it have this weight, a scalar; outside of it all weigh 1."""
+        self._accumulation.weight = weight
+        try:
+            yield
+        finally:
+            self._accumulation.weight = None
+
+    def end_windows(self, drop=False):
+        """End the windows that are under way with an update each, or drop what is in them.
+
+        Returns:
+            Whether there was an update: a bool; within a tf.function a tensor.
+        """
+        windows = [(key, window) for key, window in self._accumulation.windows.items() if window is not None]
+        ended = [self._end_window(key, window, drop) for key, window in windows]
+        if all(isinstance(each, bool) for each in ended):
+            return any(ended)
+        return self.home.tf.reduce_any(self.home.tf.stack(ended))
+
+    def _end_window(self, key, window, drop):
+        if not self.home.graph_mode:
+            updated = self._make_ending(window, drop)
+            return bool(updated) if self.home.tf.executing_eagerly() else updated
+        session = self._session(window)
+        if (key, drop) not in self._accumulation.endings:
+            with window.mini_step.graph.as_default():
+                self._accumulation.endings[key, drop] = self._make_ending(window, drop)
+        return bool(session.run(self._accumulation.endings[key, drop]))
+
+    def _make_ending(self, window, drop):
+        var_list = [reference() for reference in window.var_list]
+
+        def end(run):
+            return window.drop(run) if drop else window.flush(self._update_of(var_list), run)
+
+        return self._accumulation.ops.on_all_replicas(end, ())
+
+    def _update_of(self, var_list):
+        """A function of the reduced gradients of these variables: one update."""
+        return lambda reduced: self._apply_inner(list(zip(reduced, var_list)))
+
+    def _session(self, window):
+        """The session of a window in graph mode."""
+        return self.home.backend.get_session()
 
     def _window_key(self, var_list):
         return tuple(_compat.variable_key(var) for var in var_list)
@@ -144,7 +200,10 @@ class Accumulates(object):
         accumulation = self._accumulation
 
         def make(number):
-            return _window.Window(accumulation, number, len(var_list), functools.partial(self._make_scalar, number))
+            window = _window.Window(accumulation, number, len(var_list), functools.partial(self._make_scalar, number))
+            # Weakly, so that a copy of the optimizer is no copy of the model.
+            window.var_list = [weakref.ref(var) for var in var_list]
+            return window
 
         return accumulation.window(self._window_key(var_list), make)
 

@@ -262,19 +262,29 @@ def is_variable(value):
 
 
 @contextlib.contextmanager
-def lifted_variables(tf):
+def lifted_variables(tf, made):
     """A context, for the inside of a conditional's branch: variables made in it are made outside of the branch.
 
     Their initial values must be constants (zeros, as the slots of the v1 optimizers are).
+
+    Args:
+        tf: TensorFlow.
+        made: list of the variables that were made here another time, which are taken again, in that order; new ones
+            are added to it.
     """
     v1 = getattr(getattr(tf, "compat", None), "v1", tf)
+    again = iter(list(made))
 
     def lift(next_creator, **kwargs):
+        found = next(again, None)
+        if found is not None:
+            return found
         value = kwargs["initial_value"]
         if hasattr(value, "graph"):
             value = constant_value(tf, value)
         with tf.init_scope():
-            return next_creator(**dict(kwargs, initial_value=value))
+            made.append(next_creator(**dict(kwargs, initial_value=value)))
+        return made[-1]
 
     with v1.variable_creator_scope(lift):
         yield
@@ -419,6 +429,20 @@ class Ops(object):
         """`gradient` as a tensor."""
         return self.tf.convert_to_tensor(gradient)
 
+    def weighted(self, gradient, weight, dtype):
+        """`weight * gradient` in a dtype that is wide enough; IndexedSlices stay so."""
+        dtype = self.tf.as_dtype(dtype).base_dtype
+        if not is_sparse(gradient):
+            return self.tf.cast(weight, dtype) * self.tf.cast(gradient, dtype)
+        values = self.tf.cast(weight, dtype) * self.tf.cast(gradient.values, dtype)
+        return self.tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
+
+    def mean_over_replicas(self, value):
+        """In cross-replica context, the float32 mean of a scalar of each replica."""
+        if isinstance(getattr(value, "values", None), tuple):
+            value = sum(self.tf.cast(each, "float32") for each in value.values) / len(value.values)
+        return self.tf.cast(value, "float32")
+
     def nonzero(self, vector):
         """The int64 indices of the elements that are not zero."""
         return self.tf.reshape(self.tf.where(self.tf.not_equal(vector, 0)), [-1])
@@ -453,7 +477,8 @@ class Ops(object):
         def across(strategy, *args):
             return function(strategy.extended.call_for_each_replica, *args)
 
-        return self.tf.distribute.get_replica_context().merge_call(across, args=args)
+        replica = self.tf.distribute.get_replica_context()
+        return across(self.tf.distribute.get_strategy(), *args) if replica is None else replica.merge_call(across, args)
 
     def in_replica_context(self):
         """Whether gradients can be applied here: everywhere but in the cross-replica context of a strategy."""

@@ -192,16 +192,17 @@ class Window(object):
                 total, dtype, touched, largest=getattr(variable, "overwrite_with_gradient", False)
             )
 
-    def take_mini_step(self, gradients, at, update, run=_here, before=()):
+    def take_mini_step(self, gradients, at, update, run=_here, before=(), weight=None):
         """Take one mini-step: accumulate `gradients`, or end the window with an update.
 
         Args:
-            gradients: list of tensors or IndexedSlices, of weight 1.
+            gradients: list of tensors or IndexedSlices.
             at: for each of them the place of its accumulator.
             update: function of the list of reduced gradients, None where there is no accumulator: one step of the
                 inner optimizer, whose operations it creates when called, and returns.
             run: `run(function, args)` calls `function` once on each replica with its own part of `args`.
             before: what else must have been computed before anything is written.
+            weight: the weight of these gradients, a scalar on each replica; None for 1, at no cost.
 
         Returns:
             A boolean tensor: whether this mini-step ended in an update. It is there after all that was written.
@@ -211,33 +212,68 @@ class Window(object):
         # below hangs on this first read.
         with ops.after(gradients, before):
             mini_step = self.mini_step.read_value()
-        weight = self.weight.read_value()
+        new_weight = self.weight.read_value() + (1 if weight is None else ops.mean_over_replicas(weight))
         begins = ops.equal(mini_step, 0)
         steps = ops.where(begins, self.next_steps.read_value(), self.steps.read_value())
-        new_weight = weight + 1
+        arguments = (gradients,) if weight is None else (gradients, weight)
 
         def write(begins):
-            def on_replica(gradients):
-                return ops.done([each.write(ops, gradient, begins) for each, gradient in self._pairs(gradients, at)])
+            def on_replica(gradients, weight=None):
+                pairs = self._pairs(gradients, at, weight)
+                return ops.done([each.write(ops, gradient, begins) for each, gradient in pairs])
 
-            return ops.done(run(on_replica, (gradients,)))
+            return ops.done(run(on_replica, arguments))
 
         def go_on():
             with ops.after(ops.cond(begins, lambda: write(True), lambda: write(False))):
                 return self._move_to(mini_step + 1, new_weight, steps, updated=False)
 
         def end_window():
-            def on_replica(gradients):
-                return self._end(self._pairs(gradients, at), begins, new_weight, update)
+            def on_replica(gradients, weight=None):
+                return self._end(self._pairs(gradients, at, weight), begins, new_weight, update)
 
-            with ops.after(run(on_replica, (gradients,))):
+            with ops.after(run(on_replica, arguments)):
                 return self._move_to(0, 0, steps, updated=True)
 
         return ops.cond(mini_step + 1 >= steps, end_window, go_on)
 
-    def _pairs(self, gradients, at):
-        """(accumulator, its gradient or None) of every accumulator."""
+    def flush(self, update, run=_here):
+        """End a window that is under way with an update, on the mean of what is there; else do nothing.
+
+        Args:
+            update, run: as in `take_mini_step`.
+
+        Returns:
+            A boolean tensor: whether there was an update.
+        """
+        ops = self.ops
+        mini_step, weight, steps = self.mini_step.read_value(), self.weight.read_value(), self.steps.read_value()
+
+        def end_window():
+            def on_replica():
+                return self._end(self._pairs([], [], None), ops.constant(False, "bool"), weight, update)
+
+            with ops.after(run(on_replica, ())):
+                return self._move_to(0, 0, steps, updated=True)
+
+        return ops.cond(mini_step > 0, end_window, lambda: ops.done([], False))
+
+    def drop(self, run=_here):
+        """Forget the mini-steps of a window that is under way."""
+        ops = self.ops
+
+        def on_replica():
+            sparse = [each for each in self.accumulators if each is not None and each.touched is not None]
+            return ops.done([each.clear(ops, each.rows(ops, None)) for each in sparse])
+
+        with ops.after(run(on_replica, ())):
+            return self._move_to(0, 0, self.steps.read_value(), updated=False)
+
+    def _pairs(self, gradients, at, weight):
+        """(accumulator, its weighted gradient or None) of every accumulator."""
         given = dict(zip(at, gradients))
+        if weight is not None:
+            given = {i: self.ops.weighted(g, weight, self.accumulators[i].total.dtype) for i, g in given.items()}
         return [(each, given.get(i)) for i, each in enumerate(self.accumulators) if each is not None]
 
     def _end(self, pairs, begins, weight, update):

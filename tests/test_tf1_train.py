@@ -320,6 +320,23 @@ def test_a_change_of_k_takes_effect_at_the_next_window(home):
         optimizer.gradient_accumulation_steps = 5
 
 
+@pytest.mark.capability("R8 partial windows")
+def test_flush_is_an_update_of_what_is_there(home):
+    graph_only(home)
+    with graph_of_its_own(home) as (v1, session):
+        weight = variable(v1, "w", np.float32(0))
+        fed, step = v1.placeholder("float32", ()), v1.train.get_or_create_global_step()
+        optimizer = legacyga.wrap(v1.train.GradientDescentOptimizer(1.0), 4)
+        train = optimizer.minimize(fed * weight, global_step=step)
+        session.run(v1.global_variables_initializer())
+        for each in (1.0, 2.0):
+            session.run(train, {fed: each})
+        assert legacyga.flush(optimizer) is True and legacyga.flush(optimizer) is False
+        assert session.run([weight, step, optimizer.iterations, optimizer.mini_step]) == [-1.5, 1, 1, 0]
+    with pytest.raises(ValueError, match="flush, need a session. Received: flush, and no default"):
+        legacyga.flush(optimizer)
+
+
 @pytest.mark.capability("wrap: TF 1 optimizers")
 def test_one_optimizer_in_two_graphs_and_its_listed_operation(home):
     """As an Estimator does. The collection `train_op` lists the mini-step, not what stands in a branch."""

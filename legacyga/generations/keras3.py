@@ -98,6 +98,10 @@ class Accumulating(_accumulates.HasConfig):
                 self._build_inner(variables)
         self._take_mini_step(list(zip(grads, variables)), apply_inner, scope=self.name)
 
+    def _apply_inner(self, pairs):
+        with self._bare():
+            return super(Accumulating, self).apply([gradient for gradient, _ in pairs], [var for _, var in pairs])
+
     def _window_for_step(self, grads_and_vars):
         variables = [var for _, var in grads_and_vars]
         self._check_variables_are_known(variables)

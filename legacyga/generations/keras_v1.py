@@ -19,6 +19,7 @@ class Accumulating(_accumulates.HasConfig):
         super(Accumulating, self).start_accumulating(steps, reduction)
         self._weights_of = {}
         self._made = {}
+        self._lifted = {}
 
     def inherit(self, optimizer):
         """Become a copy of `optimizer`, with variables of its own."""
@@ -59,7 +60,7 @@ class Accumulating(_accumulates.HasConfig):
             update = window.take_mini_step(
                 gradients,
                 range(len(params)),
-                lambda means: self._update(self._clip(means), params, weights),
+                self._update_of(params),
                 before=[loss],
             )
         self.weights = self._all_weights(weights, window)
@@ -68,6 +69,9 @@ class Accumulating(_accumulates.HasConfig):
             self._inherited = None
         self.updates = [update]
         return self.updates
+
+    def _update_of(self, params):
+        return lambda means: self._update(self._clip(means), params, self._weights_of[self._window_key(params)])
 
     def _all_weights(self, weights, window):
         if window is None:
@@ -101,7 +105,7 @@ class Accumulating(_accumulates.HasConfig):
         # A hook that the user has put on the object has had its call, with the micro-batch's.
         hook = {name: self.__dict__.pop(name) for name in ("get_gradients",) if name in self.__dict__}
         try:
-            with _compat.lifted_variables(self.home.tf):
+            with _compat.lifted_variables(self.home.tf, self._lifted.setdefault(self._window_key(params), [])):
                 updates = _compat.ordered(
                     lambda: super(Accumulating, self).get_updates(loss=None, params=params), self._accumulation.ops
                 )

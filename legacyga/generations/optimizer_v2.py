@@ -13,12 +13,15 @@ class Accumulating(_accumulates.HasConfig):
         """Take one mini-step. Arguments, and what is done at the end of a window, are the inner optimizer's."""
 
         def apply_inner(pairs):
-            return super(Accumulating, self).apply_gradients(self._clip_pairs(pairs), *args, **kwargs)
+            return self._apply_inner(pairs, *args, **kwargs)
 
         taken = self._take_mini_step(list(grads_and_vars), apply_inner, scope=self._name)
         # An operation, as the inner optimizer returns: it is run by name, and stands in LossScaleOptimizer's branches.
         with self._accumulation.ops.after(taken):
             return self.home.tf.no_op()
+
+    def _apply_inner(self, pairs, *args, **kwargs):
+        return super(Accumulating, self).apply_gradients(self._clip_pairs(pairs), *args, **kwargs)
 
     def _window_for_step(self, grads_and_vars):
         self._create_inner_weights([var for gradient, var in grads_and_vars if gradient is not None])

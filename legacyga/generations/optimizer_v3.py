@@ -14,12 +14,15 @@ class Accumulating(_accumulates.HasConfig):
         """Take one mini-step. Arguments, and what is done at the end of a window, are the inner optimizer's."""
 
         def apply_inner(pairs):
-            return super(Accumulating, self).apply_gradients(pairs, name, *args, **kwargs)
+            return self._apply_inner(pairs, name, *args, **kwargs)
 
         taken = self._take_mini_step(list(grads_and_vars), apply_inner, scope=name or self.name or "optimizer")
         # Whatever the branch, the value that the inner optimizer returns.
         with self._accumulation.ops.after(taken):
             return self._accumulation.ops.identity(self.iterations)
+
+    def _apply_inner(self, pairs, *args, **kwargs):
+        return super(Accumulating, self).apply_gradients(pairs, *args, **kwargs)
 
     def _window_for_step(self, grads_and_vars):
         with_gradient = [var for gradient, var in grads_and_vars if gradient is not None]

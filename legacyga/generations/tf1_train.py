@@ -5,8 +5,8 @@ import copy
 from legacyga import _accumulates, _compat
 
 NO_SESSION = (
-    "In graph mode gradient_accumulation_steps is a variable, and setting it needs a session. Received: {}, and no "
-    "default session. Set it inside `with session.as_default():`."
+    "In graph mode setting gradient_accumulation_steps, and flush, need a session. Received: {}, and no default "
+    "session. Do it inside `with session.as_default():`."
 )
 
 
@@ -14,6 +14,7 @@ class Accumulating(_accumulates.Accumulates):
     """What `accumulating` puts before an optimizer class."""
 
     _original = None
+    _global_step = None
 
     def start_accumulating(self, steps, reduction="mean"):
         super(Accumulating, self).start_accumulating(steps, reduction)
@@ -53,15 +54,21 @@ class Accumulating(_accumulates.Accumulates):
         listed = list(train_ops)
 
         def apply_inner(pairs):
-            with ops.after(super(Accumulating, self).apply_gradients(pairs, global_step, name, **kwargs)):
-                return self._iterations.assign_add(1)
+            return self._apply_inner(pairs, name=name, **kwargs)
 
+        self._global_step = global_step
         taken = self._take_mini_step(list(grads_and_vars), apply_inner, scope=self.get_name())
         if not graph_mode:
             return None
         mini_step = ops.tf.group(taken, name=name or self.get_name())
         train_ops[:] = listed + [mini_step]
         return mini_step
+
+    def _apply_inner(self, pairs, **kwargs):
+        # A flush, too, is an update that the global step counts.
+        updated = super(Accumulating, self).apply_gradients(pairs, self._global_step, **kwargs)
+        with self._accumulation.ops.after(updated):
+            return self._iterations.assign_add(1)
 
     def _window_for_step(self, grads_and_vars):
         var_list = [var for gradient, var in grads_and_vars if gradient is not None]
@@ -95,12 +102,19 @@ class Accumulating(_accumulates.Accumulates):
 
     def _assign_steps(self, variable, steps):
         if not self.home.graph_mode:
-            return variable.assign(steps)
+            variable.assign(steps)
+        else:
+            # The initializer, fed, adds no operation to a graph that may be finalized.
+            self._session_of(variable, steps).run(variable.initializer, {variable.initializer.inputs[1]: steps})
+
+    def _session(self, window):
+        return self._session_of(window.mini_step, "flush")
+
+    def _session_of(self, variable, received):
         session = self.home.v1.get_default_session()
         if session is None or session.graph is not variable.graph:
-            raise ValueError(NO_SESSION.format(steps))
-        # The initializer, fed, adds no operation to a graph that may be finalized.
-        return session.run(variable.initializer, {variable.initializer.inputs[1]: steps})
+            raise ValueError(NO_SESSION.format(received))
+        return session
 
     # A slot starts where the same slot of the optimizer that was wrapped is; in a graph when it is initialized.
 

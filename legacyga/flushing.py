@@ -1,0 +1,30 @@
+"""flush: the update of a window that is not full."""
+
+from legacyga import _accumulates
+
+
+def flush(optimizer):
+    """End the window that is under way with an update, on the mean of the gradients that are there.
+
+    Where no mini-step was taken since the last update, nothing is done.
+
+    Args:
+        optimizer: what `MySGD` or `wrap` returned. In graph mode it has been given to a model, and trained.
+
+    Returns:
+        True where an update was made, else False. Within a `tf.function` a boolean tensor.
+
+    Raises:
+        ValueError: `optimizer` is none that accumulates; or one of tf.compat.v1.train without a default session.
+
+    Example:
+        >>> from tensorflow import keras
+        >>> import legacyga
+        >>> legacyga.flush(legacyga.wrap(keras.optimizers.Adam(1e-3), gradient_accumulation_steps=8))
+        False
+    """
+    if not isinstance(optimizer, _accumulates.Accumulates):
+        raise ValueError(
+            "flush takes an optimizer that legacyga.wrap or legacyga.MySGD returned. Received: {!r}".format(optimizer)
+        )
+    return optimizer.end_windows()

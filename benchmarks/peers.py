@@ -105,8 +105,8 @@ class Case(object):
         first, second = [[np.zeros_like(value) for value in weights] for _ in range(2)]
         size = K * BATCH
         for t, begin in enumerate(range(0, self.batches * BATCH, size)):
-            rows = slice(begin, min(begin + size, self.batches * BATCH))
-            gradients = self.fixture.gradients(weights, self.fixture.x[rows], self.fixture.y[rows])
+            batch = slice(begin, min(begin + size, self.batches * BATCH))
+            gradients = self.fixture.gradients(weights, self.fixture.x[batch], self.fixture.y[batch])
             if arguments["clipnorm"]:
                 gradients = clipped(gradients, arguments["clipnorm"], home.clips_by_all)
             rate = arguments["learning_rate"]
@@ -121,6 +121,7 @@ class Case(object):
                     inside, outside = (1e-7, 0.0) if home.epsilon_inside else (0.0, 1e-7)
                     weights[i] = weights[i] - rate * g / (np.sqrt(second[i] + inside) + outside)
                 else:
+                    # On its own, Keras 3 takes a row's gradients one by one where a batch has the row more than once.
                     first[i] = 0.9 * first[i] + 0.1 * g
                     second[i] = 0.999 * second[i] + 0.001 * g**2
                     corrected = rate * np.sqrt(1.0 - 0.999 ** (t + 1)) / (1.0 - 0.9 ** (t + 1))

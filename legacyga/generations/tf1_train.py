@@ -5,8 +5,8 @@ import copy
 from legacyga import _accumulates, _compat
 
 NO_SESSION = (
-    "In graph mode setting gradient_accumulation_steps, and flush, need a session. Received: {}, and no default "
-    "session. Do it inside `with session.as_default():`."
+    "{} in graph mode needs a default session, of the optimizer's graph. Received: {!r}. Do it inside "
+    "`with session.as_default():`."
 )
 
 
@@ -105,15 +105,16 @@ class Accumulating(_accumulates.Accumulates):
             variable.assign(steps)
         else:
             # The initializer, fed, adds no operation to a graph that may be finalized.
-            self._session_of(variable, steps).run(variable.initializer, {variable.initializer.inputs[1]: steps})
+            session = self._session_of(variable, "Setting gradient_accumulation_steps to {}".format(steps))
+            session.run(variable.initializer, {variable.initializer.inputs[1]: steps})
 
     def _session(self, window):
         return self._session_of(window.mini_step, "flush")
 
-    def _session_of(self, variable, received):
+    def _session_of(self, variable, action):
         session = self.home.v1.get_default_session()
         if session is None or session.graph is not variable.graph:
-            raise ValueError(NO_SESSION.format(received))
+            raise ValueError(NO_SESSION.format(action, session))
         return session
 
     # A slot starts where the same slot of the optimizer that was wrapped is; in a graph when it is initialized.

@@ -3,7 +3,6 @@
 import contextlib
 import copy
 import functools
-import weakref
 
 from legacyga import _compat, _window
 
@@ -49,9 +48,7 @@ class Accumulation(object):
         if self.built is None or self.windows[self.built] is None or not set(key) <= set(self.built):
             return None
         window, all_keys, self.built = self.windows.pop(self.built), self.built, None
-        places = [all_keys.index(each) for each in key]
-        window.accumulators = [window.accumulators[place] for place in places]
-        window.var_list = [window.var_list[place] for place in places]
+        window.restrict([all_keys.index(each) for each in key])
         return window
 
 
@@ -130,7 +127,7 @@ class Accumulates(object):
         with ops.init_scope(), self.home.tf.name_scope(scope):
             window = self._window_for_step(grads_and_vars)
             if window is not None:
-                self._prepare_window(window, grads_and_vars, traced)
+                self._prepare_window(window, [gradient for gradient, _ in grads_and_vars], traced)
         if window is None:
             return apply_inner(grads_and_vars)
 
@@ -200,22 +197,19 @@ class Accumulates(object):
         accumulation = self._accumulation
 
         def make(number):
-            window = _window.Window(accumulation, number, len(var_list), functools.partial(self._make_scalar, number))
-            # Weakly, so that a copy of the optimizer is no copy of the model.
-            window.var_list = [weakref.ref(var) for var in var_list]
-            return window
+            return _window.Window(accumulation, number, var_list, functools.partial(self._make_scalar, number))
 
         return accumulation.window(self._window_key(var_list), make)
 
-    def _prepare_window(self, window, grads_and_vars, traced=False):
-        zeros = functools.partial(self._make_zeros, window.number)
-        window.prepare(zeros, [var for _, var in grads_and_vars], [gradient for gradient, _ in grads_and_vars], traced)
+    def _prepare_window(self, window, gradients, traced=False, known=True):
+        window.prepare(functools.partial(self._make_zeros, window.number), gradients, traced, known)
 
     def _build_window(self, var_list):
         """Make the window before any gradient is known: all of them dense, of their variable's dtype."""
         window = self._accumulation.build(self._window_key(var_list), lambda: self._window_for(var_list))
         if window is not None:
-            self._prepare_window(window, [(self.home.tf.as_dtype(var.dtype).base_dtype, var) for var in var_list])
+            dtypes = [self.home.tf.as_dtype(var.dtype).base_dtype for var in var_list]
+            self._prepare_window(window, dtypes, known=False)
 
 
 class HasConfig(Accumulates):

@@ -139,6 +139,11 @@ class Home(TensorFlow):
             )
         return optimizers
 
+    @property
+    def v3_is_experimental(self):
+        """Whether the v3 optimizers are those of TF 2.9 and 2.10: no slots for variables without gradient."""
+        return hasattr(self.module.optimizers.SGD, "_resource_apply_dense")
+
     def check_can_train(self):
         if not self.is_keras3:
             return

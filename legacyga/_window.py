@@ -15,6 +15,7 @@ No TensorFlow is imported here. `ops` (`_compat.Ops`) brings the handful of oper
 """
 
 import operator
+import weakref
 
 
 def check_steps(name, value):
@@ -133,7 +134,7 @@ class Window(object):
     Args:
         accumulation: the `Accumulation` that this window belongs to.
         number: of the optimizer's windows, for the names of its variables.
-        size: the number of model variables.
+        var_list: the model's variables, held weakly, so that a copy of the optimizer is no copy of the model.
         scalar: `scalar(name, value, dtype="int64")` makes a variable of the optimizer.
 
     Attributes:
@@ -144,18 +145,20 @@ class Window(object):
         next_steps: K of the next one, the only one of these that the user sets; one for all windows of an optimizer.
     """
 
-    def __init__(self, accumulation, number, size, scalar):
+    def __init__(self, accumulation, number, var_list, scalar):
         self.ops = accumulation.ops
         self.reduction = accumulation.reduction
         self.number = number
-        self.accumulators = [None] * size
+        self.var_list = [weakref.ref(var) for var in var_list]
+        self.accumulators = [None] * len(var_list)
         self.mini_step = scalar("mini_step", 0)
         self.weight = scalar("weight", 0, "float32")
         self.steps = scalar("steps", accumulation.steps)
         self.next_steps = accumulation.next_steps
         if self.next_steps is None:
             self.next_steps = scalar("gradient_accumulation_steps", accumulation.steps)
-        self._without_gradient = set()
+        # Which variables have had a gradient, and which had none in a mini-step that was made into a graph.
+        self._seen, self._without_gradient = set(), set()
 
     @property
     def variables(self):
@@ -164,25 +167,33 @@ class Window(object):
         sums = [variable for accumulator in present for variable in accumulator.variables]
         return [self.mini_step, self.weight, self.steps, self.next_steps] + sums
 
-    def prepare(self, zeros, variables, gradients, traced=False):
+    def restrict(self, places):
+        """Keep the variables at these places, before any use."""
+        self.var_list = [self.var_list[place] for place in places]
+        self.accumulators = [self.accumulators[place] for place in places]
+
+    def prepare(self, zeros, gradients, traced=False, known=True):
         """Make the accumulators that are missing for `gradients`.
 
         Args:
             zeros: `zeros(name, variable, shape, dtype)` makes a variable of the optimizer, beside `variable`.
-            variables: the model's.
-            gradients: one for each of them, None where it has none, a dtype where nothing else is known of it yet.
+            gradients: one for each variable, None where it has none, or their dtypes.
             traced: whether the mini-step is being made into a graph, which will not see accumulators made later.
+            known: whether it is known that the variables have these gradients.
         """
         ops = self.ops
-        for i, (variable, gradient) in enumerate(zip(variables, gradients)):
+        for i, gradient in enumerate(gradients):
+            variable = self.var_list[i]()
             if gradient is None:
-                if traced and self.accumulators[i] is None:
+                if traced and i not in self._seen:
                     self._without_gradient.add(i)
                 continue
+            if known:
+                if i in self._without_gradient:
+                    raise ValueError(LATE_GRADIENT.format(getattr(variable, "name", variable)))
+                self._seen.add(i)
             if self.accumulators[i] is not None:
                 continue
-            if i in self._without_gradient:
-                raise ValueError(LATE_GRADIENT.format(getattr(variable, "name", variable)))
             dtype = getattr(gradient, "dtype", gradient)
             name, total_dtype = "accumulator_{}".format(i), ops.accumulator_dtype(dtype)
             total, touched = zeros(name, variable, variable.shape, total_dtype), None
@@ -299,7 +310,9 @@ class Window(object):
             reduced[each] = ops.indexed_slices(values, indices, each.total)
         for each, _ in dense:
             reduced[each] = ops.cast(reduced[each], each.dtype)
-        with ops.after(update([None if each is None else reduced[each] for each in self.accumulators])):
+        # An accumulator made in advance, whose variable has no gradient, is none. After a restart nothing was seen yet.
+        seen = self._seen or range(len(self.accumulators))
+        with ops.after(update([reduced.get(each) if i in seen else None for i, each in enumerate(self.accumulators)])):
             return ops.done([each.clear(ops, rows[each]) for each, _ in pairs if each in rows])
 
     def _reduce(self, total, weight):

@@ -102,6 +102,8 @@ class Accumulating(_accumulates.HasConfig):
     def _update(self, gradients, params, weights):
         """One call of the inner optimizer's `get_updates`, made to read everything before it writes anything."""
         self._reduced = gradients
+        # The inner optimizer's, to be found or made anew.
+        self.weights = list(weights)
         # A hook that the user has put on the object has had its call, with the micro-batch's.
         hook = {name: self.__dict__.pop(name) for name in ("get_gradients",) if name in self.__dict__}
         try:
@@ -128,7 +130,7 @@ class Accumulating(_accumulates.HasConfig):
             window = self._window_for(params)
             if window is not None:
                 # Dense for sparse gradients too: the optimizers of this generation make them dense themselves.
-                self._prepare_window(window, [(param.dtype.base_dtype, param) for param in params])
+                self._prepare_window(window, [param.dtype.base_dtype for param in params])
         weights = self._weights_of[key]
         self.weights = self._all_weights(weights, window)
         return weights, window

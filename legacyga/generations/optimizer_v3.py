@@ -10,13 +10,14 @@ class Accumulating(_accumulates.HasConfig):
         super(Accumulating, self).build(var_list)
         self._build_window(var_list)
 
-    def apply_gradients(self, grads_and_vars, name=None, *args, **kwargs):
+    def apply_gradients(self, grads_and_vars, *args, **kwargs):
         """Take one mini-step. Arguments, and what is done at the end of a window, are the inner optimizer's."""
 
         def apply_inner(pairs):
-            return self._apply_inner(pairs, name, *args, **kwargs)
+            return self._apply_inner(pairs, *args, **kwargs)
 
-        taken = self._take_mini_step(list(grads_and_vars), apply_inner, scope=name or self.name or "optimizer")
+        scope = kwargs.get("name") or self.name or "optimizer"
+        taken = self._take_mini_step(list(grads_and_vars), apply_inner, scope)
         # Whatever the branch, the value that the inner optimizer returns.
         with self._accumulation.ops.after(taken):
             return self._accumulation.ops.identity(self.iterations)
@@ -25,12 +26,13 @@ class Accumulating(_accumulates.HasConfig):
         return super(Accumulating, self).apply_gradients(pairs, *args, **kwargs)
 
     def _window_for_step(self, grads_and_vars):
+        var_list = [var for _, var in grads_and_vars]
         with_gradient = [var for gradient, var in grads_and_vars if gradient is not None]
-        super(Accumulating, self).build(with_gradient)
+        super(Accumulating, self).build(with_gradient if self.home.v3_is_experimental else var_list)
         if any(self._var_key(var) not in self._index_dict for var in with_gradient):
             # A variable that it was not built with: the inner optimizer has the error for it.
             return None
-        return self._window_for([var for _, var in grads_and_vars])
+        return self._window_for(var_list)
 
     def _make_weight(self, number, name, value, **kwargs):
         name = "window_{}/{}".format(number, name)

@@ -83,14 +83,14 @@ class Adaptive(object):
     """An update of each weight by its own gradient and its own slots.
 
     Args:
-        lr: the rate.
+        lr: the rate before the first update, lr / (1 + decay * t) after t of them.
         epsilon: what keeps the denominator from zero.
     """
 
     slots = ()
 
-    def __init__(self, lr, epsilon=EPSILON):
-        self.lr, self.epsilon = lr, epsilon
+    def __init__(self, lr, decay=0.0, epsilon=EPSILON):
+        self.first_lr, self.decay, self.epsilon = lr, decay, epsilon
         self.iterations = 0
         self.state = None
 
@@ -98,6 +98,7 @@ class Adaptive(object):
         """The weights after one update."""
         if self.state is None:
             self.state = [{name: np.full_like(w, self.first(name)) for name in self.slots} for w in weights]
+        self.lr = self.first_lr / (1.0 + self.decay * self.iterations)
         self.iterations += 1
         return [self.step(w, g, slots) for w, g, slots in zip(weights, gradients, self.state)]
 
@@ -117,8 +118,8 @@ class RootOfSquares(Adaptive):
         epsilon_inside: whether the denominator is sqrt(s + epsilon), else sqrt(s) + epsilon.
     """
 
-    def __init__(self, lr, epsilon=EPSILON, epsilon_inside=False):
-        super(RootOfSquares, self).__init__(lr, epsilon)
+    def __init__(self, lr, epsilon_inside=False, **kwargs):
+        super(RootOfSquares, self).__init__(lr, **kwargs)
         self.epsilon_inside = epsilon_inside
 
     def divide(self, gradient, squares):
@@ -138,8 +139,8 @@ class RMSprop(RootOfSquares):
 
     slots = ("squares", "mean", "velocity")
 
-    def __init__(self, lr, rho=0.9, momentum=0.0, centered=False, epsilon=EPSILON, epsilon_inside=False):
-        super(RMSprop, self).__init__(lr, epsilon, epsilon_inside)
+    def __init__(self, lr, rho=0.9, momentum=0.0, centered=False, **kwargs):
+        super(RMSprop, self).__init__(lr, **kwargs)
         self.rho, self.momentum, self.centered = rho, momentum, centered
 
     def step(self, weight, gradient, slots):
@@ -159,8 +160,8 @@ class Adagrad(RootOfSquares):
 
     slots = ("squares",)
 
-    def __init__(self, lr, initial_accumulator_value=0.0, epsilon=EPSILON, epsilon_inside=False):
-        super(Adagrad, self).__init__(lr, epsilon, epsilon_inside)
+    def __init__(self, lr, initial_accumulator_value=0.0, **kwargs):
+        super(Adagrad, self).__init__(lr, **kwargs)
         self.initial_accumulator_value = initial_accumulator_value
 
     def first(self, slot):
@@ -182,8 +183,8 @@ class Adam(Adaptive):
 
     slots = ("mean", "squares", "largest")
 
-    def __init__(self, lr, beta_1=0.9, beta_2=0.999, amsgrad=False, epsilon=EPSILON):
-        super(Adam, self).__init__(lr, epsilon)
+    def __init__(self, lr, beta_1=0.9, beta_2=0.999, amsgrad=False, **kwargs):
+        super(Adam, self).__init__(lr, **kwargs)
         self.beta_1, self.beta_2, self.amsgrad = beta_1, beta_2, amsgrad
 
     def step(self, weight, gradient, slots):

@@ -19,7 +19,7 @@ from legacyga import _compat
 pytestmark = pytest.mark.capability("wrap: properties")
 
 # In eager mode for each class, in graph mode, which pays for every operation it makes, for each generation.
-EXAMPLES = {"eager": 4, "graph": 6}
+EXAMPLES = {"eager": 3, "graph": 6}
 SHAPES = [(3,), (), (1,), (2, 3), (2, 1, 2)]
 EMPTY = [(0,), (2, 0)]
 TRAINED, FROZEN, NO_GRADIENT = "trained", "frozen", "no gradient"
@@ -70,6 +70,8 @@ def profile(home):
         derandomize=True,
         deadline=None,
         database=None,
+        # Without shrinking: it takes minutes, and an example is small as it is.
+        phases=[hypothesis.Phase.generate],
         suppress_health_check=[hypothesis.HealthCheck.too_slow],
     )
 
@@ -80,7 +82,8 @@ def arguments(draw, generation, cls):
     names = inspect.signature(cls.__init__).parameters
     kwargs = {name: draw(values) for name, values in sorted(HYPERPARAMETERS.items()) if name in names}
     kwargs["lr" if generation == "v1" else "learning_rate"] = draw(st.floats(1e-3, 0.3))
-    if generation in ("v1", "v2"):
+    # The v1 Nadam has a schedule of its own in its place.
+    if generation == "v2" or generation == "v1" and cls.__name__ != "Nadam":
         kwargs["decay"] = draw(st.sampled_from([0.0, 0.1]))
     return kwargs
 

@@ -39,10 +39,10 @@ CASES = [
     ("Adagrad", dict(initial_accumulator_value=0.5, epsilon=EPSILON)),
     ("Adam", BETAS),
     ("Adam", dict(BETAS, amsgrad=True)),
+    # It reads `iterations` before it counts and after.
+    ("Adam", dict(BETAS, decay=0.125)),
     ("AdamW", dict(BETAS, weight_decay=0.0625)),
 ]
-# What the v1 optimizers of these names do not have.
-NOT_IN_V1 = ("centered", "initial_accumulator_value")
 
 
 def is_forerunner(home, cls):
@@ -50,10 +50,21 @@ def is_forerunner(home, cls):
     return _compat.generation_of(cls) == "v3" and _compat.generation_of(home.keras.optimizers.SGD) == "v2"
 
 
+def lacks(cls, kwargs):
+    """Whether an optimizer class has not all of these arguments."""
+    generation = _compat.generation_of(cls)
+    missing = []
+    if generation == "v1":
+        missing += ["centered", "initial_accumulator_value"] + ["momentum"] * (cls.__name__ != "SGD")
+    if generation in ("v3", "keras3"):
+        missing.append("decay")
+    return bool(set(missing) & set(kwargs))
+
+
 def details(home, cls, kwargs):
     """What this home's form of the formula gives the oracle beyond `kwargs`; None where it has no such thing."""
     generation, name = _compat.generation_of(cls), cls.__name__
-    if generation == "v1" and (set(kwargs) & set(NOT_IN_V1) or name == "RMSprop" and "momentum" in kwargs):
+    if lacks(cls, kwargs):
         return None
     if name == "RMSprop":
         if is_forerunner(home, cls):

@@ -1,0 +1,197 @@
+"""wrap against the NumPy oracle: the optimizers that have one formula everywhere, in every generation of the home."""
+
+import numpy as np
+import oracle
+import pytest
+from test_wrap import wrap_or_skip
+
+import legacyga
+from legacyga import _compat
+
+pytestmark = pytest.mark.capability("wrap: NumPy oracle")
+
+RANDOM = np.random.RandomState(5)
+SHAPES = ((3, 4), (5,))
+# The error is divided by the distance moved: start near, and let the gradients lean to one side.
+START = [np.asarray(0.25 * RANDOM.standard_normal(shape)) for shape in SHAPES]
+# For K = 1, 2 and 5 whole windows.
+GRADIENTS = [[np.asarray(0.75 + RANDOM.standard_normal(shape)) for shape in SHAPES] for _ in range(20)]
+# float64 shows the formula, float32 that it is computed in nothing narrower.
+RUNS = [("float64", 1), ("float64", 2), ("float64", 5), ("float32", 5)]
+
+# Relative to the distance moved. All hyperparameters below are numbers that float32 holds: OptimizerV2 keeps them in
+# float32 whatever floatx is.
+BOUNDS = {"float64": 1e-13, "float32": 4e-6}
+RATE = 2.0**-3
+# So large that it matters where it stands.
+EPSILON = 2.0**-8
+BETAS = dict(beta_1=0.875, beta_2=0.96875, epsilon=EPSILON)
+
+CASES = [
+    ("SGD", {}),
+    ("SGD", dict(momentum=0.875)),
+    ("SGD", dict(momentum=0.875, nesterov=True)),
+    ("RMSprop", dict(rho=0.875, epsilon=EPSILON)),
+    ("RMSprop", dict(rho=0.875, epsilon=EPSILON, centered=True)),
+    ("RMSprop", dict(rho=0.875, epsilon=EPSILON, momentum=0.75)),
+    # With the home's own epsilon and, where it has one, its own start of the sums.
+    ("Adagrad", {}),
+    ("Adagrad", dict(initial_accumulator_value=0.5, epsilon=EPSILON)),
+    ("Adam", BETAS),
+    ("Adam", dict(BETAS, amsgrad=True)),
+    # It reads `iterations` before it counts and after.
+    ("Adam", dict(BETAS, decay=0.125)),
+    ("AdamW", dict(BETAS, weight_decay=0.0625)),
+]
+
+
+def is_forerunner(home, cls):
+    """Whether this is one of the `experimental` v3 optimizers of TF 2.9 and 2.10, beside which v2 was the default."""
+    return _compat.generation_of(cls) == "v3" and _compat.generation_of(home.keras.optimizers.SGD) == "v2"
+
+
+def lacks(cls, kwargs):
+    """Whether an optimizer class has not all of these arguments."""
+    generation = _compat.generation_of(cls)
+    missing = []
+    if generation == "v1":
+        missing += ["centered", "initial_accumulator_value"] + ["momentum"] * (cls.__name__ != "SGD")
+    if generation in ("v3", "keras3"):
+        missing.append("decay")
+    return bool(set(missing) & set(kwargs))
+
+
+def details(home, cls, kwargs):
+    """What this home's form of the formula gives the oracle beyond `kwargs`; None where it has no such thing."""
+    generation, name = _compat.generation_of(cls), cls.__name__
+    if lacks(cls, kwargs):
+        return None
+    if name == "RMSprop":
+        if is_forerunner(home, cls):
+            # It centers by the average of the squares, and takes roots of negative numbers: no formula of anybody's.
+            return None if kwargs.get("centered") else dict(epsilon_inside=False)
+        # OptimizerV2 calls TensorFlow's fused operation where there is momentum, and that one has it inside.
+        return dict(epsilon_inside=generation in ("v3", "keras3") or generation == "v2" and "momentum" in kwargs)
+    if name == "Adagrad":
+        # v1 starts at zero as the paper does; 0.1 came with OptimizerV2.
+        # Keras 3's Constant rounds it to float32 on the way to a float64 variable.
+        default = {"v1": 0.0, "keras3": float(np.float32(0.1))}.get(generation, 0.1)
+        start = kwargs.get("initial_accumulator_value", default)
+        return dict(epsilon_inside=generation in ("v3", "keras3"), initial_accumulator_value=start)
+    return {}
+
+
+def cases_of(home):
+    """[(class, its arguments, the oracle's)] of all that the home has."""
+    return [
+        (cls, kwargs, dict(kwargs, **details(home, cls, kwargs)))
+        for _, cls in home.optimizer_classes()
+        for name, kwargs in CASES
+        if cls.__name__ == name and details(home, cls, kwargs) is not None
+    ]
+
+
+def pytest_generate_tests(metafunc):
+    if "number" in metafunc.fixturenames:
+        from conftest import home_of
+
+        home = home_of(metafunc.config)
+        ids = [
+            "{}-{}-{}".format(_compat.generation_of(cls), cls.__module__.split(".")[-2], name_of(cls, kwargs))
+            for cls, kwargs, _ in cases_of(home)
+        ]
+        metafunc.parametrize("number", range(len(ids)), ids=ids)
+
+
+def name_of(cls, kwargs):
+    return "-".join([cls.__name__] + ["{}={}".format(*item) for item in sorted(kwargs.items())])
+
+
+def cast(values, dtype):
+    return [value.astype(dtype) for value in values]
+
+
+def drive(home, start, optimizers, gradients):
+    """Give every optimizer the same gradients for variables of its own that begin at `start`.
+
+    In graph mode one session call takes a mini-step with each, for a session is slow to take up new operations.
+
+    Returns:
+        For each optimizer, for each of the `gradients` the values of its variables after them.
+    """
+    if home.mode == "eager":
+        return [home.apply_to(start, optimizer, gradients) for optimizer in optimizers]
+    backend = home.backend
+    fed = [backend.placeholder(shape=value.shape) for value in start]
+    params, losses, updates = [], [], []
+    for optimizer in optimizers:
+        params.append([backend.variable(value) for value in start])
+        loss = sum(home.tf.reduce_sum(gradient * param) for gradient, param in zip(fed, params[-1]))
+        losses.append(loss)
+        updates += optimizer.get_updates(loss=loss, params=params[-1])
+    apply = backend.function(fed, losses, updates=updates)
+    flat = [param for each in params for param in each]
+    history = []
+    for each in gradients:
+        apply(each)
+        values = iter(backend.batch_get_value(flat))
+        history.append([[next(values) for _ in start] for _ in optimizers])
+    return list(zip(*history))
+
+
+def values(home, variables):
+    """What variables, or constants in place of them, hold: in graph mode in one session call."""
+    return home.backend.batch_get_value(variables) if home.mode == "graph" else [home.value(each) for each in variables]
+
+
+def run_all(home, dtype, all_steps):
+    """By case number, dtype and K: the weights after every mini-step; `iterations` and `mini_step` at the end."""
+    home.reset(plain_session=True)
+    home.set_floatx(dtype)
+    try:
+        keys, optimizers = [], []
+        for number, (cls, kwargs, _) in enumerate(cases_of(home)):
+            rate = "lr" if _compat.generation_of(cls) == "v1" else "learning_rate"
+            for steps in all_steps:
+                keys.append((number, dtype, steps))
+                optimizers.append(legacyga.wrap(cls(**dict(kwargs, **{rate: RATE})), steps))
+        histories = drive(home, cast(START, dtype), optimizers, [cast(each, dtype) for each in GRADIENTS])
+        counters = values(home, [counter for each in optimizers for counter in (each.iterations, each.mini_step)])
+    finally:
+        home.set_floatx("float32")
+        home.reset()
+    return dict(zip(keys, zip(histories, zip(counters[::2], counters[1::2]))))
+
+
+@pytest.fixture(scope="module")
+def run(home):
+    wrap_or_skip(home)
+    found = run_all(home, "float64", (1, 2, 5))
+    found.update(run_all(home, "float32", (5,)))
+    return found
+
+
+def expected(cls, kwargs, dtype, steps):
+    start = cast(cast(START, dtype), "float64")
+    batches = [(cast(cast(each, dtype), "float64"), None) for each in GRADIENTS]
+    optimizer = getattr(oracle, cls.__name__)(RATE, **kwargs)
+    return start, oracle.train(start, batches, steps, optimizer, gradients=lambda weights, x, y: x)
+
+
+@pytest.mark.parametrize("dtype, steps", RUNS)
+def test_equals_the_oracle_after_every_mini_step(home, run, number, dtype, steps):
+    cls, _, kwargs = cases_of(home)[number]
+    history, counters = run[number, dtype, steps]
+    start, wanted = expected(cls, kwargs, dtype, steps)
+    before = cast(start, dtype)
+    for i, (weights, goals) in enumerate(zip(history, wanted), 1):
+        for now, was, goal, begin in zip(weights, before, goals, start):
+            assert now.dtype == dtype
+            if i % steps:
+                np.testing.assert_array_equal(now, was)
+            else:
+                moved = np.max(np.abs(goal - begin))
+                assert moved > 0.01
+                assert np.max(np.abs(now - goal)) <= BOUNDS[dtype] * moved
+        before = weights
+    assert counters == (len(GRADIENTS) // steps, 0)

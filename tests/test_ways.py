@@ -27,7 +27,7 @@ BATCHES = [(RANDOM.randn(BATCH, 5).astype("float32"), RANDOM.randn(BATCH, 3).ast
 def fresh(home):
     if home.tf_version < (1, 11):
         pytest.skip("wrap needs TF 1.11 or newer for the v1 API")
-    home.reset()
+    home.reset(plain_session=True)
 
 
 def classes(home, name):
@@ -395,7 +395,6 @@ def test_variables_that_the_bare_optimizer_refuses(home, adam, steps, way):
         pytest.skip("optimizers of this generation train any variables")
 
     def error(optimizer):
-        home.reset()
         train(compiled(home, optimizer), BATCHES[:2])
         before = len(variables_of(optimizer))
         start = [weight[:, :2] for weight in START[2:3]] + [START[3][:2]]
@@ -413,8 +412,8 @@ def test_variables_that_the_bare_optimizer_refuses(home, adam, steps, way):
     bare, ours = error(make(home, adam)), error(legacyga.wrap(make(home, adam), steps))
     assert bare is not None
     assert ours is not None and ours[0] is bare[0]
-    # A traced function's error begins with the lines of code that led there.
-    assert without_numbers(ours[1].splitlines()[-1]) == without_numbers(bare[1].splitlines()[-1])
+    # The rest is the lines of code that led there, and the variable, with or without its value.
+    assert ours[1].replace("Accumulating", "")[-60:] == bare[1][-60:]
 
 
 # ------------------------------------------------------------------------------------------------------ frozen layers
@@ -978,13 +977,13 @@ def test_wrapping_an_optimizer_that_has_trained(home, adam, steps):
 
 
 @pytest.mark.capability("R7 one result")
-def test_thirty_runs_of_every_v1_optimizer_have_one_result(home):
+def test_sixty_runs_of_every_v1_optimizer_have_one_result(home):
     """Their bare selves race: on `iterations`, and between the reads and the writes of slots and parameters."""
     graph_only(home)
     random = np.random.RandomState(3)
     shapes = (40, 200), (200,), (200, 60), (60,)
     start = [random.randn(*shape).astype("float32") for shape in shapes]
-    batches = [(random.randn(8, 40).astype("float32"), random.randn(8, 60).astype("float32")) for _ in range(6)]
+    batches = [(random.randn(8, 40).astype("float32"), random.randn(8, 60).astype("float32")) for _ in range(4)]
     pairs = []
     for generation, cls in home.optimizer_classes():
         if generation == "v1":
@@ -997,7 +996,7 @@ def test_thirty_runs_of_every_v1_optimizer_have_one_result(home):
     # Up to Keras 2.2 the schedule of Nadam is no weight of it.
     state = [[(each, home.value(each)) for each in all_variables(optimizer)] for _, optimizer in pairs]
     results = [set() for _ in pairs]
-    for _ in range(30):
+    for _ in range(60):
         for (model, _), values in zip(pairs, state):
             model.set_weights(start)
             home.backend.batch_set_value(values)
@@ -1051,7 +1050,8 @@ def test_the_rate_is_read_and_written_as_on_the_bare_optimizer(home, adam):
 def test_hyperparameters_read_as_on_the_bare_optimizer(home, adam):
     """And `name`, a sane `repr`, and a config that is the bare one's and two entries."""
     kwargs = dict(beta_1=0.75, beta_2=0.875, epsilon=0.125)
-    bare, ours = make(home, adam, **kwargs), legacyga.wrap(make(home, adam, **kwargs), 3)
+    bare = make(home, adam, **kwargs)
+    ours = legacyga.wrap(bare, 3)
     config = ours.get_config()
     assert (config.pop("gradient_accumulation_steps"), config.pop("reduction")) == (3, "mean")
     wanted = bare.get_config()

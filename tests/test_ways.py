@@ -558,7 +558,8 @@ def test_a_gradient_that_is_missing_in_some_mini_steps(home, adam):
     missing = (0, 4, 8)
     optimizer = legacyga.wrap(make(home, adam), 3)
     variables = home.variables(START)
-    if home.is_keras3:
+    if hasattr(optimizer, "build"):
+        # Else optimizers of these generations know only the variables of the first mini-step, and bare ones too.
         optimizer.build(variables)
     expected, wanted, history = Adam(), double(START), []
     for i, each in enumerate(fed):

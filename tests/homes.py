@@ -24,18 +24,19 @@ def version(name):
 def available():
     """Every (home, mode) that is installed here, the order of a run.
 
-    A home is run once: `keras` from 2.4 to 2.15 and Keras 3 are what tf.keras is.
+    A home is run once: `keras` from 2.4 to 2.15 and Keras 3 are what tf.keras is, and Keras 3 beside tf_keras is what it
+    is alone.
     """
     import tensorflow as tf
 
     keras = version("keras") or ""
     standalone = [("keras", "graph")] if keras.startswith(("2.1.", "2.2.", "2.3.")) else []
-    if keras.startswith("3."):
+    if version("tf_keras"):
+        found = [("tf_keras", "graph"), ("tf_keras", "eager")]
+    elif keras.startswith("3."):
         found = [("keras", "eager")]
     else:
         found = standalone + [("tf.keras", "graph")] + [("tf.keras", "eager")] * (tf.__version__ >= "2")
-    if version("tf_keras"):
-        found += [("tf_keras", "graph"), ("tf_keras", "eager")]
     return found
 
 

@@ -39,6 +39,13 @@ def make(home, name, rate=0.03, **kwargs):
     return getattr(v1_of(home.tf).train, name)(rate, **kwargs)
 
 
+@pytest.fixture(autouse=True)
+def once_in_an_environment(home):
+    """These optimizers belong to no Keras: beside standalone Keras the run of tf.keras has them."""
+    if home.name == "keras" and home.mode == "graph":
+        pytest.skip("tested in the run of tf.keras")
+
+
 def graph_only(home):
     if home.mode != "graph":
         pytest.skip("sessions are of graph mode")

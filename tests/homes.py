@@ -24,8 +24,8 @@ def version(name):
 def available():
     """Every (home, mode) that is installed here, the order of a run.
 
-    A home is run once: `keras` from 2.4 to 2.15 and Keras 3 are what tf.keras is, and Keras 3 beside tf_keras is what it
-    is alone.
+    A home is run once: `keras` from 2.4 to 2.15 and Keras 3 are what tf.keras is, and Keras 3 beside tf_keras is
+    what it is alone.
     """
     import tensorflow as tf
 

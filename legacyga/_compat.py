@@ -184,6 +184,16 @@ def home_of(optimizer):
     return None
 
 
+def covered_optimizer(optimizer):
+    """The name of the class of the optimizer that a TFOptimizer or a LossScaleOptimizer covers, None for any other."""
+    # LossScaleOptimizer has `inner_optimizer` from TF 2.4 on, `_optimizer` before.
+    for name in ("optimizer", "inner_optimizer", "_optimizer"):
+        covered = vars(optimizer).get(name, vars(optimizer).get("_" + name))
+        if generation_of(type(covered)):
+            return type(covered).__name__
+    return None
+
+
 def generation_of(cls):
     """The name of the generation that an optimizer class is of, by the hooks it has; None if it is no optimizer.
 

@@ -58,10 +58,11 @@ def _check_optimizer(optimizer, steps):
             "made of, or set its gradient_accumulation_steps.".format(optimizer.gradient_accumulation_steps, optimizer)
         )
     generation = _compat.generation_of(type(optimizer))
-    if _compat.generation_of(type(getattr(optimizer, "optimizer", None))) == "train":
+    covered = generation not in (None, "keras3") and _compat.covered_optimizer(optimizer)
+    if covered:
         raise ValueError(
-            "{!r} is Keras's cover of an optimizer of tf.compat.v1.train. Wrap the optimizer in it, "
-            "wrap(optimizer.optimizer, {}), and give that to compile.".format(optimizer, steps)
+            "{0} is a cover of another optimizer. Received: {1!r}. Wrap the optimizer in it, and put the cover on what "
+            "wrap returns: {0}(wrap({2}, {3})).".format(type(optimizer).__name__, optimizer, covered, steps)
         )
     home = generation and (_compat.TensorFlow() if generation == "train" else _compat.home_of(optimizer))
     if home is None:

@@ -8,8 +8,8 @@ import numpy as np
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 NAMES = ("keras", "tf.keras", "tf_keras")
-# Base classes, containers, and Muon, which chooses its variables by name and shape.
-NOT_ALONE = ("Optimizer", "OptimizerV2", "TFOptimizer", "LossScaleOptimizer", "Muon", "MultiOptimizer")
+# Base classes, and those that hold other optimizers.
+NOT_ALONE = ("Optimizer", "OptimizerV2", "TFOptimizer", "LossScaleOptimizer", "MultiOptimizer")
 
 
 def version(name):

@@ -175,6 +175,43 @@ def test_what_cannot_be_wrapped(home):
         legacyga.wrap(inner, 2, reduction="max")
 
 
+def loss_scale_optimizer(home, optimizer, **kwargs):
+    mixed_precision = getattr(home.keras, "mixed_precision", None)
+    cls = getattr(home.keras.optimizers if home.is_keras3 else mixed_precision, "LossScaleOptimizer", None)
+    if cls is None or home.mode == "graph":
+        pytest.skip("LossScaleOptimizer: TF 2.4 or newer, in eager mode")
+    return cls(optimizer, **kwargs)
+
+
+@pytest.mark.capability("wrap: every optimizer")
+def test_within_a_loss_scale_optimizer(home):
+    """Its scale, dynamic as it is by default, lies outside of the accumulation, and is a power of two."""
+    covered = loss_scale_optimizer(home, legacyga.wrap(adam(home), 5))
+    variables, history = home.variables(START), []
+    for each in GRADIENTS:
+        if home.is_keras3:
+            scaled = [home.tf.constant(g) * covered.scale_loss(1.0) for g in each]
+        else:
+            scaled = [home.tf.constant(g) * covered.get_scaled_loss(home.tf.constant(1.0)) for g in each]
+            scaled = covered.get_unscaled_gradients(scaled)
+        covered.apply_gradients(list(zip(scaled, variables)))
+        history.append([np.array(v.numpy()) for v in variables])
+    assert_same(history, home.apply_to(START, adam(home), means(5)), 5)
+
+
+@pytest.mark.capability("errors")
+def test_around_a_loss_scale_optimizer(home):
+    """Keras 3's can be wrapped; of the others wrap says to put them outside."""
+    covered = loss_scale_optimizer(home, adam(home))
+    if home.is_keras3:
+        bare = home.apply_to(START, covered, means(5))
+        return assert_same(
+            home.apply_to(START, legacyga.wrap(loss_scale_optimizer(home, adam(home)), 5), GRADIENTS), bare, 5
+        )
+    with pytest.raises(ValueError, match=r"a cover of another optimizer.*LossScaleOptimizer.*\(wrap\(Adam, 5\)\)"):
+        legacyga.wrap(covered, 5)
+
+
 @pytest.mark.capability("errors")
 def test_the_accumulation_of_keras_3_below_ours(home):
     if not home.is_keras3:

@@ -23,7 +23,14 @@ class Accumulating(_accumulates.HasConfig):
         config, rate = optimizer.get_config(), optimizer._learning_rate
         if callable(rate):
             config["learning_rate"] = 0.0
-        copied = type(optimizer).from_config(config)
+        try:
+            copied = type(optimizer).from_config(config)
+        except (TypeError, ValueError) as error:
+            raise ValueError(
+                "{!r} cannot be copied, for its from_config does not take what its get_config gives ({}). Give its "
+                "class a get_config with all arguments; in place of a MultiOptimizer over functions wrap each of the "
+                "optimizers in it.".format(optimizer, error)
+            )
         if callable(rate):
             copied._learning_rate = rate
         self.__dict__.update(optimizer.__dict__)

@@ -16,6 +16,8 @@ class Accumulation(object):
     def __init__(self, ops, steps, reduction="mean"):
         self.ops = ops
         self.steps = steps
+        # The largest K that is to come: where it is 1 there are no accumulators.
+        self.most_steps = steps
         self.reduction = reduction
         self.next_steps = None
         self.windows = {}
@@ -27,7 +29,7 @@ class Accumulation(object):
     def window(self, key, make):
         """The window of the variables that `key` stands for, None at K = 1. `make(number)` makes the first one."""
         if key not in self.windows:
-            self.windows[key] = self._adopt(key) or (make(len(self.windows)) if self.steps > 1 else None)
+            self.windows[key] = self._adopt(key) or (make(len(self.windows)) if self.most_steps > 1 else None)
         self.latest = self.windows[key]
         if self.built == key:
             self.built = None
@@ -75,6 +77,7 @@ class Accumulates(object):
         elif accumulation.windows and steps > 1:
             raise ValueError(_window.NO_ACCUMULATORS.format(steps))
         accumulation.steps = steps
+        accumulation.most_steps = max(accumulation.most_steps, steps)
 
     @property
     def mini_step(self):

@@ -36,7 +36,7 @@ class Accumulating(_accumulates.Accumulates):
     def compute_gradients(self, *args, **kwargs):
         """As the inner optimizer's, with one point for all gradients."""
         grads_and_vars = super(Accumulating, self).compute_gradients(*args, **kwargs)
-        if self._accumulation.steps > 1 or not self.home.graph_mode:
+        if self._accumulation.most_steps > 1 or not self.home.graph_mode:
             return grads_and_vars
         # At K = 1 nothing else keeps an update of one variable behind the gradients of the others (R7).
         present = [gradient for gradient, _ in grads_and_vars if gradient is not None]
@@ -78,7 +78,7 @@ class Accumulating(_accumulates.Accumulates):
         self._iterations = self._create_non_slot_variable(
             self.home.tf.constant(0, "int64"), "iterations", colocate_with=var_list[0]
         )
-        if self._accumulation.steps > 1:
+        if self._accumulation.most_steps > 1:
             for var in var_list:
                 self.home.check_branches_take(var)
         return self._window_for([var for _, var in grads_and_vars])
@@ -88,6 +88,7 @@ class Accumulating(_accumulates.Accumulates):
         if graph not in self._accumulations and self._accumulations:
             latest = self._accumulation
             self._accumulation = _accumulates.Accumulation(latest.ops, latest.steps, latest.reduction)
+            self._accumulation.most_steps = latest.most_steps
         self._accumulation = self._accumulations.setdefault(graph, self._accumulation)
 
     def _make_scalar(self, number, name, value, dtype="int64"):

@@ -3,7 +3,8 @@
 from legacyga._version import __version__
 from legacyga.flushing import flush
 from legacyga.mysgd import MySGD
+from legacyga.training import train_step
 from legacyga.versions import show_versions
 from legacyga.wrapping import wrap
 
-__all__ = ["MySGD", "__version__", "flush", "show_versions", "wrap"]
+__all__ = ["MySGD", "__version__", "flush", "show_versions", "train_step", "wrap"]

@@ -1,0 +1,96 @@
+"""train_step: micro-batches that weigh as much as they have samples."""
+
+from legacyga import _accumulates
+
+# Of whose Keras a class is, by the first part of its module's name.
+KERAS = ("keras", "tensorflow", "tf_keras")
+
+
+def train_step(model, data, weight=None):
+    """The body of a `Model.train_step` in which each micro-batch weighs as much as it has samples.
+
+    It is the home's own `train_step`, whose one mini-step has a weight. With n_k the samples of the window's k-th
+    micro-batch and g_k the gradient of the loss that Keras reports for it, the update uses
+
+        sum_k(n_k * g_k) / sum_k(n_k)
+
+    which for a loss that is a mean over the samples, and the regularization losses added to it, is the gradient of all
+    the window's samples in one batch, whatever the sizes. Where all are of one size, it is what `fit` does without.
+
+    With `sample_weight` and `class_weight` the number of samples is still what equals the large batch, for Keras
+    divides the weighted sum of the samples' losses by their number. Give `weight` where the loss divides by something
+    else: by the sum of the sample weights (`reduction="mean_with_sample_weight"` of Keras 3) or by the time steps that
+    a mask leaves.
+
+    Args:
+        model: the model, compiled with what `wrap` or `MySGD` returned, in a `LossScaleOptimizer` or not, to train by
+            `fit` or `train_on_batch` in eager mode.
+        data: what Keras gives to `train_step`: x, (x, y) or (x, y, sample_weight), each nested or not. The samples
+            are the first dimension of the first tensor.
+        weight: the micro-batch's weight, a scalar of at least 0. Default: its number of samples.
+
+    Returns:
+        What the home's own `train_step` returns: a dict of the loss and the metrics by name, over the epoch so far.
+
+    Raises:
+        ValueError: the model's optimizer does not accumulate; the model is compiled with none; or graph mode and TF
+            before 2.2, where no Keras has a `train_step`.
+
+    Example:
+        >>> import numpy as np
+        >>> from tensorflow import keras
+        >>> import legacyga
+        >>> class Weighted(keras.Model):
+        ...     def train_step(self, data):
+        ...         return legacyga.train_step(self, data)
+        >>> inputs = keras.Input((3,))
+        >>> model = Weighted(inputs, keras.layers.Dense(1)(inputs))
+        >>> model.compile(legacyga.wrap(keras.optimizers.SGD(0.1), gradient_accumulation_steps=2), "mse")
+        >>> _ = model.fit(np.ones((7, 3)), np.ones((7, 1)), batch_size=4, verbose=0)
+        >>> int(model.optimizer.iterations)
+        1
+    """
+    optimizer = _accumulating_optimizer(model)
+    tf = optimizer.home.tf
+    homes_own = _homes_train_step(type(model))
+    if homes_own is None or optimizer.home.graph_mode:
+        raise ValueError(
+            "train_step is for models that Keras trains by theirs: from TensorFlow 2.2 on, in eager mode. Received: "
+            "{!r} on TensorFlow {}{}. Let plain fit train it, on batches of one size.".format(
+                model, optimizer.home.tf_version, " in graph mode" if optimizer.home.graph_mode else ""
+            )
+        )
+    if weight is None:
+        weight = _samples(tf, data)
+    with optimizer.mini_steps_weigh(weight):
+        return homes_own(model, data)
+
+
+def _accumulating_optimizer(model):
+    """The model's optimizer, out of the LossScaleOptimizer that it may be in."""
+    given = optimizer = getattr(model, "optimizer", None)
+    while optimizer is not None and not isinstance(optimizer, _accumulates.Accumulates):
+        # The name of it up to TF 2.3 is `_optimizer`.
+        optimizer = getattr(optimizer, "inner_optimizer", None) or getattr(optimizer, "_optimizer", None)
+    if optimizer is None:
+        raise ValueError(
+            "train_step takes a model whose optimizer accumulates. Received: {!r} with the optimizer {!r}. Compile it "
+            "with legacyga.wrap(optimizer, gradient_accumulation_steps) or legacyga.MySGD.".format(model, given)
+        )
+    return optimizer
+
+
+def _homes_train_step(cls):
+    """The `train_step` of the first of Keras's own classes that a model's class is made of, None if none has it."""
+    for each in cls.__mro__:
+        if each.__module__.partition(".")[0] in KERAS and "train_step" in vars(each):
+            return vars(each)["train_step"]
+    return None
+
+
+def _samples(tf, data):
+    """The number of samples in a batch: a scalar tensor."""
+    first = next(leaf for leaf in tf.nest.flatten(data) if leaf is not None)
+    if isinstance(first, tf.RaggedTensor):
+        return first.nrows()
+    return first.dense_shape[0] if isinstance(first, tf.SparseTensor) else tf.shape(first)[0]

@@ -1,8 +1,9 @@
 """Gradient accumulation for the TensorFlow a project is stuck with. Importing it imports no TensorFlow."""
 
 from legacyga._version import __version__
+from legacyga.accumulator import GradientAccumulator
 from legacyga.mysgd import MySGD
 from legacyga.versions import show_versions
 from legacyga.wrapping import wrap
 
-__all__ = ["MySGD", "__version__", "show_versions", "wrap"]
+__all__ = ["GradientAccumulator", "MySGD", "__version__", "show_versions", "wrap"]

@@ -47,14 +47,14 @@ class GradientAccumulator(object):
         >>> import legacyga
         >>> accumulator = legacyga.GradientAccumulator()
         >>> variable, optimizer = tf.Variable([1.0, 1.0]), tf.keras.optimizers.SGD(1.0)
-        >>> for gradient, samples in (([0.1, 0.2], 4), ([0.4, 0.8], 2)):
+        >>> for gradient, samples in (([0.25, 0.5], 4), ([1.0, 2.0], 2)):
         ...     step = accumulator([tf.constant(gradient)], weight=samples)
-        >>> int(accumulator.step), accumulator.gradients[0].numpy().round(6).tolist()
-        (2, [0.20000000298023224, 0.4000000059604645])
+        >>> int(accumulator.step), accumulator.gradients[0].numpy().tolist()
+        (2, [0.5, 1.0])
         >>> done = optimizer.apply_gradients(zip(accumulator.gradients, [variable]))
         >>> done = accumulator.reset()
-        >>> int(accumulator.step), variable.numpy().round(6).tolist()
-        (0, [0.800000011920929, 0.6000000238418579])
+        >>> int(accumulator.step), variable.numpy().tolist()
+        (0, [0.5, 0.0])
     """
 
     def __init__(self, reduction="mean"):
@@ -85,9 +85,10 @@ class GradientAccumulator(object):
             taken = step.read_value()
         pairs = self._weighted(pairs, weight)
         with ops.after(ops.cond(ops.equal(taken, 0), lambda: write(True), lambda: write(False))):
-            new_weight = total_weight.read_value() + weight
-            with ops.after(step.assign(taken + 1), total_weight.assign(new_weight)):
-                return ops.identity(taken + 1)
+            # A reference variable (TF 1) may change below what was read of it: one addition, made before the write.
+            taken, new_weight = taken + 1, total_weight.read_value() + weight
+            with ops.after(step.assign(taken), total_weight.assign(new_weight)):
+                return ops.identity(taken)
 
     @property
     def step(self):
@@ -313,9 +314,9 @@ class GradientAccumulator(object):
         if self._step is None:
             self._strategy = self._current_strategy()
         with self._ops.init_scope():
-            # Out here the strategy of a function that runs under one is not the current one.
             with contextlib.ExitStack() as stack:
-                if self._strategy is not None:
+                # Out here the strategy of a function need not be the current one.
+                if self._strategy is not None and self._current_strategy() is None:
                     stack.enter_context(self._strategy.scope())
                 stack.enter_context(_compat.replica_local_variables(self._home.tf))
                 yield

@@ -174,10 +174,9 @@ class GradientAccumulator(object):
         ]
         if self._accumulators is not None and len(gradients) != len(self._accumulators):
             raise ValueError(
-                "A GradientAccumulator takes as many gradients each time, in the same order: {} at first. Received: {}. "
-                "Give None for a variable without one, or make another GradientAccumulator for other variables.".format(
-                    len(self._accumulators), len(gradients)
-                )
+                "A GradientAccumulator takes as many gradients each time, in the same order: {} at first. "
+                "Received: {}. Give None for a variable without one, or make another GradientAccumulator for other "
+                "variables.".format(len(self._accumulators), len(gradients))
             )
         if all(gradient is None for gradient in gradients):
             raise ValueError(

@@ -1,5 +1,6 @@
 """GradientAccumulator: training loops of one's own, against NumPy and the home's own optimizer on the large batch."""
 
+import functools
 import os
 import subprocess
 import sys
@@ -33,6 +34,12 @@ def loss(tf, weights, x, y):
     return tf.reduce_mean((tf.matmul(hidden, kernel_2) + bias_2 - y) ** 2)
 
 
+def mini_step(tf, accumulator, weights, x, y, weight):
+    with tf.GradientTape() as tape:
+        value = loss(tf, weights, x, y)
+    return accumulator(tape.gradient(value, weights), weight=weight)
+
+
 def differ(got, wanted):
     """The largest difference, relative to the largest number, over all arrays."""
     return max(np.max(np.abs(np.asarray(g) - w)) / np.max(np.abs(w)) for g, w in zip(got, wanted))
@@ -52,13 +59,8 @@ def test_unequal_micro_batches_equal_the_large_batch(home, dtype, within):
     weights = [tf.Variable(value.astype(dtype)) for value in START]
     for reduction, unit in (("mean", 1), ("mean", 0.3), ("sum", 1)):
         accumulator = legacyga.GradientAccumulator(reduction=reduction)
-
-        def mini_step(x, y, weight):
-            with tf.GradientTape() as tape:
-                value = loss(tf, weights, x, y)
-            return accumulator(tape.gradient(value, weights), weight=weight)
-
-        take = tf.function(mini_step) if within == "function" else mini_step
+        take = functools.partial(mini_step, tf, accumulator, weights)
+        take = tf.function(take) if within == "function" else take
         # The second window begins on what the first one left.
         for begin in (0, 2):
             x, y = X[begin:], Y[begin:]
@@ -158,10 +160,6 @@ def test_none_in_functions(home):
         both(one, two)
 
 
-def sparse_loss(tf, table, ids, factors):
-    return tf.reduce_mean(tf.reduce_sum(tf.gather(table, ids) * factors[:, None], axis=1))
-
-
 @pytest.mark.capability("GradientAccumulator")
 @pytest.mark.parametrize("dtype", ["int32", "int64"])
 @pytest.mark.parametrize("within", ["eager", "function"])
@@ -172,30 +170,36 @@ def test_sparse_with_duplicates(home, dtype, within):
     ids = np.array([[0, 0, 2], [2, 3, 5], [7, 7, 7], [8, 0, 5]], dtype)
     factors = RANDOM.randn(4, 3).astype("float32")
     for make in optimizers(home):
-        results = []
-        for size, steps in ((3, 2), (6, 1)):
-            (table,), optimizer = home.variables([TABLE]), make()
-            accumulator = legacyga.GradientAccumulator()
-            if home.is_keras3:
-                optimizer.build([table])
-
-            def mini_step(part, factor):
-                with tf.GradientTape() as tape:
-                    value = sparse_loss(tf, table, part, factor)
-                (gradient,) = tape.gradient(value, [table])
-                if steps == 1:
-                    optimizer.apply_gradients([(gradient, table)])
-                    return
-                accumulator([gradient])
-                if accumulator.step == steps:
-                    optimizer.apply_gradients(zip(accumulator.gradients, [table]))
-                    accumulator.reset()
-
-            take = tf.function(mini_step) if within == "function" else mini_step
-            for part, factor in zip(ids.reshape(-1, size), factors.reshape(-1, size)):
-                take(tf.constant(part), tf.constant(factor))
-            results.append(table.numpy())
+        results = [
+            train_table(home, make(), ids.reshape(-1, size), factors.reshape(-1, size), steps, within == "function")
+            for size, steps in ((3, 2), (6, 1))
+        ]
         assert np.max(np.abs(results[0] - results[1])) <= 4e-6 * np.max(np.abs(results[1] - TABLE))
+
+
+def train_table(home, optimizer, ids, factors, steps, in_function):
+    """Train `TABLE`; with `steps` of 1 without an accumulator."""
+    tf = home.tf
+    (table,), accumulator = home.variables([TABLE]), legacyga.GradientAccumulator()
+    if home.is_keras3:
+        optimizer.build([table])
+
+    def take(part, factor):
+        with tf.GradientTape() as tape:
+            value = tf.reduce_mean(tf.reduce_sum(tf.gather(table, part) * factor[:, None], axis=1))
+        (gradient,) = tape.gradient(value, [table])
+        if steps == 1:
+            optimizer.apply_gradients([(gradient, table)])
+            return
+        accumulator([gradient])
+        if accumulator.step == steps:
+            optimizer.apply_gradients(zip(accumulator.gradients, [table]))
+            accumulator.reset()
+
+    take = tf.function(take) if in_function else take
+    for part, factor in zip(ids, factors):
+        take(tf.constant(part), tf.constant(factor))
+    return table.numpy()
 
 
 @pytest.mark.capability("GradientAccumulator")
@@ -296,13 +300,12 @@ def test_compiled_by_xla(home):
     weights = [tf.Variable(value.astype("float32")) for value in START]
     accumulator = legacyga.GradientAccumulator()
 
-    @tf.function(jit_compile=True)
     def take(x, y):
-        with tf.GradientTape() as tape:
-            value = loss(tf, weights, x, y)
-        return accumulator(tape.gradient(value, weights), weight=tf.shape(x)[0])
+        mini_step(tf, accumulator, weights, x, y, tf.shape(x)[0])
 
-    read, reset = (tf.function(each, jit_compile=True) for each in (lambda: accumulator.gradients, accumulator.reset))
+    take, read, reset = (
+        tf.function(each, jit_compile=True) for each in (take, lambda: accumulator.gradients, accumulator.reset)
+    )
     for begin in (0, 2):
         x, y = X[begin:].astype("float32"), Y[begin:].astype("float32")
         for place in SLICES:
@@ -434,7 +437,7 @@ def test_what_cannot_be_accumulated(home):
         legacyga.GradientAccumulator(reduction="max")
     accumulator, one = legacyga.GradientAccumulator(), tf.constant([1.0])
     with pytest.raises(ValueError, match="are there after its first call. Received: no call yet. Call it with"):
-        accumulator.gradients
+        _ = accumulator.gradients
     for value in ([], [None, None]):
         with pytest.raises(ValueError, match="gradients must hold one that is not None. Received: .*GradientTape"):
             accumulator(value)

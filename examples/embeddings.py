@@ -1,0 +1,166 @@
+"""Text classification with an embedding, whose sparse gradients stay sparse while they are accumulated.
+
+What it shows: from which package of Python's own standard library is a sentence of a docstring? (Real text that every
+machine has.) A sentence is the mean of the embeddings of its words. A batch has a few hundred of the thousands of
+words, so its gradient by the embedding is a `tf.IndexedSlices` of those rows; `legacyga.GradientAccumulator` adds up
+rows, never the whole table, and hands over the rows of the window, each once, whatever the batches had twice. Four
+batches of 32 train as one of 128.
+
+    rows      of the embedding that an update's gradient has, on average, and of how many
+    accuracy  on sentences that were not trained on
+    distance  the largest of any weight, from the loop over the large batches
+
+    python examples/embeddings.py                    tf.keras
+    python examples/embeddings.py --home tf_keras    tf_keras, beside the Keras 3 of newer TensorFlows
+
+It needs TensorFlow 2. In a TensorFlow 1 graph take `legacyga.wrap`, which keeps sparse gradients sparse, too.
+"""
+
+import argparse
+import ast
+import importlib
+import os
+import re
+
+import numpy as np
+import tensorflow as tf
+
+import legacyga
+
+K = 4
+BATCH = 32
+WORDS = 16  # of a sentence, the rest is left out
+SIZE = 16  # of an embedding
+PACKAGES = ("argparse.py", "asyncio", "decimal.py", "_pydecimal.py", "email", "http", "logging", "tarfile.py")
+PACKAGES += ("tkinter", "turtle.py", "unittest", "urllib", "xml", "zipfile.py", "multiprocessing", "statistics.py")
+
+
+def sentences(name):
+    """The sentences of the docstrings of a module or package, in the order of its files: lists of words."""
+    library = os.path.dirname(os.__file__)
+    paths = [os.path.join(library, name)] if name.endswith(".py") else []
+    for folder, _, names in sorted(os.walk(os.path.join(library, name))):
+        if "test" not in os.path.basename(folder):
+            paths += [os.path.join(folder, each) for each in sorted(names) if each.endswith(".py")]
+    for path in paths:
+        if not os.path.exists(path):  # a module of another version of Python
+            continue
+        with open(path, encoding="utf-8", errors="replace") as file:
+            tree = ast.parse(file.read())
+        for node in ast.walk(tree):
+            if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+                for sentence in re.split(r"[.:]\s|\n\s*\n", ast.get_docstring(node) or ""):
+                    words = re.findall(r"[a-z]+", sentence.lower())
+                    if len(words) >= 4:
+                        yield words[:WORDS]
+
+
+def read_data(samples):
+    """Ids of the words (0: none), the share of each in its sentence, the number of the package, and all words."""
+    texts = [(words, label) for label, name in enumerate(PACKAGES) for words in sentences(name)]
+    np.random.RandomState(0).shuffle(texts)
+    texts = texts[:samples]
+    vocabulary = sorted({word for words, _ in texts for word in words})
+    place = {word: i for i, word in enumerate(vocabulary, 1)}
+    ids, shares = np.zeros((len(texts), WORDS), "int64"), np.zeros((len(texts), WORDS), "float32")
+    for i, (words, _) in enumerate(texts):
+        ids[i, : len(words)] = [place[word] for word in words]
+        shares[i, : len(words)] = 1.0 / len(words)
+    return ids, shares, np.array([label for _, label in texts], "int64"), vocabulary
+
+
+def first_weights(rows):
+    random = np.random.RandomState(0)
+    shapes = (rows, SIZE), (SIZE, len(PACKAGES)), (len(PACKAGES),)
+    return [(0.1 * random.randn(*shape)).astype("float32") for shape in shapes]
+
+
+def logits(variables, ids, shares):
+    table, kernel, bias = variables
+    text = tf.reduce_sum(tf.gather(table, ids) * shares[:, :, None], axis=1)
+    return tf.matmul(text, kernel) + bias
+
+
+def train(keras, data, start, batch, steps, epochs):
+    """Train from `start` on; the weights, the optimizer, and the rows in its updates, on average."""
+    variables = [tf.Variable(value) for value in start]
+    optimizer = keras.optimizers.SGD(2.0, momentum=0.9)
+    if hasattr(optimizer, "build"):  # newer optimizers, whose variables cannot be made within a function
+        optimizer.build(variables)
+    dataset = tf.data.Dataset.from_tensor_slices(data).batch(batch)
+    accumulator = legacyga.GradientAccumulator()
+    rows = tf.Variable(0, dtype="int64")
+
+    def apply(gradients):
+        rows.assign_add(tf.size(tf.unique(gradients[0].indices)[0], out_type="int64"))
+        optimizer.apply_gradients(zip(gradients, variables))
+
+    def update():
+        apply(accumulator.gradients)
+        accumulator.reset()
+
+    @tf.function
+    def run():
+        for _ in tf.range(epochs):
+            for ids, shares, labels in dataset:
+                with tf.GradientTape() as tape:
+                    each = tf.nn.sparse_softmax_cross_entropy_with_logits(
+                        labels=labels, logits=logits(variables, ids, shares)
+                    )
+                    loss = tf.reduce_mean(each)
+                gradients = tape.gradient(loss, variables)
+                if steps == 1:
+                    apply(gradients)
+                    continue
+                accumulator(gradients, weight=tf.shape(ids)[0])
+                if accumulator.step == steps:
+                    update()
+            if accumulator.step > 0:
+                update()
+
+    run()
+    updates = int(np.asarray(optimizer.iterations))
+    return [variable.numpy() for variable in variables], updates, int(rows) / updates
+
+
+def distance(weights, others):
+    return max(np.abs(weight - other).max() for weight, other in zip(weights, others))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--home", choices=("tf.keras", "tf_keras", "keras"), default="tf.keras")
+    parser.add_argument("--epochs", type=int, default=6, help="(default: 6)")
+    parser.add_argument("--small", action="store_true", help="1500 sentences instead of all")
+    args = parser.parse_args()
+    if tf.__version__ < "2":
+        raise SystemExit(
+            "A loop in a tf.function needs TensorFlow 2. Received: TensorFlow {}. Take legacyga.wrap, which keeps "
+            "sparse gradients sparse, too.".format(tf.__version__)
+        )
+
+    keras = tf.keras if args.home == "tf.keras" else importlib.import_module(args.home)
+    ids, shares, labels, vocabulary = read_data(1500 if args.small else None)
+    held_out = len(ids) // 5
+    data = ids[held_out:], shares[held_out:], labels[held_out:]
+    start = first_weights(len(vocabulary) + 1)
+    print("{}, TensorFlow {}: {} sentences".format(args.home, tf.__version__, len(data[0])), end=" ")
+    print("of {} modules, {} words, {} epochs".format(len(PACKAGES), len(vocabulary), args.epochs))
+    row = "{:<18}  {:>7}  {:>13}  {:>8}  {:>8}".format
+    print(row("loop over", "updates", "rows", "accuracy", "distance"))
+    large = None
+    for name, batch, steps in (
+        ("batches of {}".format(K * BATCH), K * BATCH, 1),
+        ("{} batches of {}".format(K, BATCH), BATCH, K),
+    ):
+        weights, updates, rows = train(keras, data, start, batch, steps, args.epochs)
+        large = large or weights
+        guesses = np.argmax(logits(weights, ids[:held_out], shares[:held_out]).numpy(), axis=1)
+        accuracy = "{:.4f}".format(np.mean(guesses == labels[:held_out]))
+        off = "{:.1e}".format(distance(weights, large))
+        print(row(name, updates, "{:.0f} of {}".format(rows, len(start[0])), accuracy, off), flush=True)
+    print("weights move by up to {:.2g}; off the large batch by {}".format(distance(large, start), off))
+
+
+if __name__ == "__main__":
+    main()

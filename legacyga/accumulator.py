@@ -1,0 +1,362 @@
+"""GradientAccumulator: gradient accumulation for a training loop of one's own."""
+
+import contextlib
+import math
+
+from legacyga import _compat, _window
+
+
+class GradientAccumulator(object):
+    """The mean, or the sum, of the gradients of several mini-steps, for a training loop of one's own.
+
+    Training on K micro-batches with it, weighted by their numbers of samples, equals training on the large batch: for
+    a loss that is a mean over its samples, sum_k(w_k * g_k) / sum_k(w_k) is the large batch's gradient (the mean of a
+    union is the weighted mean of the means). It belongs to no optimizer and no Keras: it takes the gradients of any
+    `tf.GradientTape` (or `tf.gradients`), and gives gradients that any optimizer applies.
+
+    It can be used eagerly, inside of a `tf.function`, inside of a `for batch in dataset` loop in one, compiled by XLA
+    (with dense gradients), and under `strategy.run` of tf.distribute, where each replica accumulates alone: what
+    `optimizer.apply_gradients` adds up over the replicas it adds up once an update, and the loss is scaled as it would
+    be without accumulation. In a TensorFlow 1 graph a call makes the operation to run, and so does `reset`.
+
+    Args:
+        reduction: `"mean"` (default): sum(w * g) / sum(w), or `"sum"`: sum(w * g).
+
+    Calling it, `accumulator(gradients, weight=1.0)`, takes a mini-step:
+        gradients: list of one gradient for each variable, as many and in the same order each time: a tensor, an
+            IndexedSlices (an embedding's), or None, which adds nothing, though its mini-step counts in the mean.
+        weight: of this mini-step, a finite number or scalar tensor of at least 0: its number of samples, or of tokens,
+            or the sum of its sample weights, whatever the loss is a mean over. A mini-step of weight 0 adds nothing,
+            whatever its gradients (the mean over no samples is NaN).
+        Returns the mini-steps taken in this window, this one included, a scalar int64 tensor.
+
+    Attributes:
+        step: the mini-steps taken in this window, since the start or the last `reset()`: a scalar int64 tensor.
+        gradients: list of the reduced gradients, in the order given and each in its own dtype (16-bit ones are
+            accumulated in float32). Where no call had a gradient there is None. Where it was an IndexedSlices there is
+            one, of the rows touched in this window, each once. After `reset()` they are zero, or have no rows.
+        reset(): begin the next window.
+
+    Raises:
+        ValueError: a reduction that is neither; another number of gradients than before, or none that is not None; a
+            gradient whose shape is not known, or not the one it had; a weight below 0; `gradients` read before the
+            first call; a call outside of `strategy.run` where the others were inside.
+
+    Example:
+        >>> import tensorflow as tf
+        >>> import legacyga
+        >>> accumulator = legacyga.GradientAccumulator()
+        >>> variable, optimizer = tf.Variable([1.0, 1.0]), tf.keras.optimizers.SGD(1.0)
+        >>> for gradient, samples in (([0.25, 0.5], 4), ([1.0, 2.0], 2)):
+        ...     step = accumulator([tf.constant(gradient)], weight=samples)
+        >>> int(accumulator.step), accumulator.gradients[0].numpy().tolist()
+        (2, [0.5, 1.0])
+        >>> done = optimizer.apply_gradients(zip(accumulator.gradients, [variable]))
+        >>> done = accumulator.reset()
+        >>> int(accumulator.step), variable.numpy().tolist()
+        (0, [0.5, 0.0])
+    """
+
+    def __init__(self, reduction="mean"):
+        self.reduction = _window.check_reduction(reduction)
+        self._home = _compat.TensorFlow()
+        self._ops = _compat.Ops(self._home.tf)
+        self._strategy = None
+        self._step = None
+        self._weight = None
+        self._accumulators = None
+        # Places whose gradient a traced function takes to be absent.
+        self._absent = set()
+
+    def __call__(self, gradients, weight=1.0):
+        ops = self._ops
+        gradients = self._check_gradients(gradients)
+        weight = self._check_weight(weight)
+        self._check_replica()
+        self._prepare(gradients)
+        accumulators, step, total_weight = self._own()
+        pairs = [(each, gradient) for each, gradient in zip(accumulators, gradients) if each is not None]
+
+        def write(begins):
+            return ops.done([each.write(ops, gradient, begins) for each, gradient in pairs])
+
+        # In a TensorFlow 1 graph nothing else keeps the gradients ahead of the writes.
+        with ops.after(gradients, weight):
+            taken = step.read_value()
+        pairs = self._weighted(pairs, weight)
+        with ops.after(ops.cond(ops.equal(taken, 0), lambda: write(True), lambda: write(False))):
+            # A reference variable (TF 1) may change below what was read of it: one addition, made before the write.
+            taken, new_weight = taken + 1, total_weight.read_value() + weight
+            with ops.after(step.assign(taken), total_weight.assign(new_weight)):
+                return ops.identity(taken)
+
+    @property
+    def step(self):
+        """The mini-steps taken in this window: a scalar int64 tensor."""
+        if self._step is None:
+            if self._home.tf.executing_eagerly():
+                # No variable before it is known where: this may be outside of the strategy.
+                return self._ops.constant(0, "int64")
+            self._make_scalars()
+        if self._is_here():
+            return self._ops.local(self._step).read_value()
+        return self._strategy.experimental_local_results(self._step)[0].read_value()
+
+    @property
+    def gradients(self):
+        """The reduced gradients, a list in the order in which they were given."""
+        if self._accumulators is None:
+            raise ValueError(
+                "The gradients of a GradientAccumulator are there after its first call. Received: no call yet. "
+                "Call it with a list of gradients first."
+            )
+        self._note_absent()
+        return self._on_each_replica(self._reduced)
+
+    def reset(self):
+        """Begin the next window, of no mini-steps: what the last one holds is gone.
+
+        Returns:
+            A boolean tensor that is there after all that was written: in a TensorFlow 1 graph the operation to run.
+        """
+        if self._step is None:
+            return self._ops.done([])
+        self._note_absent()
+        return self._on_each_replica(self._clear)
+
+    def _reduced(self):
+        ops = self._ops
+        accumulators, step, weight = self._own()
+        present = [each for each in accumulators if each is not None]
+        dense = [each for each in present if each.touched is None]
+        # The first mini-step of a window writes over what the last window left: until then it is there.
+        sums = (
+            ops.cond(
+                ops.equal(step.read_value(), 0),
+                lambda: [ops.identity(each.sum(ops, None, True)) for each in dense],
+                lambda: [ops.identity(each.sum(ops, None, False)) for each in dense],
+            )
+            if dense
+            else []
+        )
+        weight = weight.read_value()
+        weight = ops.where(ops.equal(weight, 0), ops.ones_like(weight), weight)
+
+        def reduce(total, dtype):
+            return ops.cast(total / ops.cast(weight, total.dtype) if self.reduction == "mean" else total, dtype)
+
+        reduced = {each: reduce(total, each.dtype) for each, total in zip(dense, sums)}
+        for each in present:
+            if each.touched is not None:
+                values, indices = each.rows(ops, None)
+                reduced[each] = ops.indexed_slices(reduce(values, each.dtype), indices, each.total)
+        return [None if each is None else reduced[each] for each in accumulators]
+
+    def _clear(self):
+        ops = self._ops
+        accumulators, step, weight = self._own()
+        sparse = [each for each in accumulators if each is not None and each.touched is not None]
+        return ops.done(
+            [each.clear(ops, each.rows(ops, None)) for each in sparse]
+            + [variable.assign(ops.zeros_like(variable.read_value())) for variable in (step, weight)]
+        )
+
+    def _check_gradients(self, gradients):
+        tf = self._home.tf
+        if hasattr(gradients, "dtype") or isinstance(gradients, (str, dict)) or not hasattr(gradients, "__iter__"):
+            raise ValueError(
+                "gradients must be a list with a tensor, an IndexedSlices or None for each variable. "
+                "Received: {!r}".format(gradients)
+            )
+        gradients = [
+            gradient if gradient is None or self._ops.is_sparse(gradient) else tf.convert_to_tensor(gradient)
+            for gradient in gradients
+        ]
+        if self._accumulators is not None and len(gradients) != len(self._accumulators):
+            raise ValueError(
+                "A GradientAccumulator takes as many gradients each time, in the same order: {} at first. "
+                "Received: {}. Give None for a variable without one, or make another GradientAccumulator for other "
+                "variables.".format(len(self._accumulators), len(gradients))
+            )
+        if all(gradient is None for gradient in gradients):
+            raise ValueError(
+                "gradients must hold one that is not None. Received: {!r}. Compute the loss inside of the "
+                "GradientTape, from the variables whose gradients are asked for.".format(gradients)
+            )
+        return gradients
+
+    def _check_weight(self, weight):
+        """`weight` as a float64 tensor, or a Python 1.0."""
+        ops, message = self._ops, "weight must be a finite number, or a scalar tensor, of at least 0."
+        received = "{} Received: {!r}".format(message, weight)
+        if weight is None or isinstance(weight, (str, bool)):
+            raise ValueError(received)
+        # A Python number would become a float32.
+        convert = self._home.tf.convert_to_tensor
+        tensor = ops.cast(convert(weight), "float64") if hasattr(weight, "dtype") else convert(weight, "float64")
+        if tensor.shape.ndims not in (0, None):
+            raise ValueError(received)
+        try:
+            value = float(_compat.constant_value(self._home.tf, tensor))
+        except ValueError:
+            assertion = ops.v1.assert_non_negative(tensor, message=message)
+            with ops.after(assertion):
+                return ops.identity(tensor)
+        if not 0.0 <= value < math.inf:
+            raise ValueError(received)
+        return 1.0 if value == 1.0 else tensor
+
+    def _weighted(self, pairs, weight):
+        """(accumulator, w * g), in the accumulator's dtype, for (accumulator, g)."""
+        ops = self._ops
+        if isinstance(weight, float):
+            return pairs
+        given = [(each, gradient) for each, gradient in pairs if gradient is not None]
+        values = [
+            ops.cast(gradient.values if ops.is_sparse(gradient) else gradient, each.total.dtype.base_dtype)
+            for each, gradient in given
+        ]
+        # A product with 0 would keep the NaN of a mean over no samples.
+        values = ops.cond(
+            ops.equal(weight, 0),
+            lambda: [ops.zeros_like(value) for value in values],
+            lambda: [value * ops.cast(weight, value.dtype) for value in values],
+        )
+        weighted = {
+            each: ops.indexed_slices(value, gradient.indices, each.total) if ops.is_sparse(gradient) else value
+            for (each, gradient), value in zip(given, values)
+        }
+        return [(each, weighted.get(each)) for each, _ in pairs]
+
+    def _prepare(self, gradients):
+        """Make the variables that are missing for `gradients`."""
+        if self._step is None:
+            self._make_scalars()
+        accumulators = [None] * len(gradients) if self._accumulators is None else list(self._accumulators)
+        for i, gradient in enumerate(gradients):
+            if gradient is None:
+                continue
+            if accumulators[i] is not None:
+                self._check_shape(i, gradient, accumulators[i])
+                continue
+            if i in self._absent:
+                raise ValueError(
+                    "Gradient {} is there now and was None when another function that uses this GradientAccumulator "
+                    "was traced. Received: {!r}. Give it a gradient of zeros there: "
+                    "tape.gradient(..., unconnected_gradients=tf.UnconnectedGradients.ZERO).".format(i, gradient)
+                )
+            accumulators[i] = self._make_accumulator(i, gradient)
+        self._accumulators = accumulators
+        self._note_absent()
+
+    def _make_accumulator(self, i, gradient):
+        ops = self._ops
+        shape = self._shape_of(i, gradient)
+        with self._making():
+            total = self._make_zeros("accumulator_{}".format(i), shape, ops.accumulator_dtype(gradient.dtype))
+            touched = self._make_zeros("touched_{}".format(i), shape[:1], "int32") if ops.is_sparse(gradient) else None
+        self._home.check_branches_take(total)
+        return _window.Accumulator(total, gradient.dtype.base_dtype, touched)
+
+    def _shape_of(self, i, gradient):
+        """The shape of the whole gradient, a list."""
+        if not self._ops.is_sparse(gradient):
+            if not gradient.shape.is_fully_defined():
+                raise ValueError(
+                    "The shape of a gradient must be known at its first call. Received: {!r} as gradient {}. Give "
+                    "tf.ensure_shape(gradient, variable.shape) instead.".format(gradient, i)
+                )
+            return gradient.shape.as_list()
+        try:
+            return [int(size) for size in self._dense_shape(gradient)]
+        except (TypeError, ValueError, AttributeError):
+            raise ValueError(
+                "The dense_shape of an IndexedSlices must be known at its first call. Received: {!r} as gradient {}. "
+                "Give tf.IndexedSlices(gradient.values, gradient.indices, variable.shape) instead.".format(gradient, i)
+            )
+
+    def _dense_shape(self, gradient):
+        tf, operation = self._home.tf, getattr(gradient.dense_shape, "graph", None) and gradient.dense_shape.op
+        if operation is None or operation.type != "VariableShape":
+            return _compat.constant_value(tf, gradient.dense_shape)
+        # Up to TF 2.4 a function asks for the shape of its embedding only when it runs, though it knows it.
+        handle = operation.inputs[0]
+        if handle.op.type == "VarHandleOp":
+            return tf.TensorShape(handle.op.get_attr("shape")).as_list()
+        # What reading the variable would give, in a function that is traced and never called.
+        read = tf.function(lambda: tf.raw_ops.ReadVariableOp(resource=handle, dtype=gradient.dtype))
+        return read.get_concrete_function().output_shapes.as_list()
+
+    def _check_shape(self, i, gradient, accumulator):
+        shape, known = accumulator.total.shape, getattr(gradient, "shape", None)
+        if self._ops.is_sparse(gradient):
+            shape, known = shape[1:], gradient.values.shape[1:]
+        if not shape.is_compatible_with(known):
+            raise ValueError(
+                "A GradientAccumulator takes gradients of the same shapes each time: {} at first. Received: {!r} as "
+                "gradient {}. Make another GradientAccumulator for other variables.".format(shape, gradient, i)
+            )
+
+    def _make_scalars(self):
+        with self._making():
+            self._step = self._make_zeros("step", [], "int64")
+            # As wide as the widest gradient: float32 would round weights that are no integers.
+            self._weight = self._make_zeros("weight", [], "float64")
+
+    def _make_zeros(self, name, shape, dtype):
+        tf = self._home.tf
+        return tf.Variable(tf.zeros(shape, dtype), trainable=False, name="gradient_accumulator/" + name)
+
+    @contextlib.contextmanager
+    def _making(self):
+        """A context to make variables in: outside of every function, with a copy on each replica."""
+        if self._step is None:
+            self._strategy = self._current_strategy()
+        with self._ops.init_scope():
+            with contextlib.ExitStack() as stack:
+                # Out here the strategy of a function need not be the current one.
+                if self._strategy is not None and self._current_strategy() is None:
+                    stack.enter_context(self._strategy.scope())
+                stack.enter_context(_compat.replica_local_variables(self._home.tf))
+                yield
+
+    def _current_strategy(self):
+        # tf.distribute has a strategy to ask for from TF 1.14 on.
+        distribute = getattr(self._home.tf, "distribute", None)
+        return distribute.get_strategy() if hasattr(distribute, "has_strategy") and distribute.has_strategy() else None
+
+    def _is_here(self):
+        """Whether this is where the variables are one's own: a replica, or there is no strategy."""
+        if self._strategy is None:
+            return True
+        return self._current_strategy() is self._strategy and self._ops.in_replica_context()
+
+    def _check_replica(self):
+        if not self._ops.in_replica_context() or not self._is_here():
+            raise ValueError(
+                "A GradientAccumulator is called by each replica with its own gradients. Received: a call outside of "
+                "strategy.run. Call it in the function that strategy.run is given."
+            )
+
+    def _on_each_replica(self, function):
+        if self._is_here():
+            return function()
+        with self._strategy.scope():
+            return self._strategy.extended.call_for_each_replica(function)
+
+    def _own(self):
+        """The accumulators, the step and the weight of this replica."""
+        local = self._ops.local
+        accumulators = [
+            None
+            if each is None
+            else _window.Accumulator(
+                local(each.total), each.dtype, None if each.touched is None else local(each.touched)
+            )
+            for each in self._accumulators or ()
+        ]
+        return accumulators, local(self._step), local(self._weight)
+
+    def _note_absent(self):
+        if not self._home.tf.executing_eagerly():
+            self._absent.update(i for i, each in enumerate(self._accumulators or ()) if each is None)

@@ -165,7 +165,7 @@ def test_none_in_functions(home):
 @pytest.mark.parametrize("within", ["eager", "function"])
 def test_sparse_with_duplicates(home, dtype, within):
     """As the home's own optimizer on the large batch's sparse gradient; rows that no batch touches among them."""
-    tf = eager(home)
+    eager(home)
     # Row 4 never, rows within a batch twice, in two batches, in one window and not in the other.
     ids = np.array([[0, 0, 2], [2, 3, 5], [7, 7, 7], [8, 0, 5]], dtype)
     factors = RANDOM.randn(4, 3).astype("float32")

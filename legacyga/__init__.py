@@ -1,9 +1,10 @@
 """Gradient accumulation for the TensorFlow a project is stuck with. Importing it imports no TensorFlow."""
 
 from legacyga._version import __version__
+from legacyga.callback import GradientAccumulationCallback
 from legacyga.flushing import flush
 from legacyga.mysgd import MySGD
 from legacyga.versions import show_versions
 from legacyga.wrapping import wrap
 
-__all__ = ["MySGD", "__version__", "flush", "show_versions", "wrap"]
+__all__ = ["GradientAccumulationCallback", "MySGD", "__version__", "flush", "show_versions", "wrap"]

@@ -2,10 +2,20 @@
 
 from legacyga._version import __version__
 from legacyga.accumulator import GradientAccumulator
+from legacyga.callback import GradientAccumulationCallback
 from legacyga.flushing import flush
 from legacyga.mysgd import MySGD
 from legacyga.training import train_step
 from legacyga.versions import show_versions
 from legacyga.wrapping import wrap
 
-__all__ = ["GradientAccumulator", "MySGD", "__version__", "flush", "show_versions", "train_step", "wrap"]
+__all__ = [
+    "GradientAccumulationCallback",
+    "GradientAccumulator",
+    "MySGD",
+    "__version__",
+    "flush",
+    "show_versions",
+    "train_step",
+    "wrap",
+]

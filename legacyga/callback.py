@@ -1,0 +1,371 @@
+"""GradientAccumulationCallback: partial windows, a changing K and what the logs say of both, in fit."""
+
+import contextlib
+import importlib
+import operator
+import sys
+import warnings
+
+from legacyga import _accumulates, _compat, _window
+
+PARTIAL_WINDOWS = ("flush", "carry", "drop")
+LOGS = ("updates", "gradient_accumulation_steps", "effective_batch_size")
+_CLASSES = {}
+
+
+def GradientAccumulationCallback(schedule=None, partial_window="flush"):
+    """A callback for fit that ends the partial window of an epoch, sets K by a schedule, and logs the updates.
+
+    Each epoch's logs (History, CSVLogger, TensorBoard, the progress bar) get
+
+        updates                      the optimizer's `iterations`, counted from its making: an int
+        gradient_accumulation_steps  K, as it stands at the end of the epoch: an int
+        effective_batch_size         K times the batch size, where Keras tells it to callbacks: standalone Keras,
+                                     tf.keras up to TF 2.1 and every graph mode do, for arrays
+
+    An epoch's end is that of its last batch, ahead of its validation, where Keras says how many batches it has; else
+    the start of its validation; else `on_epoch_end`. So that callbacks find the weights and the logs as they are then,
+    put this one first in the list.
+
+    What is left when training ends in an epoch (an old Keras whose batch generator ends early) is treated as at an
+    epoch's end. EarlyStopping, and `model.stop_training` set within an epoch, end the epoch as usual. After an
+    exception Keras calls no callback: the mini-steps stay in the window and go into its update when training goes on,
+    unless `legacyga.flush(optimizer)` or `optimizer.end_windows(drop=True)` is called before.
+
+    Args:
+        schedule: None (default), the optimizer keeps its K; an int of at least 1, K from now on; a dict
+            `{epoch: K}`, where the largest key of at most the epoch's number, counted from 0, holds, and before the
+            first of them what the optimizer has; or a function of the number of updates made so far (an int,
+            `iterations`) that returns the K of the next window. A new K is that of the next window: one under way
+            goes on with its own. The function is asked after each update; with `steps_per_execution=n` after each n
+            batches, in which windows begin with the K that was set before.
+        partial_window: what becomes of a window that is under way at the end of an epoch. `"flush"` (default): an
+            update on the mean of the mini-steps that are there; `"carry"`: the next epoch goes on with it, and it is
+            still there after training; `"drop"`: it is forgotten.
+
+    Returns:
+        A callback of the model's Keras: until it is given to a model, of the one that `MySGD` would choose. A model
+        whose attributes are several accumulating optimizers (a GAN) has all of them treated alike, after a warning.
+
+    Raises:
+        ValueError: an argument of the wrong kind or out of its range. When training starts: the model has no optimizer
+            that accumulates, or one whose graph was built at K = 1 and is to have a larger K.
+
+    Example:
+        >>> import legacyga
+        >>> callback = legacyga.GradientAccumulationCallback({0: 1, 5: 4}, partial_window="flush")
+        >>> callback.partial_window, sorted(callback.schedule.items())
+        ('flush', [(0, 1), (5, 4)])
+    """
+    schedule = _check_schedule(schedule)
+    if partial_window not in PARTIAL_WINDOWS:
+        raise ValueError(
+            'partial_window must be "flush", "carry" or "drop". Received: {!r}'.format(partial_window),
+        )
+    return _class_for(_likely_home())(schedule, partial_window)
+
+
+def _check_schedule(value):
+    if value is None or (callable(value) and not isinstance(value, type)):
+        return value
+    if isinstance(value, dict):
+        if not value:
+            raise ValueError("schedule must name at least one epoch, such as {0: 4}. Received: {}")
+        return {
+            _check_epoch(epoch): _window.check_steps("schedule[{!r}]".format(epoch), steps)
+            for epoch, steps in value.items()
+        }
+    try:
+        return _window.check_steps("schedule", value)
+    except ValueError:
+        raise ValueError(
+            "schedule must be None, an integer of at least 1, a dict {{epoch: K}} or a function of the number of "
+            "updates. Received: {!r}".format(value)
+        )
+
+
+def _check_epoch(value):
+    try:
+        epoch = -1 if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        epoch = -1
+    if epoch < 0:
+        raise ValueError("The keys of schedule must be epochs, integers of at least 0. Received: {!r}".format(value))
+    return epoch
+
+
+def _likely_home():
+    try:
+        return _compat.find_home()
+    except ValueError:
+        # Two Keras are imported. Which one is the model's is known when there is a model.
+        return _compat.find_home(sys.modules["tf_keras"])
+
+
+class _Count(int):
+    """An int for the TensorBoard callbacks of Keras 2.1 and TF 1.8, which ask each value for its `item`."""
+
+    def item(self):
+        return int(self)
+
+
+def _callbacks_of(home):
+    return importlib.import_module(home.root + ".callbacks")
+
+
+def _has_one_dict(home):
+    """Whether, callbacks that ask for raw logs or not, all are given the same dict: TF 2.6 and newer."""
+    in_lists = getattr(_callbacks_of(home), "CallbackList", None)
+    return hasattr(in_lists, "_process_logs") and hasattr(in_lists([]), "_supports_tf_logs")
+
+
+def _bar_is_drawn_before(home):
+    """Whether the progress bar's line is complete before a user's callback has `on_epoch_end`, or without its logs."""
+    callbacks = _callbacks_of(home)
+    if home.is_standalone:
+        return True
+    if home.is_keras3:
+        return False
+    # TF 1.8 to 1.11, and 2.3 to 2.5, whose bar gets logs of its own.
+    apart = hasattr(callbacks.Callback(), "_supports_tf_logs") and not hasattr(callbacks.CallbackList, "_process_logs")
+    return apart or not hasattr(callbacks, "configure_callbacks")
+
+
+class _Callback(object):
+    """What the callbacks of all homes share."""
+
+    home = None
+
+    def __init__(self, schedule, partial_window):
+        super(_Callback, self).__init__()
+        self.schedule, self.partial_window = schedule, partial_window
+        self._start()
+
+    def _start(self):
+        self._optimizers = []
+        self._epoch_is_open = False
+        # With raw logs Keras need not bring the loss from the device for our hook on every batch. TF 2.3 to 2.5 would
+        # give us another dict than CSVLogger and History.
+        if _has_one_dict(self.home):
+            self._supports_tf_logs = True
+
+    def set_model(self, model):
+        optimizers = _optimizers_of(model)
+        home = getattr(optimizers[0], "home", None) if optimizers else None
+        if home is not None and hasattr(home, "module") and home.root != self.home.root:
+            # Another Keras than could be known before.
+            params = getattr(self, "params", None)
+            schedule, partial_window = self.schedule, self.partial_window
+            self.__class__ = _class_for(home)
+            self.__init__(schedule, partial_window)
+            if params:
+                self.set_params(params)
+        super(_Callback, self).set_model(model)
+
+    def on_train_begin(self, logs=None):
+        self.params = self.params or {}
+        self._optimizers = _optimizers_of(self.model)
+        if not self._optimizers:
+            raise ValueError(
+                "GradientAccumulationCallback needs a model whose optimizer accumulates. Received: {!r}. Compile the "
+                "model with legacyga.wrap(optimizer, gradient_accumulation_steps) or legacyga.MySGD(...).".format(
+                    getattr(self.model, "optimizer", None)
+                )
+            )
+        if len(self._optimizers) > 1:
+            warnings.warn(
+                "The model has {} optimizers that accumulate. The schedule and partial_window={!r} hold for each of "
+                "them, by its own count of updates; the logs are those of {!r}.".format(
+                    len(self._optimizers), self.partial_window, self._optimizers[0]
+                ),
+                stacklevel=2,
+            )
+        self._left = {}
+        self._last_batch = -1
+        self._epoch_is_open = False
+        self._check_steps_to_come()
+        if "metrics" in self.params and not _bar_is_drawn_before(self.home):
+            # Up to TF 2.1, and in graph mode, the progress bar shows what is named here.
+            known = list(self.params["metrics"])
+            self.params["metrics"] = known + [name for name in LOGS if name not in known]
+        if callable(self.schedule):
+            self._ask_schedule(first=True)
+        elif isinstance(self.schedule, int):
+            self._set_steps(self.schedule)
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self._epoch_is_open, self._last_batch = True, -1
+        if isinstance(self.schedule, dict):
+            begun = [key for key in self.schedule if key <= epoch]
+            if begun:
+                self._set_steps(self.schedule[max(begun)])
+
+    # Both kinds of Keras call it: those that have no other name for it, and those whose on_train_batch_end does.
+    def on_batch_end(self, batch, logs=None):
+        if callable(self.schedule):
+            # With steps_per_execution a call comes once in several batches, with the number of the last.
+            self._count(batch - self._last_batch)
+            self._last_batch = batch
+        batches = self._batches()
+        if batches and batch + 1 >= batches:
+            self._end_epoch()
+
+    def on_test_begin(self, logs=None):
+        # Within fit: the epoch's validation.
+        self._end_epoch()
+
+    def on_epoch_end(self, epoch, logs=None):
+        self._end_epoch()
+        if logs is None:
+            return
+        steps = self._optimizers[0].gradient_accumulation_steps
+        values = [_value(self._optimizers[0].iterations, self._backend()), steps]
+        if self.params.get("batch_size"):
+            values.append(steps * self.params["batch_size"])
+        if self.home.graph_mode:
+            values = [_Count(value) for value in values]
+        logs.update(zip(LOGS, values))
+        if self.params.get("verbose") and _bar_is_drawn_before(self.home):
+            print(" - ".join("{}: {}".format(name, value) for name, value in zip(LOGS, values)))
+
+    def on_train_end(self, logs=None):
+        self._end_epoch()
+
+    def _end_epoch(self):
+        """End, keep or drop what is in the windows, once an epoch."""
+        if not self._epoch_is_open:
+            return
+        self._epoch_is_open = False
+        if self.partial_window == "carry":
+            return
+        with self._session():
+            for optimizer in self._optimizers:
+                optimizer.end_windows(drop=self.partial_window == "drop")
+        if callable(self.schedule):
+            self._ask_schedule()
+
+    def _set_steps(self, steps):
+        with self._session():
+            for optimizer in self._optimizers:
+                if optimizer.gradient_accumulation_steps != steps:
+                    optimizer.gradient_accumulation_steps = steps
+
+    # A function's K: counters are read where, by the mini-steps counted here, a window has ended, and nowhere else.
+
+    def _count(self, mini_steps):
+        ended = []
+        for optimizer in self._optimizers:
+            self._left[optimizer] -= mini_steps
+            if self._left[optimizer] <= 0:
+                ended.append(optimizer)
+        if ended:
+            self._ask_schedule(ended)
+
+    def _ask_schedule(self, optimizers=None, first=False):
+        backend = self._backend()
+        with self._session():
+            for optimizer in optimizers or self._optimizers:
+                updates = _value(optimizer.iterations, backend)
+                steps = _window.check_steps("schedule({})".format(updates), self.schedule(updates))
+                if first or optimizer.gradient_accumulation_steps != steps:
+                    optimizer.gradient_accumulation_steps = steps
+                window, under_way = optimizer._accumulation.latest, 0
+                if window is not None:
+                    under_way = _value(window.mini_step, backend)
+                if under_way:
+                    steps = _value(window.steps, backend)
+                self._left[optimizer] = max(1, steps - under_way)
+
+    def _batches(self):
+        """The batches of an epoch, None where Keras does not know."""
+        if self.params.get("steps"):
+            return self.params["steps"]
+        samples, batch_size = self.params.get("samples"), self.params.get("batch_size")
+        return -(-samples // batch_size) if samples and batch_size else None
+
+    def _check_steps_to_come(self):
+        """Before the first batch: what will fail later, and windows that no epoch fills."""
+        if isinstance(self.schedule, dict):
+            epochs = self.params.get("epochs") or float("inf")
+            to_come = [steps for epoch, steps in self.schedule.items() if epoch < epochs]
+        elif callable(self.schedule):
+            # How large its K will be nobody knows.
+            to_come = []
+        else:
+            to_come = [self.schedule] if self.schedule else []
+        for optimizer in self._optimizers:
+            accumulation = optimizer._accumulation
+            most = max(to_come + [2 if callable(self.schedule) else 1])
+            if accumulation.windows and accumulation.next_steps is None and max(to_come + [1]) > 1:
+                raise ValueError(_window.NO_ACCUMULATORS.format(most))
+            # A graph that is still to be built has accumulators, though it may begin at K = 1.
+            accumulation.most_steps = max(most, optimizer.gradient_accumulation_steps)
+        batches = self._batches()
+        largest = max(to_come or [self._optimizers[0].gradient_accumulation_steps])
+        if batches and largest > batches:
+            warnings.warn(
+                "gradient_accumulation_steps is to be {}, and an epoch has {} batches. {}".format(
+                    largest,
+                    batches,
+                    {
+                        "flush": 'With partial_window="flush" each such epoch ends in one update, on the mean of its '
+                        "{} batches.".format(batches),
+                        "carry": 'With partial_window="carry" a window goes on through several epochs, with an update '
+                        "every {} batches.".format(largest),
+                        "drop": 'With partial_window="drop" such an epoch makes no update at all: nothing is learned '
+                        "in it.",
+                    }[self.partial_window],
+                ),
+                stacklevel=2,
+            )
+
+    def _backend(self):
+        return self.home.backend if self.home.graph_mode else None
+
+    @contextlib.contextmanager
+    def _session(self):
+        """In graph mode Keras's session as the default one, which optimizers of tf.compat.v1.train ask for."""
+        if not self.home.graph_mode:
+            yield
+            return
+        with self.home.backend.get_session().as_default():
+            yield
+
+
+def _value(variable, backend):
+    """What a counter holds."""
+    return int(variable.numpy() if backend is None else backend.get_value(variable))
+
+
+def _optimizers_of(model):
+    """The optimizers of a model that accumulate: its `optimizer`, what that one covers, and those in its attributes."""
+    found = []
+
+    def look_at(value, depth=0):
+        if isinstance(value, (list, tuple)):
+            for each in value:
+                look_at(each, depth + 1)
+        elif isinstance(value, _accumulates.Accumulates):
+            if not any(value is each for each in found):
+                found.append(value)
+        elif _compat.generation_of(type(value)) is not None and depth < 4:
+            # LossScaleOptimizer of Keras 3 and of TF 2.4 on, of TF 2.0 to 2.3, and TFOptimizer.
+            for name in ("inner_optimizer", "_optimizer", "optimizer", "optimizers"):
+                look_at(getattr(value, name, None), depth + 1)
+
+    look_at(getattr(model, "optimizer", None))
+    attributes = getattr(model, "__dict__", {})
+    for name in sorted(attributes):
+        look_at(attributes[name])
+    return found
+
+
+def _class_for(home):
+    key = home.root
+    if key not in _CLASSES:
+        _CLASSES[key] = type(
+            "GradientAccumulationCallback",
+            (_Callback, home.module.callbacks.Callback),
+            {"__doc__": GradientAccumulationCallback.__doc__, "home": home},
+        )
+    return _CLASSES[key]

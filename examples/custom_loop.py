@@ -72,7 +72,7 @@ def train(keras, images, digits, batch, steps, epochs, weighted=True):
                 accumulator(gradients, weight=tf.shape(x)[0] if weighted else 1)  # <---
                 if accumulator.step == steps:  # <---
                     update()
-            if accumulator.step > 0:  # <--- the epoch's last window is a partial one
+            if steps > 1 and accumulator.step > 0:  # <--- the epoch's last window is a partial one
                 update()
 
     run()

@@ -115,7 +115,7 @@ def train(keras, data, start, batch, steps, epochs):
                 accumulator(gradients, weight=tf.shape(ids)[0])
                 if accumulator.step == steps:
                     update()
-            if accumulator.step > 0:
+            if steps > 1 and accumulator.step > 0:
                 update()
 
     run()

@@ -152,7 +152,7 @@ def test_none_in_functions(home):
     accumulator.reset()
     first(one)
     both(one, two)
-    assert [float(value) for value in accumulator.gradients] == [1.0, 1.0]
+    assert [value.numpy().tolist() for value in accumulator.gradients] == [[1.0], [1.0]]
     accumulator, both, first = functions()
     first(one)
     # That function would not write over what the last window left there.
@@ -177,6 +177,13 @@ def test_sparse_with_duplicates(home, dtype, within):
         assert np.max(np.abs(results[0] - results[1])) <= 4e-6 * np.max(np.abs(results[1] - TABLE))
 
 
+def unique_rows(tf, gradient):
+    """The gradient with its duplicates summed: Adam of Keras 3 squares each of them by itself."""
+    indices, places = tf.unique(gradient.indices)
+    values = tf.math.unsorted_segment_sum(gradient.values, places, tf.size(indices))
+    return tf.IndexedSlices(values, indices, gradient.dense_shape)
+
+
 def train_table(home, optimizer, ids, factors, steps, in_function):
     """Train `TABLE`; with `steps` of 1 without an accumulator."""
     tf = home.tf
@@ -189,7 +196,7 @@ def train_table(home, optimizer, ids, factors, steps, in_function):
             value = tf.reduce_mean(tf.reduce_sum(tf.gather(table, part) * factor[:, None], axis=1))
         (gradient,) = tape.gradient(value, [table])
         if steps == 1:
-            optimizer.apply_gradients([(gradient, table)])
+            optimizer.apply_gradients([(unique_rows(tf, gradient) if home.is_keras3 else gradient, table)])
             return
         accumulator([gradient])
         if accumulator.step == steps:
@@ -245,11 +252,11 @@ def test_16_bits_are_accumulated_in_32(home):
             accumulator([tf.cast([value], dtype)])
         (gradient,) = accumulator.gradients
         assert gradient.dtype == dtype
-        assert float(tf.cast(gradient, "float32")) == float(tf.cast(tf.cast(2052.0 / 5, dtype), "float32"))
+        assert float(tf.cast(gradient, "float32")[0]) == float(tf.cast(tf.cast(2052.0 / 5, dtype), "float32"))
         accumulator.reset()
         accumulator([tf.cast([100.0], dtype)], weight=1000)
         accumulator([tf.cast([98.0], dtype)], weight=3000)
-        assert float(tf.cast(accumulator.gradients[0], "float32")) == 98.5
+        assert float(tf.cast(accumulator.gradients[0], "float32")[0]) == 98.5
 
 
 @pytest.mark.capability("R2 weights")

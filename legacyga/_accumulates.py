@@ -23,7 +23,7 @@ class Accumulation(object):
         self.windows = {}
         self.latest = None
         self.built = None
-        self.weight = None
+        self.weights = {}
         self.endings = {}
 
     def window(self, key, make):
@@ -108,7 +108,7 @@ class Accumulates(object):
         copied = copy.deepcopy(optimizer, {id(value): value for value in [strategy] + tensors})
         self.__dict__.update(copied.__dict__)
 
-    def _take_mini_step(self, grads_and_vars, apply_inner, scope=None):
+    def _take_mini_step(self, grads_and_vars, apply_inner, scope=None, result=None):
         """One call of an optimizer that is given gradients and variables, in replica context, whatever the strategy.
 
         Args:
@@ -116,10 +116,11 @@ class Accumulates(object):
             apply_inner: function of such a list: one step of the inner optimizer. Pairs without a gradient go along:
                 what is said of those variables is the inner optimizer's to say.
             scope: the name of the scope that variables are made in.
+            result: function without arguments, of what to return for all replicas, made after all else.
 
         Returns:
-            What the inner optimizer returns where it is called straight away, else a tensor that is there after all
-            else: whether there was an update.
+            What the inner optimizer returns where it is called straight away; else the result, by default a tensor:
+            whether there was an update.
         """
         ops = self._accumulation.ops
         at = [i for i, (gradient, _) in enumerate(grads_and_vars) if gradient is not None]
@@ -138,21 +139,32 @@ class Accumulates(object):
             return apply_inner([(gradient, var) for gradient, (_, var) in zip(reduced, grads_and_vars)])
 
         def take_mini_step(run, gradients, weight=None):
-            return window.take_mini_step(gradients, at, update, run=run, weight=weight)
+            updated = window.take_mini_step(gradients, at, update, run=run, weight=weight)
+            if result is None:
+                return updated
+            with ops.after(updated):
+                return result()
 
         arguments = ([grads_and_vars[i][0] for i in at],)
-        if self._accumulation.weight is not None:
-            arguments += (self._accumulation.weight,)
+        weights = self._accumulation.weights
+        if weights:
+            arguments += (weights[ops.replica_number()],)
         return ops.on_all_replicas(take_mini_step, arguments)
 
     @contextlib.contextmanager
     def mini_steps_weigh(self, weight):
         """A context: the mini-steps taken in it have this weight, a scalar; outside of it all weigh 1."""
-        self._accumulation.weight = weight
+        # By replica: their threads take turns between here and the optimizer's call.
+        weights, number = self._accumulation.weights, self._accumulation.ops.replica_number()
+        before = weights.get(number)
+        weights[number] = weight
         try:
             yield
         finally:
-            self._accumulation.weight = None
+            if before is None:
+                del weights[number]
+            else:
+                weights[number] = before
 
     def end_windows(self, drop=False):
         """End the windows that are under way with an update each, or drop what is in them.

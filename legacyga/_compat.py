@@ -495,6 +495,13 @@ class Ops(object):
         replica = self.tf.distribute.get_replica_context()
         return across(self.tf.distribute.get_strategy(), *args) if replica is None else replica.merge_call(across, args)
 
+    def replica_number(self):
+        """Which of the replicas this is, an int; 0 where there is one, or none."""
+        distribute = getattr(self.tf, "distribute", None)
+        replica = distribute.get_replica_context() if hasattr(distribute, "get_replica_context") else None
+        number = 0 if replica is None else replica.replica_id_in_sync_group
+        return number if isinstance(number, int) else int(constant_value(self.tf, number))
+
     def in_replica_context(self):
         """Whether gradients can be applied here: everywhere but in the cross-replica context of a strategy."""
         distribute = getattr(self.tf, "distribute", None)

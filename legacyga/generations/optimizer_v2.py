@@ -15,10 +15,8 @@ class Accumulating(_accumulates.HasConfig):
         def apply_inner(pairs):
             return self._apply_inner(pairs, *args, **kwargs)
 
-        taken = self._take_mini_step(list(grads_and_vars), apply_inner, scope=self._name)
         # An operation, as the inner optimizer returns: it is run by name, and stands in LossScaleOptimizer's branches.
-        with self._accumulation.ops.after(taken):
-            return self.home.tf.no_op()
+        return self._take_mini_step(list(grads_and_vars), apply_inner, self._name, result=self.home.tf.no_op)
 
     def _apply_inner(self, pairs, *args, **kwargs):
         return super(Accumulating, self).apply_gradients(self._clip_pairs(pairs), *args, **kwargs)

@@ -155,3 +155,10 @@ def home_of(config):
 def home(request):
     """The `homes.Home` that this process tests."""
     return home_of(request.config)
+
+
+@pytest.fixture
+def once_in_an_environment(home):
+    """For tests in processes of their own, to which the home of this one is nothing."""
+    if (home.name, home.mode) != homes.available()[-1]:
+        pytest.skip("tested in another run of this environment")

@@ -504,7 +504,7 @@ def test_in_a_tensorflow_1_graph(home):
 
 
 @pytest.mark.capability("GradientAccumulator")
-def test_the_docstrings_example(home):
+def test_the_docstrings_example(home, once_in_an_environment):
     """In a process of its own, for it takes the Keras of TensorFlow in its default mode."""
     if home.tf_version < (2,):
         pytest.skip("eager execution is TensorFlow's default from 2.0 on")

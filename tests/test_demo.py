@@ -74,7 +74,7 @@ def test_the_demo_of_this_home(home, tmp_path):
     assert picture.read_bytes()[:4] == b"\x89PNG"
 
 
-def test_a_home_that_cannot_train_is_exit_code_2(tmp_path):
+def test_a_home_that_cannot_train_is_exit_code_2(once_in_an_environment, tmp_path):
     arguments, expected = ["--home", "tf_keras"], "No module named 'tf_keras'"
     if homes.version("tf_keras"):
         arguments, expected = ["--home", "tf.keras", "--mode", "graph"], "cannot train in graph mode"

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-pytestmark = pytest.mark.capability("package")
+pytestmark = [pytest.mark.capability("package"), pytest.mark.usefixtures("once_in_an_environment")]
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 VERSION = "python{}.{}".format(*sys.version_info)
 # What a fresh environment has of its own, and what is to be installed into it.

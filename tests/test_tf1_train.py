@@ -40,7 +40,7 @@ def make(home, name, rate=0.03, **kwargs):
 
 
 @pytest.fixture(autouse=True)
-def once_in_an_environment(home):
+def in_the_run_of_tf_keras(home):
     """These optimizers belong to no Keras: beside standalone Keras the run of tf.keras has them."""
     if home.name == "keras" and home.mode == "graph":
         pytest.skip("tested in the run of tf.keras")

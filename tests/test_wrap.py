@@ -79,7 +79,7 @@ def wrap_or_skip(home):
 @pytest.mark.parametrize("steps", STEPS)
 def test_equals_the_bare_optimizer_on_means(home, cls, kwargs, steps):
     wrap_or_skip(home)
-    home.reset()
+    home.reset(plain_session=True)
     bare = home.apply_to(START, make(home, cls, kwargs), means(steps))
     wrapped = legacyga.wrap(make(home, cls, kwargs), steps)
     assert isinstance(wrapped, cls)
@@ -144,7 +144,7 @@ def test_class_and_config(home):
 
 
 @pytest.mark.capability("wrap: surface")
-def test_the_docstrings_example():
+def test_the_docstrings_example(once_in_an_environment):
     """In a process of its own, for it takes the Keras of TensorFlow in its default mode."""
     code = "import doctest, legacyga.wrapping as m; result = doctest.testmod(m); print(result.attempted, result.failed)"
     printed = subprocess.check_output([sys.executable, "-c", code], universal_newlines=True)

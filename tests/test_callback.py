@@ -1,6 +1,7 @@
 """GradientAccumulationCallback in fit: against the NumPy oracle, epochs of 4, 4, 4 and 2 samples."""
 
 import doctest
+import importlib.util
 import sys
 import warnings
 
@@ -152,8 +153,8 @@ def test_a_function_of_the_updates(home, partial_window, monkeypatch):
     weights, logs = fit(home, model, [legacyga.GradientAccumulationCallback(schedule, partial_window)], epochs=4)
     assert_as_expected(weights, logs, wanted)
     if partial_window == "carry":
-        # At the start, at each of the updates, and for the logs.
-        assert len(reads) <= 2 * (1 + wanted[-1][1]) + 4
+        # Two at the start and at each update, and for the logs one an epoch (two in TF 2.3 to 2.5).
+        assert len(reads) <= 2 * (1 + wanted[-1][1]) + 8 < 2 * 4 * len(BATCHES)
 
 
 @pytest.mark.capability("callback")
@@ -196,7 +197,11 @@ def test_the_logs_reach_the_other_callbacks(home, tmp_path, capsys):
     callbacks = home.keras.callbacks
     path = str(tmp_path / "log.csv")
     model = model_with(home, 3)
-    others = [callbacks.CSVLogger(path), callbacks.TensorBoard(str(tmp_path))]
+    others = [callbacks.CSVLogger(path)]
+    # In graph mode, and before TF 2.0, it needs no package of its own.
+    has_board = home.mode == "graph" or importlib.util.find_spec("tensorboard")
+    if has_board:
+        others.append(callbacks.TensorBoard(str(tmp_path)))
     fit(home, model, [legacyga.GradientAccumulationCallback()] + others, epochs=2, verbose=1)
     with open(path) as file:
         rows = [line.strip().split(",") for line in file]
@@ -207,6 +212,8 @@ def test_the_logs_reach_the_other_callbacks(home, tmp_path, capsys):
     assert "updates: 2" in printed and "updates: 4" in printed and "gradient_accumulation_steps: 3" in printed
     if tells_batch_size(home):
         assert columns["effective_batch_size"] == ("12", "12") and "effective_batch_size: 12" in printed
+    if not has_board:
+        return
     events = b"".join(each.read_bytes() for each in tmp_path.glob("**/*tfevents*"))
     assert b"updates" in events and b"gradient_accumulation_steps" in events
 

@@ -113,22 +113,20 @@ def _callbacks_of(home):
     return importlib.import_module(home.root + ".callbacks")
 
 
-def _has_one_dict(home):
-    """Whether, callbacks that ask for raw logs or not, all are given the same dict: TF 2.6 and newer."""
-    in_lists = getattr(_callbacks_of(home), "CallbackList", None)
-    return hasattr(in_lists, "_process_logs") and hasattr(in_lists([]), "_supports_tf_logs")
+def _has_raw_logs(home):
+    """Whether callbacks may ask for logs as they are on the device: TF 2.3 and newer, but not Keras 3."""
+    return hasattr(_callbacks_of(home).Callback(), "_supports_tf_logs")
+
+
+def _has_two_dicts(home):
+    """Whether callbacks that ask for raw logs are given another dict than those that do not: TF 2.3 to 2.5."""
+    return _has_raw_logs(home) and not hasattr(_callbacks_of(home).CallbackList, "_process_logs")
 
 
 def _bar_is_drawn_before(home):
-    """Whether the progress bar's line is complete before a user's callback has `on_epoch_end`, or without its logs."""
-    callbacks = _callbacks_of(home)
-    if home.is_standalone:
-        return True
-    if home.is_keras3:
-        return False
-    # TF 1.8 to 1.11, and 2.3 to 2.5, whose bar gets logs of its own.
-    apart = hasattr(callbacks.Callback(), "_supports_tf_logs") and not hasattr(callbacks.CallbackList, "_process_logs")
-    return apart or not hasattr(callbacks, "configure_callbacks")
+    """Whether the progress bar's line is complete before a user's callback has its `on_epoch_end`."""
+    # Standalone Keras, and tf.keras of TF 1.8 to 1.11.
+    return not home.is_keras3 and not hasattr(_callbacks_of(home), "configure_callbacks")
 
 
 class _Callback(object):
@@ -144,9 +142,8 @@ class _Callback(object):
     def _start(self):
         self._optimizers = []
         self._epoch_is_open = False
-        # With raw logs Keras need not bring the loss from the device for our hook on every batch. TF 2.3 to 2.5 would
-        # give us another dict than CSVLogger and History.
-        if _has_one_dict(self.home):
+        if _has_raw_logs(self.home):
+            # So Keras need not bring the loss from the device for our hook on every batch.
             self._supports_tf_logs = True
 
     def set_model(self, model):
@@ -163,7 +160,6 @@ class _Callback(object):
         super(_Callback, self).set_model(model)
 
     def on_train_begin(self, logs=None):
-        self.params = self.params or {}
         self._optimizers = _optimizers_of(self.model)
         if not self._optimizers:
             raise ValueError(
@@ -184,10 +180,13 @@ class _Callback(object):
         self._last_batch = -1
         self._epoch_is_open = False
         self._check_steps_to_come()
-        if "metrics" in self.params and not _bar_is_drawn_before(self.home):
+        if _has_two_dicts(self.home):
+            # Raw logs reach CSVLogger and History from an epoch's last batch alone: it must be known.
+            self._supports_tf_logs = bool(self._batches())
+        if "metrics" in self._params and not _bar_is_drawn_before(self.home):
             # Up to TF 2.1, and in graph mode, the progress bar shows what is named here.
-            known = list(self.params["metrics"])
-            self.params["metrics"] = known + [name for name in LOGS if name not in known]
+            known = list(self._params["metrics"])
+            self._params["metrics"] = known + [name for name in LOGS if name not in known]
         if callable(self.schedule):
             self._ask_schedule(first=True)
         elif isinstance(self.schedule, int):
@@ -209,6 +208,9 @@ class _Callback(object):
         batches = self._batches()
         if batches and batch + 1 >= batches:
             self._end_epoch()
+            if logs is not None and _has_two_dicts(self.home):
+                # Of the last batch's logs Keras makes the epoch's, and of those the other dict: here all can be told.
+                self._write(logs)
 
     def on_test_begin(self, logs=None):
         # Within fit: the epoch's validation.
@@ -216,20 +218,24 @@ class _Callback(object):
 
     def on_epoch_end(self, epoch, logs=None):
         self._end_epoch()
-        if logs is None:
-            return
-        steps = self._optimizers[0].gradient_accumulation_steps
-        values = [_value(self._optimizers[0].iterations, self._backend()), steps]
-        if self.params.get("batch_size"):
-            values.append(steps * self.params["batch_size"])
-        if self.home.graph_mode:
-            values = [_Count(value) for value in values]
-        logs.update(zip(LOGS, values))
-        if self.params.get("verbose") and _bar_is_drawn_before(self.home):
-            print(" - ".join("{}: {}".format(name, value) for name, value in zip(LOGS, values)))
+        if logs is not None:
+            values = self._write(logs)
+            if self._params.get("verbose") and _bar_is_drawn_before(self.home):
+                print(" - ".join("{}: {}".format(name, value) for name, value in values))
 
     def on_train_end(self, logs=None):
         self._end_epoch()
+
+    def _write(self, logs):
+        steps = self._optimizers[0].gradient_accumulation_steps
+        values = [_value(self._optimizers[0].iterations, self._backend()), steps]
+        if self._params.get("batch_size"):
+            values.append(steps * self._params["batch_size"])
+        if self.home.graph_mode:
+            values = [_Count(value) for value in values]
+        values = list(zip(LOGS, values))
+        logs.update(values)
+        return values
 
     def _end_epoch(self):
         """End, keep or drop what is in the windows, once an epoch."""
@@ -278,15 +284,15 @@ class _Callback(object):
 
     def _batches(self):
         """The batches of an epoch, None where Keras does not know."""
-        if self.params.get("steps"):
-            return self.params["steps"]
-        samples, batch_size = self.params.get("samples"), self.params.get("batch_size")
+        if self._params.get("steps"):
+            return self._params["steps"]
+        samples, batch_size = self._params.get("samples"), self._params.get("batch_size")
         return -(-samples // batch_size) if samples and batch_size else None
 
     def _check_steps_to_come(self):
         """Before the first batch: what will fail later, and windows that no epoch fills."""
         if isinstance(self.schedule, dict):
-            epochs = self.params.get("epochs") or float("inf")
+            epochs = self._params.get("epochs") or float("inf")
             to_come = [steps for epoch, steps in self.schedule.items() if epoch < epochs]
         elif callable(self.schedule):
             # How large its K will be nobody knows.
@@ -318,6 +324,10 @@ class _Callback(object):
                 ),
                 stacklevel=2,
             )
+
+    @property
+    def _params(self):
+        return self.params or {}
 
     def _backend(self):
         return self.home.backend if self.home.graph_mode else None

@@ -6,7 +6,7 @@ import homes
 import pytest
 import test_examples
 
-ROW = re.compile(r"^(each|last)  (plain fit|train_step) +(\d+) +(\d\.\d+) +(\S+)$", re.MULTILINE)
+ROW = re.compile(r"^(each|last) +(plain fit|train_step) +(\d+) +(\d\.\d+) +(\S+)$", re.MULTILINE)
 
 
 @pytest.mark.capability("demo and examples")

@@ -200,13 +200,8 @@ def relative(one, other, start=0.0):
 
 
 def distance(values):
-    """Distances of several seeds, as text: their mean, and where they are rounding the largest."""
-    return "< {:.0e}".format(ceiling(max(values))) if max(values) < 1e-4 else "{:.2f}".format(np.mean(values))
-
-
-def ceiling(value):
-    """The next power of ten: rounding is not the same on every processor."""
-    return 10.0 ** np.ceil(np.log10(max(value, 1e-8)))
+    """Distances of several seeds, as text: their mean, or that all of them are rounding."""
+    return "< 1e-05" if max(values) < 1e-5 else "{:.2f}".format(np.mean(values))
 
 
 def spread(values, form="{:.3f} \u00b1 {:.3f}"):

@@ -79,12 +79,6 @@ def _check_optimizer(optimizer, steps):
                 optimizer, home.name
             )
         )
-    if generation == "v2" and home.graph_mode and optimizer.weights:
-        raise ValueError(
-            "{!r} has made its variables, which in graph mode cannot be copied. Wrap it before its first use.".format(
-                optimizer
-            )
-        )
     if generation == "v1" and not home.graph_mode:
         raise ValueError(
             "{!r} is an optimizer of the v1 API, which trains in graph mode only, and this is eager mode. Take one of "

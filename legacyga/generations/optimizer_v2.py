@@ -9,6 +9,18 @@ from legacyga import _accumulates
 class Accumulating(_accumulates.HasConfig):
     """What `accumulating` puts before an optimizer class."""
 
+    _inherited = None
+
+    def inherit(self, optimizer):
+        """Become a copy of `optimizer`, with variables of its own."""
+        if not self.home.graph_mode or not optimizer.weights:
+            return super(Accumulating, self).inherit(optimizer)
+        # A graph's variables are made anew, and take over the values when they are all there.
+        copied = type(optimizer).from_config(optimizer.get_config())
+        self.__dict__.update(optimizer.__dict__)
+        self.__dict__.update(copied.__dict__)
+        self._inherited = self.home.backend.batch_get_value(optimizer.weights)
+
     def apply_gradients(self, grads_and_vars, *args, **kwargs):
         """Take one mini-step. Arguments, and what is done at the end of a window, are the inner optimizer's."""
 
@@ -23,6 +35,9 @@ class Accumulating(_accumulates.HasConfig):
 
     def _window_for_step(self, grads_and_vars):
         self._create_inner_weights([var for gradient, var in grads_and_vars if gradient is not None])
+        if self._inherited is not None:
+            self.home.backend.batch_set_value(list(zip(self._weights, self._inherited)))
+            self._inherited = None
         return self._window_for([var for _, var in grads_and_vars])
 
     def _clip_pairs(self, grads_and_vars):

@@ -305,7 +305,7 @@ class _Callback(object):
             if accumulation.windows and accumulation.next_steps is None and max(to_come + [1]) > 1:
                 raise ValueError(_window.NO_ACCUMULATORS.format(most))
             # A graph that is still to be built has accumulators, though it may begin at K = 1.
-            accumulation.most_steps = max(most, optimizer.gradient_accumulation_steps)
+            accumulation.most_steps = max(accumulation.most_steps, most)
         batches = self._batches()
         largest = max(to_come or [self._optimizers[0].gradient_accumulation_steps])
         if batches and largest > batches:

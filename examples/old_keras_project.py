@@ -1,8 +1,8 @@
 """An old Keras project, in a TensorFlow 1 graph, that cannot afford its batch size: one line of it is changed.
 
 What it shows: `compile(optimizer=SGD(...))` becomes `compile(optimizer=legacyga.MySGD(..., steps_per_update=4))`, the
-batches become four times smaller, and all else stays: a metric, `fit` on arrays and then `fit_generator` on shifted
-images, validation, and callbacks that set the learning rate, stop early and write a log. The callback of the last
+batches become four times smaller, and all else stays: a metric, `fit` on arrays and then `fit_generator` on images
+of changing brightness, validation, and callbacks that set the learning rate, stop early and write a log. The callback of the last
 line ends each epoch with an update on what is left: the 1440 images of scikit-learn's digits are 90 batches of 16, or
 22 of 64 and one of 32.
 
@@ -42,14 +42,13 @@ def read_data(images):
     return (inputs[:images], digits[:images]), (inputs[1440:], digits[1440:])
 
 
-def shifted(inputs, digits, batch):
-    """Endless batches of images moved by a pixel, to the left in one epoch and to the right in the next."""
-    epoch = 0
+def brightened(inputs, digits, batch):
+    """Endless batches of images, brighter in one epoch and darker in the next."""
+    factor = 1.2
     while True:
-        moved = np.roll(inputs.reshape(-1, 8, 8), 1 if epoch % 2 else -1, axis=2).reshape(-1, 64)
         for i in range(0, len(inputs), batch):
-            yield moved[i : i + batch], digits[i : i + batch]
-        epoch += 1
+            yield factor * inputs[i : i + batch], digits[i : i + batch]
+        factor = 2.0 - factor
 
 
 def build_model(keras):
@@ -83,15 +82,15 @@ def train(keras, batch, steps, images, epochs):
             x, y, batch, epochs, verbose=0, callbacks=callbacks("arrays.csv"), validation_data=test, shuffle=False
         )
         model.fit_generator(
-            shifted(x, y, batch),
+            brightened(x, y, batch),
             steps_per_epoch=-(-len(x) // batch),
             initial_epoch=epochs,
             epochs=2 * epochs,
             verbose=0,
-            callbacks=callbacks("shifted.csv"),
+            callbacks=callbacks("generator.csv"),
             validation_data=test,
         )
-        with open(os.path.join(folder, "shifted.csv")) as file:
+        with open(os.path.join(folder, "generator.csv")) as file:
             updates = int(list(csv.DictReader(file))[-1]["updates"])
     weights = np.concatenate([weight.ravel() for weight in model.get_weights()])
     return weights, updates, model.evaluate(test[0], test[1], verbose=0)[1]

@@ -18,6 +18,7 @@ its own.
 """
 
 import argparse
+import collections
 import importlib
 import json
 import os
@@ -27,14 +28,13 @@ import tempfile
 import time
 
 BATCH, K = 32, 4
-WAYS = {  # by title: batch size, K, what becomes of a partial window
-    "batches of 32": (BATCH, 1, "flush"),
-    "K = 4, flush": (BATCH, K, "flush"),
-    "K = 4, carry": (BATCH, K, "carry"),
-    "K = 4, drop": (BATCH, K, "drop"),
-    "batches of 128": (BATCH * K, 1, "flush"),
+WAYS = {  # by name: title, batch size, K, what becomes of a partial window
+    "large": ("batches of 128", BATCH * K, 1, "flush"),
+    "flush": ("K = 4, flush", BATCH, K, "flush"),
+    "carry": ("K = 4, carry", BATCH, K, "carry"),
+    "drop": ("K = 4, drop", BATCH, K, "drop"),
+    "small": ("batches of 32", BATCH, 1, "flush"),
 }
-ORDER = ("batches of 128", "K = 4, flush", "K = 4, carry", "K = 4, drop", "batches of 32")
 
 
 def peak_memory():
@@ -73,7 +73,7 @@ def train(args):
     scales = [np.prod(w.shape[:-1]) ** -0.5 if w.ndim > 1 else 0.0 for w in model.get_weights()]
     model.set_weights([scale * random.randn(*w.shape) for scale, w in zip(scales, model.get_weights())])
 
-    batch, steps, partial_window = WAYS[args.way]
+    _, batch, steps, partial_window = WAYS[args.way]
     optimizer = legacyga.MySGD(lr=0.02, momentum=0.9, steps_per_update=steps, keras=keras)
     model.compile(optimizer=optimizer, loss="categorical_crossentropy", metrics=["accuracy"])
     callback = legacyga.GradientAccumulationCallback(partial_window=partial_window)  # <--
@@ -110,14 +110,15 @@ def draw(results, out):
     figure = Figure(figsize=(9, 4))
     FigureCanvasAgg(figure)  # needs no display
     curves, bars = figure.add_subplot(1, 2, 1), figure.add_subplot(1, 2, 2)
-    for title in ORDER:
-        accuracies = results[title]["accuracies"]
-        line = dict(linewidth=6, alpha=0.4) if title == ORDER[0] else dict(marker="o", markersize=3)
-        curves.plot(range(1, len(accuracies) + 1), accuracies, label=title, **line)
+    for name, result in results.items():
+        accuracies = result["accuracies"]
+        line = dict(linewidth=6, alpha=0.4) if name == "large" else dict(marker="o", markersize=3)
+        curves.plot(range(1, len(accuracies) + 1), accuracies, label=WAYS[name][0], **line)
     curves.set_xlabel("epochs")
     curves.set_ylabel("accuracy on the test images")
     curves.legend()
-    bars.barh(range(len(ORDER)), [results[title]["memory"] or 0 for title in ORDER], tick_label=ORDER)
+    titles = [WAYS[name][0] for name in results]
+    bars.barh(range(len(titles)), [result["memory"] or 0 for result in results.values()], tick_label=titles)
     bars.set_xlabel("rise of the peak memory in training, MiB")
     figure.tight_layout()
     figure.savefig(out)
@@ -130,35 +131,35 @@ def main():
     parser.add_argument("--epochs", type=int, default=4, help="(default: 4)")
     parser.add_argument("--images", type=int, default=1440, help="a multiple of 32, at most 1440 (default: 1440)")
     parser.add_argument("--out", default="partial_windows.png", help="the picture (default: partial_windows.png)")
+    parser.add_argument("--ways", nargs="*", choices=list(WAYS), default=list(WAYS), help="(default: all)")
     parser.add_argument("--way", choices=list(WAYS), help=argparse.SUPPRESS)
     parser.add_argument("--results", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.way:
         return train(args)
 
-    results = {}
+    results = collections.OrderedDict()
     # On the CPU, whose memory is measured.
     environment = dict(os.environ, TF_CPP_MIN_LOG_LEVEL="2", CUDA_VISIBLE_DEVICES="-1")
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "results.json")
-        for title in ORDER:
-            subprocess.check_call([sys.executable] + sys.argv + ["--way", title, "--results", path], env=environment)
+        for name in ["large", "flush"] + [name for name in args.ways if name not in ("large", "flush")]:
+            subprocess.check_call([sys.executable] + sys.argv + ["--way", name, "--results", path], env=environment)
             with open(path) as file:
-                results[title] = json.load(file)
+                results[name] = json.load(file)
 
     # Imported after the training: on Linux the peak of a process counts from what the one that started it had.
     import numpy as np
 
-    print("{}: {} images, {} epochs".format(results[ORDER[0]]["running"], args.images, args.epochs))
+    print("{}: {} images, {} epochs".format(results["large"]["running"], args.images, args.epochs))
     row = "{:<16}  {:>7}  {:>8}  {:>6}  {:>8}  {:>8}".format
     print(row("", "updates", "accuracy", "time", "memory", "distance"))
-    wanted = np.array(results[ORDER[0]]["weights"])
-    for title in ORDER:
-        result = results[title]
+    wanted = np.array(results["large"]["weights"])
+    for name, result in results.items():
         result["distance"] = np.abs(np.array(result["weights"]) - wanted).max()
         memory = "-" if result["memory"] is None else "{:.0f}".format(result["memory"])
         accuracy, distance = "{:.4f}".format(result["accuracies"][-1]), "{:.1e}".format(result["distance"])
-        print(row(title, result["updates"][-1], accuracy, "{:.1f}".format(result["time"]), memory, distance))
+        print(row(WAYS[name][0], result["updates"][-1], accuracy, "{:.1f}".format(result["time"]), memory, distance))
     try:
         draw(results, args.out)
         print("picture: {}".format(args.out))
@@ -166,7 +167,7 @@ def main():
         print("no picture: matplotlib is not installed")
     print(
         "distance to the large batch: {:.1e} with flush, where the weights are up to {:.2g}".format(
-            results["K = 4, flush"]["distance"], np.abs(wanted).max()
+            results["flush"]["distance"], np.abs(wanted).max()
         )
     )
 

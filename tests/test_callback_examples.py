@@ -55,21 +55,12 @@ def test_schedule(home):
 @pytest.mark.capability("demo and examples")
 def test_partial_windows(home, tmp_path):
     out = str(tmp_path / "picture.png")
-    small = ["--epochs", "2", "--images", "288", "--out", out]
+    # Two processes of TensorFlow, not five.
+    small = ["--ways", "flush", "--epochs", "2", "--images", "288", "--out", out]
     printed = test_examples.run("partial_windows.py", *options_for(home) + small)
     rows = re.findall(r"^(\S.*?)  +(\d+)  +(\d\.\d+)  +(\d+\.\d)  +(\d+|-)  +(\S+)$", printed, re.MULTILINE)
     # 288 are 9 batches of 32: 2 windows of 4, and one batch.
-    updates = {row[0]: int(row[1]) for row in rows}
-    assert updates == {
-        "batches of 128": 6,
-        "K = 4, flush": 6,
-        "K = 4, carry": 4,
-        "K = 4, drop": 4,
-        "batches of 32": 18,
-    }, printed
-    distances = {row[0]: float(row[-1]) for row in rows}
-    assert distance_of(printed) < 4e-6, printed
-    for title in ("K = 4, carry", "K = 4, drop", "batches of 32"):
-        assert distances[title] > 1e-3, printed
+    assert [row[:2] for row in rows] == [("batches of 128", "6"), ("K = 4, flush", "6")], printed
+    assert rows[0][2] == rows[1][2] and distance_of(printed) < 4e-6, printed
     if "picture: " in printed:
         assert os.path.getsize(out) > 1000

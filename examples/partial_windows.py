@@ -1,0 +1,176 @@
+"""An epoch that is no whole number of windows: what becomes of its last one, and what accumulation costs.
+
+What it shows: 1440 images of scikit-learn's digits are 45 batches of 32, which K = 4 divides into 11 windows and one
+batch that is left over. `GradientAccumulationCallback(partial_window="flush")` makes an update of it, so that an epoch
+equals one of batches of 128, whose last one has 32 images as well; with "drop" it is lost, and with "carry" it goes
+into the next epoch's first window.
+
+A small convolutional network is trained in each of the ways, each in a process of its own, so that its peak memory is
+its own.
+
+    time      of the training, in seconds, without the first batch, in which TensorFlow builds what it computes by
+    memory    by how much the peak of the process rose in training, in MiB (not measured on Windows)
+    distance  the largest of any weight, from the batches of 128
+
+    python partial_windows.py                        tf.keras; the picture is partial_windows.png in this folder
+    python partial_windows.py --home tf_keras        or keras, for Keras 3 or for Keras up to 2.3.1
+    python partial_windows.py --graph                in a TensorFlow 1 graph
+"""
+
+import argparse
+import collections
+import importlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+
+BATCH, K = 32, 4
+WAYS = {  # by name: title, batch size, K, what becomes of a partial window
+    "large": ("batches of 128", BATCH * K, 1, "flush"),
+    "flush": ("K = 4, flush", BATCH, K, "flush"),
+    "carry": ("K = 4, carry", BATCH, K, "carry"),
+    "drop": ("K = 4, drop", BATCH, K, "drop"),
+    "small": ("batches of 32", BATCH, 1, "flush"),
+}
+
+
+def peak_memory():
+    """The most memory that this process has had so far, in MiB; None where Python cannot tell."""
+    try:
+        import resource
+    except ImportError:
+        return None
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / 2.0**20 if sys.platform == "darwin" else peak / 2.0**10
+
+
+def train(args):
+    """What the process of one way does: train, and write the results to a file."""
+    import numpy as np
+    import tensorflow as tf
+    from sklearn.datasets import load_digits
+
+    import legacyga
+
+    if args.graph and hasattr(tf.compat, "v1"):
+        tf.compat.v1.disable_eager_execution()
+    keras = tf.keras if args.home == "tf.keras" else importlib.import_module(args.home)
+    inputs, digits = load_digits(return_X_y=True)
+    order = np.random.RandomState(0).permutation(len(inputs))
+    inputs, digits = (inputs[order] / 16.0).astype("float32").reshape(-1, 8, 8, 1), np.eye(10)[digits[order]]
+    (x, y), test = (inputs[: args.images], digits[: args.images]), (inputs[1440:], digits[1440:])
+
+    layers = keras.layers
+    picture = layers.Input(shape=(8, 8, 1))
+    hidden = layers.UpSampling2D((3, 3))(picture)
+    hidden = layers.Conv2D(48, (3, 3), padding="same", activation="tanh")(hidden)
+    hidden = layers.Conv2D(16, (3, 3), strides=(3, 3), padding="same", activation="tanh")(hidden)
+    model = keras.models.Model(picture, layers.Dense(10, activation="softmax")(layers.Flatten()(hidden)))
+    random = np.random.RandomState(1)
+    scales = [np.prod(w.shape[:-1]) ** -0.5 if w.ndim > 1 else 0.0 for w in model.get_weights()]
+    model.set_weights([scale * random.randn(*w.shape) for scale, w in zip(scales, model.get_weights())])
+
+    _, batch, steps, partial_window = WAYS[args.way]
+    optimizer = legacyga.MySGD(lr=0.02, momentum=0.9, steps_per_update=steps, keras=keras)
+    model.compile(optimizer=optimizer, loss="categorical_crossentropy", metrics=["accuracy"])
+    callback = legacyga.GradientAccumulationCallback(partial_window=partial_window)  # <--
+    seen = {"accuracies": [], "updates": []}
+
+    class Watch(keras.callbacks.Callback):
+        def on_train_begin(self, logs=None):
+            seen["memory"] = peak_memory()
+
+        def on_batch_end(self, number, logs=None):
+            seen.setdefault("start", time.time())
+
+        def on_epoch_end(self, epoch, logs=None):
+            before = time.time()
+            seen["accuracies"].append(float(self.model.evaluate(test[0], test[1], batch_size=BATCH, verbose=0)[1]))
+            seen["updates"].append(int(logs["updates"]))
+            # What watching takes is not the training's.
+            seen["start"] += time.time() - before
+
+    model.fit(x, y, batch, epochs=args.epochs, shuffle=False, verbose=0, callbacks=[callback, Watch()])
+    seen["time"] = time.time() - seen.pop("start")
+    seen["memory"] = None if seen["memory"] is None else peak_memory() - seen["memory"]
+    seen["weights"] = np.concatenate([weight.ravel() for weight in model.get_weights()]).tolist()
+    seen["running"] = "{}, TensorFlow {}".format(args.home, tf.__version__)
+    with open(args.results, "w") as file:
+        json.dump(seen, file)
+
+
+def draw(results, out):
+    """The accuracy after each epoch, and the memory that each way took."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 4))
+    FigureCanvasAgg(figure)  # needs no display
+    curves, bars = figure.add_subplot(1, 2, 1), figure.add_subplot(1, 2, 2)
+    for name, result in results.items():
+        accuracies = result["accuracies"]
+        line = dict(linewidth=6, alpha=0.4) if name == "large" else dict(marker="o", markersize=3)
+        curves.plot(range(1, len(accuracies) + 1), accuracies, label=WAYS[name][0], **line)
+    curves.set_xlabel("epochs")
+    curves.set_ylabel("accuracy on the test images")
+    curves.legend()
+    titles = [WAYS[name][0] for name in results]
+    bars.barh(range(len(titles)), [result["memory"] or 0 for result in results.values()], tick_label=titles)
+    bars.set_xlabel("rise of the peak memory in training, MiB")
+    figure.tight_layout()
+    figure.savefig(out)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--home", choices=("keras", "tf.keras", "tf_keras"), default="tf.keras")
+    parser.add_argument("--graph", action="store_true", help="in graph mode")
+    parser.add_argument("--epochs", type=int, default=4, help="(default: 4)")
+    parser.add_argument("--images", type=int, default=1440, help="a multiple of 32, at most 1440 (default: 1440)")
+    parser.add_argument("--out", default="partial_windows.png", help="the picture (default: partial_windows.png)")
+    parser.add_argument("--ways", nargs="*", choices=list(WAYS), default=list(WAYS), help="(default: all)")
+    parser.add_argument("--way", choices=list(WAYS), help=argparse.SUPPRESS)
+    parser.add_argument("--results", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.way:
+        return train(args)
+
+    results = collections.OrderedDict()
+    # On the CPU, whose memory is measured.
+    environment = dict(os.environ, TF_CPP_MIN_LOG_LEVEL="2", CUDA_VISIBLE_DEVICES="-1")
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "results.json")
+        for name in ["large", "flush"] + [name for name in args.ways if name not in ("large", "flush")]:
+            subprocess.check_call([sys.executable] + sys.argv + ["--way", name, "--results", path], env=environment)
+            with open(path) as file:
+                results[name] = json.load(file)
+
+    # Imported after the training: on Linux the peak of a process counts from what the one that started it had.
+    import numpy as np
+
+    print("{}: {} images, {} epochs".format(results["large"]["running"], args.images, args.epochs))
+    row = "{:<16}  {:>7}  {:>8}  {:>6}  {:>8}  {:>8}".format
+    print(row("", "updates", "accuracy", "time", "memory", "distance"))
+    wanted = np.array(results["large"]["weights"])
+    for name, result in results.items():
+        result["distance"] = np.abs(np.array(result["weights"]) - wanted).max()
+        memory = "-" if result["memory"] is None else "{:.0f}".format(result["memory"])
+        accuracy, distance = "{:.4f}".format(result["accuracies"][-1]), "{:.1e}".format(result["distance"])
+        print(row(WAYS[name][0], result["updates"][-1], accuracy, "{:.1f}".format(result["time"]), memory, distance))
+    try:
+        draw(results, args.out)
+        print("picture: {}".format(args.out))
+    except ImportError:
+        print("no picture: matplotlib is not installed")
+    print(
+        "distance to the large batch: {:.1e} with flush, where the weights are up to {:.2g}".format(
+            results["flush"]["distance"], np.abs(wanted).max()
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,66 @@
+"""The examples of the callback run, and print what they promise."""
+
+import os
+import re
+
+import homes
+import pytest
+import test_examples
+
+ENDING = re.compile(r"^distance to the large batch: (\S+?),? (?:with flush, )?where the weights are up to (\S+)$")
+
+
+def distance_of(printed):
+    """The last line's distance, relative to the largest weight."""
+    distance, largest = ENDING.match(printed.splitlines()[-1]).groups()
+    return float(distance) / float(largest)
+
+
+def options_for(home):
+    return ["--home", home.name] + (["--graph"] if home.mode == "graph" else [])
+
+
+@pytest.mark.capability("demo and examples")
+def test_old_keras_project(home):
+    graph_homes = [name for name, mode in homes.available() if mode == "graph"]
+    if not graph_homes:
+        pytest.skip("no Keras with a graph mode is installed, and get_updates needs one")
+    name = home.name if home.name in graph_homes else graph_homes[0]
+    printed = test_examples.run("old_keras_project.py", "--home", name, "--epochs", "2", "--images", "240")
+    rows = re.findall(r"^batches of (\d+)(, K = 4)? +(\d+)  (\d\.\d+) *(\S*)$", printed, re.MULTILINE)
+    # 240 are 15 batches of 16: 3 windows of 4, and one of 3; 4 epochs.
+    assert [row[:3] for row in rows] == [("64", "", "16"), ("16", ", K = 4", "16"), ("16", "", "60")], printed
+    assert rows[0][3] == rows[1][3] != rows[2][3], printed
+    assert distance_of(printed) < 4e-6 and float(rows[2][4]) > 1e-2, printed
+
+
+@pytest.mark.capability("demo and examples")
+def test_schedule(home):
+    printed = test_examples.run("schedule.py", *options_for(home) + ["--epochs", "6", "--images", "240"])
+    rows = [line.split() for line in printed.splitlines()[2:-1]]
+    assert [row[:3] for row in rows] == [
+        ["0", "1", "15"],
+        ["1", "1", "30"],
+        ["2", "2", "38"],
+        ["3", "2", "46"],
+        ["4", "4", "50"],
+        ["5", "4", "54"],
+    ], printed
+    for row in rows:
+        assert float(row[3]) == pytest.approx(float(row[4]), abs=2e-5), printed
+    assert float(rows[0][3]) > 1.2 * float(rows[-1][3]), printed
+    assert distance_of(printed) < 4e-6, printed
+
+
+@pytest.mark.capability("demo and examples")
+def test_partial_windows(home, tmp_path):
+    out = str(tmp_path / "picture.png")
+    # Two processes of TensorFlow, not five.
+    small = ["--ways", "flush", "--epochs", "2", "--images", "288", "--out", out]
+    printed = test_examples.run("partial_windows.py", *options_for(home) + small)
+    rows = re.findall(r"^(\S.*?)  +(\d+)  +(\d\.\d+)  +(\d+\.\d)  +(\d+|-)  +(\S+)$", printed, re.MULTILINE)
+    # 288 are 9 batches of 32: 2 windows of 4, and one batch.
+    assert [row[:2] for row in rows] == [("batches of 128", "6"), ("K = 4, flush", "6")], printed
+    assert rows[0][2] == rows[1][2] and distance_of(printed) < 4e-6, printed
+    if "picture: " in printed:
+        assert os.path.getsize(out) > 1000

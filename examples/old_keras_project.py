@@ -2,9 +2,9 @@
 
 What it shows: `compile(optimizer=SGD(...))` becomes `compile(optimizer=legacyga.MySGD(..., steps_per_update=4))`, the
 batches become four times smaller, and all else stays: a metric, `fit` on arrays and then `fit_generator` on images
-of changing brightness, validation, and callbacks that set the learning rate, stop early and write a log. The callback of the last
-line ends each epoch with an update on what is left: the 1440 images of scikit-learn's digits are 90 batches of 16, or
-22 of 64 and one of 32.
+of changing brightness, validation, and callbacks that set the learning rate, stop early and write a log. The callback
+of the last line ends each epoch with an update on what is left: the 1440 images of scikit-learn's
+digits are 90 batches of 16, or 22 of 64 and one of 32.
 
 The large batches are trained with MySGD as well, at `steps_per_update=1`, where it is the SGD of that Keras: the stock
 one, whose reads and writes race in Keras 2.2, gives another result on every run.

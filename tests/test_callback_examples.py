@@ -7,6 +7,7 @@ import homes
 import pytest
 import test_examples
 
+pytestmark = [pytest.mark.capability("demo and examples"), pytest.mark.usefixtures("once_in_an_environment")]
 ENDING = re.compile(r"^distance to the large batch: (\S+?),? (?:with flush, )?where the weights are up to (\S+)$")
 
 
@@ -20,21 +21,19 @@ def options_for(home):
     return ["--home", home.name] + (["--graph"] if home.mode == "graph" else [])
 
 
-@pytest.mark.capability("demo and examples")
 def test_old_keras_project(home):
     graph_homes = [name for name, mode in homes.available() if mode == "graph"]
     if not graph_homes:
         pytest.skip("no Keras with a graph mode is installed, and get_updates needs one")
     name = home.name if home.name in graph_homes else graph_homes[0]
     printed = test_examples.run("old_keras_project.py", "--home", name, "--epochs", "2", "--images", "240")
-    rows = re.findall(r"^batches of (\d+)(, K = 4)? +(\d+)  (\d\.\d+) *(\S*)$", printed, re.MULTILINE)
+    rows = re.findall(r"^batches of (\d+)(, K = 4)? +(\d+) +(\d\.\d+) *(\S*)$", printed, re.MULTILINE)
     # 240 are 15 batches of 16: 3 windows of 4, and one of 3; 4 epochs.
     assert [row[:3] for row in rows] == [("64", "", "16"), ("16", ", K = 4", "16"), ("16", "", "60")], printed
     assert rows[0][3] == rows[1][3] != rows[2][3], printed
     assert distance_of(printed) < 4e-6 and float(rows[2][4]) > 1e-2, printed
 
 
-@pytest.mark.capability("demo and examples")
 def test_schedule(home):
     printed = test_examples.run("schedule.py", *options_for(home) + ["--epochs", "6", "--images", "240"])
     rows = [line.split() for line in printed.splitlines()[2:-1]]
@@ -52,7 +51,6 @@ def test_schedule(home):
     assert distance_of(printed) < 4e-6, printed
 
 
-@pytest.mark.capability("demo and examples")
 def test_partial_windows(home, tmp_path):
     out = str(tmp_path / "picture.png")
     # Two processes of TensorFlow, not five.

@@ -175,18 +175,18 @@ def test_what_cannot_be_wrapped(home):
         legacyga.wrap(inner, 2, reduction="max")
 
 
-def loss_scale_optimizer(home, optimizer, **kwargs):
+def loss_scale_optimizer(home, make_optimizer):
     mixed_precision = getattr(home.keras, "mixed_precision", None)
     cls = getattr(home.keras.optimizers if home.is_keras3 else mixed_precision, "LossScaleOptimizer", None)
     if cls is None or home.mode == "graph":
         pytest.skip("LossScaleOptimizer: TF 2.4 or newer, in eager mode")
-    return cls(optimizer, **kwargs)
+    return cls(make_optimizer(home))
 
 
 @pytest.mark.capability("wrap: every optimizer")
 def test_within_a_loss_scale_optimizer(home):
     """Its scale, dynamic as it is by default, lies outside of the accumulation, and is a power of two."""
-    covered = loss_scale_optimizer(home, legacyga.wrap(adam(home), 5))
+    covered = loss_scale_optimizer(home, lambda home: legacyga.wrap(adam(home), 5))
     variables, history = home.variables(START), []
     for each in GRADIENTS:
         if home.is_keras3:
@@ -202,11 +202,11 @@ def test_within_a_loss_scale_optimizer(home):
 @pytest.mark.capability("errors")
 def test_around_a_loss_scale_optimizer(home):
     """Keras 3's can be wrapped; of the others wrap says to put them outside."""
-    covered = loss_scale_optimizer(home, adam(home))
+    covered = loss_scale_optimizer(home, adam)
     if home.is_keras3:
         bare = home.apply_to(START, covered, means(5))
         return assert_same(
-            home.apply_to(START, legacyga.wrap(loss_scale_optimizer(home, adam(home)), 5), GRADIENTS), bare, 5
+            home.apply_to(START, legacyga.wrap(loss_scale_optimizer(home, adam), 5), GRADIENTS), bare, 5
         )
     with pytest.raises(ValueError, match=r"a cover of another optimizer.*LossScaleOptimizer.*\(wrap\(Adam, 5\)\)"):
         legacyga.wrap(covered, 5)

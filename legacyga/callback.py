@@ -30,7 +30,8 @@ def GradientAccumulationCallback(schedule=None, partial_window="flush"):
     What is left when training ends in an epoch (an old Keras whose batch generator ends early) is treated as at an
     epoch's end. EarlyStopping, and `model.stop_training` set within an epoch, end the epoch as usual. After an
     exception Keras calls no callback: the mini-steps stay in the window and go into its update when training goes on,
-    unless `legacyga.flush(optimizer)` or `optimizer.end_windows(drop=True)` is called before.
+    unless `legacyga.flush(optimizer)` or `optimizer.end_windows(drop=True)` is called before. (TF 2.0 and 2.1 in eager
+    mode do call one, and it is as at an epoch's end.)
 
     Args:
         schedule: None (default), the optimizer keeps its K; an int of at least 1, K from now on; a dict

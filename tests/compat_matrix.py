@@ -2,8 +2,9 @@
 
 A result file is written by a run of the tests (run_homes.py), one for every environment, home and mode, into
 .tox/results. Those of the last full run are kept in tests/results: `--results .tox/results --keep` puts them there.
-With --check nothing is written: it ends with 1 if compat_matrix.md is not what the files say, or if an environment of
-tox.ini has none.
+With --check nothing is written: it ends with 1 if compat_matrix.md is not what the kept files say; or, with --results,
+if an environment of tox.ini was not run, or a kept file says anything else than this run does. An environment of which
+nothing is kept stands in the table as not run.
 """
 
 import argparse
@@ -128,9 +129,8 @@ def main():
         with open(TARGET, "w") as file:
             file.write(text)
         return
-    missing = [env for env, records in found.items() if not records]
-    if missing:
-        sys.exit("no result file for " + ", ".join(missing))
+    if args.results != KEPT:
+        return check_run(found, load(KEPT))
     with open(TARGET) as file:
         kept = file.read()
     if kept != text:
@@ -138,6 +138,27 @@ def main():
             difflib.unified_diff(kept.splitlines(True), text.splitlines(True), "compat_matrix.md", "results")
         )
         sys.exit("compat_matrix.md is not what the result files say: run python tests/compat_matrix.py and look")
+
+
+def check_run(found, kept):
+    """Exit with 1 if an environment was not run, or one of the kept records is not among those of the run."""
+    missing = [env for env, records in found.items() if not records]
+    if missing:
+        sys.exit("no result file for " + ", ".join(missing))
+    wrong = []
+    for env, records in kept.items():
+        if not records:
+            print("{}: nothing is kept of it to compare with".format(env))
+        for record in records:
+            if record not in found[env]:
+                wrong.append("{}, {} in {} mode".format(env, record["home"], record["mode"]))
+    if wrong:
+        sys.stdout.writelines(
+            difflib.unified_diff(
+                render(kept).splitlines(True), render(found).splitlines(True), "tests/results", "this run"
+            )
+        )
+        sys.exit("this run is not what tests/results says: " + "; ".join(wrong))
 
 
 if __name__ == "__main__":

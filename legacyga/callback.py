@@ -182,8 +182,9 @@ class _Callback(object):
         self._epoch_is_open = False
         self._check_steps_to_come()
         if _has_two_dicts(self.home):
-            # Raw logs reach CSVLogger and History from an epoch's last batch alone: it must be known.
-            self._supports_tf_logs = bool(self._batches())
+            # Raw logs reach CSVLogger and History from an epoch's last batch alone: it must be known. In graph mode
+            # those of an epoch are not of its last batch, and are on no device.
+            self._supports_tf_logs = bool(self._batches()) and not self.home.graph_mode
         if "metrics" in self._params and not _bar_is_drawn_before(self.home):
             # Up to TF 2.1, and in graph mode, the progress bar shows what is named here.
             known = list(self._params["metrics"])
@@ -209,7 +210,7 @@ class _Callback(object):
         batches = self._batches()
         if batches and batch + 1 >= batches:
             self._end_epoch()
-            if logs is not None and _has_two_dicts(self.home):
+            if logs is not None and _has_two_dicts(self.home) and self._supports_tf_logs:
                 # Of the last batch's logs Keras makes the epoch's, and of those the other dict: here all can be told.
                 self._write(logs)
 
@@ -221,7 +222,8 @@ class _Callback(object):
         self._end_epoch()
         if logs is not None:
             values = self._write(logs)
-            if self._params.get("verbose") and _bar_is_drawn_before(self.home):
+            bar_has_other_logs = _has_two_dicts(self.home) and not self._supports_tf_logs
+            if self._params.get("verbose") and (bar_has_other_logs or _bar_is_drawn_before(self.home)):
                 print(" - ".join("{}: {}".format(name, value) for name, value in values))
 
     def on_train_end(self, logs=None):

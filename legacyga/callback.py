@@ -147,6 +147,17 @@ class _Callback(object):
             # So Keras need not bring the loss from the device for our hook on every batch.
             self._supports_tf_logs = True
 
+    # Asked for by the lists of TF 2.3 and newer, before they give a callback of another Keras its model.
+
+    def _implements_train_batch_hooks(self):
+        return True
+
+    def _implements_test_batch_hooks(self):
+        return False
+
+    def _implements_predict_batch_hooks(self):
+        return False
+
     def set_model(self, model):
         optimizers = _optimizers_of(model)
         home = getattr(optimizers[0], "home", None) if optimizers else None

@@ -3,6 +3,7 @@
 import contextlib
 import copy
 import functools
+import weakref
 
 from legacyga import _compat, _window
 
@@ -24,6 +25,9 @@ class Accumulation(object):
         self.latest = None
         self.built = None
         self.weights = {}
+        # What weighs the mini-steps of a model that a callback looks after, and those of each model by it.
+        self.batch_weight = None
+        self.batch_weights = weakref.WeakKeyDictionary()
         self.endings = {}
 
     def window(self, key, make):
@@ -149,6 +153,8 @@ class Accumulates(object):
         weights = self._accumulation.weights
         if weights:
             arguments += (weights[ops.replica_number()],)
+        elif self._accumulation.batch_weight is not None:
+            arguments += (self._accumulation.batch_weight(),)
         return ops.on_all_replicas(take_mini_step, arguments)
 
     @contextlib.contextmanager

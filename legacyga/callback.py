@@ -1,12 +1,11 @@
-"""GradientAccumulationCallback: partial windows, a changing K and what the logs say of both, in fit."""
+"""GradientAccumulationCallback: partial windows, batches of unequal sizes, a changing K and their logs, in fit."""
 
 import contextlib
-import importlib
 import operator
 import sys
 import warnings
 
-from legacyga import _accumulates, _compat, _window
+from legacyga import _compat, _fit, _window
 
 PARTIAL_WINDOWS = ("flush", "carry", "drop")
 LOGS = ("updates", "gradient_accumulation_steps", "effective_batch_size")
@@ -14,14 +13,19 @@ _CLASSES = {}
 
 
 def GradientAccumulationCallback(schedule=None, partial_window="flush"):
-    """A callback for fit that ends the partial window of an epoch, sets K by a schedule, and logs the updates.
+    """A callback for fit that ends the partial window of an epoch, weighs its batches, sets K, and logs the updates.
+
+    Each batch of fit weighs as much as it has samples, so that a window whose last batch is smaller is exactly the
+    large batch, wherever Keras lets one know the size: in eager mode, from TF 2.2 on whatever the data, in TF 2.0 and
+    2.1 for arrays. In graph mode all batches weigh the same (docs/weights.md says how much that is). It takes the
+    home's own `train_step` and `reduction="mean"`; in a `train_step` of your own use `legacyga.train_step`.
 
     Each epoch's logs (History, CSVLogger, TensorBoard, the progress bar) get
 
         updates                      the optimizer's `iterations`, counted from its making: an int
         gradient_accumulation_steps  K, as it stands at the end of the epoch: an int
-        effective_batch_size         K times the batch size, where Keras tells it to callbacks: standalone Keras,
-                                     tf.keras up to TF 2.1 and every graph mode do, for arrays
+        effective_batch_size         K times the batch size, where it is known: an int. In graph mode Keras tells it
+                                     of arrays and generators; in eager mode it is known where batches are weighed
 
     An epoch's end is that of its last batch, ahead of its validation, where Keras says how many batches it has; else
     the start of its validation; else `on_epoch_end`. So that callbacks find the weights and the logs as they are then,
@@ -29,9 +33,8 @@ def GradientAccumulationCallback(schedule=None, partial_window="flush"):
 
     What is left when training ends in an epoch (an old Keras whose batch generator ends early) is treated as at an
     epoch's end. EarlyStopping, and `model.stop_training` set within an epoch, end the epoch as usual. After an
-    exception Keras calls no callback: the mini-steps stay in the window and go into its update when training goes on,
-    unless `legacyga.flush(optimizer)` or `optimizer.end_windows(drop=True)` is called before. (TF 2.0 and 2.1 in eager
-    mode do call one, and it is as at an epoch's end.)
+    exception nothing is done: the mini-steps stay in the window and go into its update when training goes on, unless
+    `legacyga.flush(optimizer)` or `optimizer.end_windows(drop=True)` is called before.
 
     Args:
         schedule: None (default), the optimizer keeps its K; an int of at least 1, K from now on; a dict
@@ -110,26 +113,6 @@ class _Count(int):
         return int(self)
 
 
-def _callbacks_of(home):
-    return importlib.import_module(home.root + ".callbacks")
-
-
-def _has_raw_logs(home):
-    """Whether callbacks may ask for logs as they are on the device: TF 2.3 and newer, but not Keras 3."""
-    return hasattr(_callbacks_of(home).Callback(), "_supports_tf_logs")
-
-
-def _has_two_dicts(home):
-    """Whether callbacks that ask for raw logs are given another dict than those that do not: TF 2.3 to 2.5."""
-    return _has_raw_logs(home) and not hasattr(_callbacks_of(home).CallbackList, "_process_logs")
-
-
-def _bar_is_drawn_before(home):
-    """Whether the progress bar's line is complete before a user's callback has its `on_epoch_end`."""
-    # Standalone Keras, and tf.keras of TF 1.8 to 1.11.
-    return not home.is_keras3 and not hasattr(_callbacks_of(home), "configure_callbacks")
-
-
 class _Callback(object):
     """What the callbacks of all homes share."""
 
@@ -143,9 +126,10 @@ class _Callback(object):
     def _start(self):
         self._optimizers = []
         self._epoch_is_open = False
-        if _has_raw_logs(self.home):
+        if _fit.has_raw_logs(self.home):
             # So Keras need not bring the loss from the device for our hook on every batch.
             self._supports_tf_logs = True
+        self._tells_early = not self.home.graph_mode and (_fit.has_two_dicts(self.home) or _fit.bar_is_first(self.home))
 
     # Asked for by the lists of TF 2.3 and newer, before they give a callback of another Keras its model.
 
@@ -159,7 +143,7 @@ class _Callback(object):
         return False
 
     def set_model(self, model):
-        optimizers = _optimizers_of(model)
+        optimizers = _fit.optimizers_of(model)
         home = getattr(optimizers[0], "home", None) if optimizers else None
         if home is not None and hasattr(home, "module") and home.root != self.home.root:
             # Another Keras than could be known before.
@@ -172,7 +156,7 @@ class _Callback(object):
         super(_Callback, self).set_model(model)
 
     def on_train_begin(self, logs=None):
-        self._optimizers = _optimizers_of(self.model)
+        self._optimizers = _fit.optimizers_of(self.model)
         if not self._optimizers:
             raise ValueError(
                 "GradientAccumulationCallback needs a model whose optimizer accumulates. Received: {!r}. Compile the "
@@ -188,15 +172,18 @@ class _Callback(object):
                 ),
                 stacklevel=2,
             )
+        # fit may be called where an exception is being handled.
+        self._handled = sys.exc_info()[1]
         self._left = {}
         self._last_batch = -1
+        self._batch_size = self._params.get("batch_size")
         self._epoch_is_open = False
         self._check_steps_to_come()
-        if _has_two_dicts(self.home):
-            # Raw logs reach CSVLogger and History from an epoch's last batch alone: it must be known. In graph mode
-            # those of an epoch are not of its last batch, and are on no device.
+        if _fit.has_two_dicts(self.home):
+            # Raw logs reach CSVLogger and History from an epoch's last batch alone: it must be known. Nor does graph
+            # mode make the epoch's logs of that batch's.
             self._supports_tf_logs = bool(self._batches()) and not self.home.graph_mode
-        if "metrics" in self._params and not _bar_is_drawn_before(self.home):
+        if "metrics" in self._params:
             # Up to TF 2.1, and in graph mode, the progress bar shows what is named here.
             known = list(self._params["metrics"])
             self._params["metrics"] = known + [name for name in LOGS if name not in known]
@@ -204,16 +191,30 @@ class _Callback(object):
             self._ask_schedule(first=True)
         elif isinstance(self.schedule, int):
             self._set_steps(self.schedule)
+        self._weights = _fit.BatchWeights.for_fit(self.model, self._optimizers)
 
     def on_epoch_begin(self, epoch, logs=None):
         self._epoch_is_open, self._last_batch = True, -1
+        if self._weights is not None:
+            self._weights.begin_epoch()
         if isinstance(self.schedule, dict):
             begun = [key for key in self.schedule if key <= epoch]
             if begun:
                 self._set_steps(self.schedule[max(begun)])
 
-    # Both kinds of Keras call it: those that have no other name for it, and those whose on_train_batch_end does.
+    # Both kinds of Keras call the next two: those that have no other name for them, and those that have.
+
+    def on_batch_begin(self, batch, logs=None):
+        size = (logs or {}).get("size")
+        if self._weights is not None:
+            self._weights.begin_batch(size)
+        # Of a dataset it is 1, whatever it is.
+        if not self._batch_size and size and size > 1:
+            self._batch_size = size
+
     def on_batch_end(self, batch, logs=None):
+        if not self._batch_size and self._weights is not None:
+            self._batch_size = self._weights.largest()
         if callable(self.schedule):
             # With steps_per_execution a call comes once in several batches, with the number of the last.
             self._count(batch - self._last_batch)
@@ -221,7 +222,7 @@ class _Callback(object):
         batches = self._batches()
         if batches and batch + 1 >= batches:
             self._end_epoch()
-            if logs is not None and _has_two_dicts(self.home) and self._supports_tf_logs:
+            if logs is not None and self._tells_early:
                 # Of the last batch's logs Keras makes the epoch's, and of those the other dict: here all can be told.
                 self._write(logs)
 
@@ -232,19 +233,23 @@ class _Callback(object):
     def on_epoch_end(self, epoch, logs=None):
         self._end_epoch()
         if logs is not None:
+            told_before = LOGS[0] in logs
             values = self._write(logs)
-            bar_has_other_logs = _has_two_dicts(self.home) and not self._supports_tf_logs
-            if self._params.get("verbose") and (bar_has_other_logs or _bar_is_drawn_before(self.home)):
-                print(" - ".join("{}: {}".format(name, value) for name, value in values))
+            if self._params.get("verbose") and not told_before and _fit.bar_lacks_our_logs(self.home):
+                # In graph mode of TF 2.3 to 2.5 the bar's line is still open.
+                begin = "\n" if self.home.graph_mode and _fit.has_two_dicts(self.home) else ""
+                print(begin + " - ".join("{}: {}".format(name, value) for name, value in values))
 
     def on_train_end(self, logs=None):
         self._end_epoch()
+        if self._weights is not None:
+            self._weights.end_fit()
 
     def _write(self, logs):
         steps = self._optimizers[0].gradient_accumulation_steps
         values = [_value(self._optimizers[0].iterations, self._backend()), steps]
-        if self._params.get("batch_size"):
-            values.append(steps * self._params["batch_size"])
+        if self._batch_size:
+            values.append(steps * self._batch_size)
         if self.home.graph_mode:
             values = [_Count(value) for value in values]
         values = list(zip(LOGS, values))
@@ -253,7 +258,7 @@ class _Callback(object):
 
     def _end_epoch(self):
         """End, keep or drop what is in the windows, once an epoch."""
-        if not self._epoch_is_open:
+        if not self._epoch_is_open or self._is_interrupted():
             return
         self._epoch_is_open = False
         if self.partial_window == "carry":
@@ -263,6 +268,11 @@ class _Callback(object):
                 optimizer.end_windows(drop=self.partial_window == "drop")
         if callable(self.schedule):
             self._ask_schedule()
+
+    def _is_interrupted(self):
+        """Whether training ends by an exception: only eager fit of TF 2.0 and 2.1 calls us then, as any other's end."""
+        calls_us = "metrics" in self._params and not self.home.graph_mode
+        return calls_us and sys.exc_info()[1] is not self._handled
 
     def _set_steps(self, steps):
         with self._session():
@@ -359,29 +369,6 @@ class _Callback(object):
 def _value(variable, backend):
     """What a counter holds."""
     return int(variable.numpy() if backend is None else backend.get_value(variable))
-
-
-def _optimizers_of(model):
-    """The optimizers of a model that accumulate: its `optimizer`, what that one covers, and those in its attributes."""
-    found = []
-
-    def look_at(value, depth=0):
-        if isinstance(value, (list, tuple)):
-            for each in value:
-                look_at(each, depth + 1)
-        elif isinstance(value, _accumulates.Accumulates):
-            if not any(value is each for each in found):
-                found.append(value)
-        elif _compat.generation_of(type(value)) is not None and depth < 4:
-            # LossScaleOptimizer of Keras 3 and of TF 2.4 on, of TF 2.0 to 2.3, and TFOptimizer.
-            for name in ("inner_optimizer", "_optimizer", "optimizer", "optimizers"):
-                look_at(getattr(value, name, None), depth + 1)
-
-    look_at(getattr(model, "optimizer", None))
-    attributes = getattr(model, "__dict__", {})
-    for name in sorted(attributes):
-        look_at(attributes[name])
-    return found
 
 
 def _class_for(home):

@@ -1,9 +1,6 @@
 """train_step: micro-batches that weigh as much as they have samples."""
 
-from legacyga import _accumulates
-
-# Of whose Keras a class is, by the first part of its module's name.
-KERAS = ("keras", "tensorflow", "tf_keras")
+from legacyga import _fit
 
 
 def train_step(model, data, weight=None):
@@ -52,7 +49,7 @@ def train_step(model, data, weight=None):
     """
     optimizer = _accumulating_optimizer(model)
     tf = optimizer.home.tf
-    homes_own = _homes_train_step(type(model))
+    homes_own = _fit.homes_train_step(type(model))
     if homes_own is None or optimizer.home.graph_mode:
         raise ValueError(
             "train_step is for models that Keras trains by theirs: from TensorFlow 2.2 on, in eager mode. Received: "
@@ -68,24 +65,14 @@ def train_step(model, data, weight=None):
 
 def _accumulating_optimizer(model):
     """The model's optimizer, out of the LossScaleOptimizer that it may be in."""
-    given = optimizer = getattr(model, "optimizer", None)
-    while optimizer is not None and not isinstance(optimizer, _accumulates.Accumulates):
-        # The name of it up to TF 2.3 is `_optimizer`.
-        optimizer = getattr(optimizer, "inner_optimizer", None) or getattr(optimizer, "_optimizer", None)
-    if optimizer is None:
+    optimizer = getattr(model, "optimizer", None)
+    found = _fit.optimizers_in(optimizer)
+    if not found:
         raise ValueError(
             "train_step takes a model whose optimizer accumulates. Received: {!r} with the optimizer {!r}. Compile it "
-            "with legacyga.wrap(optimizer, gradient_accumulation_steps) or legacyga.MySGD.".format(model, given)
+            "with legacyga.wrap(optimizer, gradient_accumulation_steps) or legacyga.MySGD.".format(model, optimizer)
         )
-    return optimizer
-
-
-def _homes_train_step(cls):
-    """The `train_step` of the first of Keras's own classes that a model's class is made of, None if none has it."""
-    for each in cls.__mro__:
-        if each.__module__.partition(".")[0] in KERAS and "train_step" in vars(each):
-            return vars(each)["train_step"]
-    return None
+    return found[0]
 
 
 def _samples(tf, data):

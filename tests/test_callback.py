@@ -19,16 +19,20 @@ Y = RANDOM.randn(14, 2).astype("float32")
 BATCHES = [(X[i : i + 4], Y[i : i + 4]) for i in range(0, 14, 4)]
 LR, MOMENTUM = 0.1, 0.9
 
+GRAPH_MODE = "graph mode: no optimizer is told how many samples a batch has"
 
-def expected(epochs, steps, partial_window, batches=BATCHES, initial_epoch=0):
-    """What the oracle makes of it.
+
+def expected(home, epochs, steps, partial_window, batches=BATCHES, initial_epoch=0, weighs=True):
+    """What the oracle makes of it: in eager mode each batch weighs as much as it has samples.
 
     Args:
+        home: the home.
         epochs: how many.
         steps: function of (epoch, updates made before): the K of a window that begins there.
         partial_window: as the callback's.
         batches: one epoch's.
         initial_epoch: the number of the first.
+        weighs: whether Keras tells, in eager mode, how many samples a batch has.
 
     Returns:
         For each epoch (weights after its end, updates made).
@@ -37,13 +41,15 @@ def expected(epochs, steps, partial_window, batches=BATCHES, initial_epoch=0):
     weights, window, size, history = [w.astype("float64") for w in START], [], None, []
 
     def update(weights):
-        return sgd.update(weights, [np.mean(g, axis=0) for g in zip(*window)])
+        samples, gradients = zip(*window)
+        return sgd.update(weights, [np.average(g, axis=0, weights=samples) for g in zip(*gradients)])
 
     for epoch in range(initial_epoch, initial_epoch + epochs):
         for x, y in batches:
             if not window:
                 size = steps(epoch, sgd.iterations)
-            window.append(oracle.gradients(weights, x.astype("float64"), y.astype("float64")))
+            samples = len(x) if weighs and home.mode == "eager" else 1
+            window.append((samples, oracle.gradients(weights, x.astype("float64"), y.astype("float64"))))
             if len(window) == size:
                 weights, window = update(weights), []
         if window and partial_window == "flush":
@@ -90,13 +96,18 @@ def assert_as_expected(weights, logs, wanted):
     assert logs["updates"] == [updates for _, updates in wanted]
     assert all(isinstance(value, int) for name in logs for value in logs[name] if name in ("updates", "K"))
     for now, (then, _) in zip(weights, wanted):
-        for a, b in zip(now, then):
-            np.testing.assert_allclose(a, b, rtol=0, atol=4e-6)
+        assert_close(now, then)
     assert len(weights) == len(wanted)
 
 
-def tells_batch_size(home):
-    return home.mode == "graph" or home.tf_version < (2, 2)
+def counts(home):
+    """Whether the home's models count the samples that they are trained on."""
+    return home.mode == "eager" and home.tf_version >= (2, 2)
+
+
+def assert_close(weights, wanted):
+    for a, b in zip(weights, wanted):
+        np.testing.assert_allclose(a, b, rtol=0, atol=4e-6)
 
 
 @pytest.fixture(autouse=True)
@@ -107,8 +118,8 @@ def start_anew(home):
 @pytest.mark.capability("R8 partial windows")
 @pytest.mark.parametrize("partial_window", ["flush", "carry", "drop"])
 def test_windows_that_do_not_divide_the_epoch(home, partial_window):
-    """K = 3 in epochs of 4 mini-steps, the last of 2 samples, which weighs as much as the others."""
-    wanted = expected(3, lambda epoch, updates: 3, partial_window)
+    """K = 3 in epochs of 4 mini-steps, the last of 2 samples."""
+    wanted = expected(home, 3, lambda epoch, updates: 3, partial_window)
     assert [updates for _, updates in wanted] == {"flush": [2, 4, 6], "carry": [1, 2, 4], "drop": [1, 2, 3]}[
         partial_window
     ]
@@ -116,8 +127,62 @@ def test_windows_that_do_not_divide_the_epoch(home, partial_window):
     weights, logs = fit(home, model, [legacyga.GradientAccumulationCallback(partial_window=partial_window)])
     assert_as_expected(weights, logs, wanted)
     assert logs["gradient_accumulation_steps"] == [3, 3, 3]
-    assert logs.get("effective_batch_size") == ([12, 12, 12] if tells_batch_size(home) else None)
+    assert logs["effective_batch_size"] == [12, 12, 12]
     assert int(home.value(model.optimizer.mini_step)) == 0
+
+
+@pytest.mark.capability("R2 weights")
+@pytest.mark.parametrize("steps", [2, 4])
+def test_a_smaller_last_batch_equals_the_large_batch(home, steps):
+    """Windows of 4 + 4 and 4 + 2 samples, or of all 14, in plain fit are batches of as many."""
+    if home.mode == "graph":
+        pytest.skip(GRAPH_MODE)
+    size = 4 * steps
+    large = [(X[i : i + size], Y[i : i + size]) for i in range(0, 14, size)]
+    wanted = expected(home, 3, lambda epoch, updates: 1, "flush", large)
+    weights, logs = fit(home, model_with(home, steps), [legacyga.GradientAccumulationCallback()])
+    assert_as_expected(weights, logs, wanted)
+
+
+@pytest.mark.capability("R2 weights")
+def test_what_does_not_weigh(home):
+    """A sum; the mini-steps before fit and after it; those of a train_step of the user's own."""
+    if home.mode == "graph":
+        pytest.skip(GRAPH_MODE)
+    ((wanted, _),) = expected(home, 1, lambda epoch, updates: 4, "flush", weighs=False)
+    steps = [w - start for w, start in zip(wanted, START)]
+    model = model_with(home, 4, legacyga.wrap(home.bare_sgd(lr=LR), 4, reduction="sum"))
+    fit(home, model, [legacyga.GradientAccumulationCallback()], epochs=1)
+    assert_close(model.get_weights(), [start + 4 * step for start, step in zip(START, steps)])
+
+    model = model_with(home, 4, legacyga.wrap(home.bare_sgd(lr=LR), 4))
+    weighed = expected(home, 1, lambda epoch, updates: 4, "flush")[0][0]
+
+    def by_hand():
+        model.set_weights(START)
+        for x, y in BATCHES:
+            model.train_on_batch(x, y)
+
+    if counts(home):
+        by_hand()
+        assert_close(model.get_weights(), wanted)
+        model.set_weights(START)
+    # What was traced without weights is traced anew.
+    fit(home, model, [legacyga.GradientAccumulationCallback()], epochs=1)
+    assert_close(model.get_weights(), weighed)
+    by_hand()
+    assert_close(model.get_weights(), wanted)
+
+
+@pytest.mark.capability("R2 weights")
+def test_a_training_function_that_cannot_be_traced_anew(home):
+    if home.mode == "graph" or counts(home):
+        pytest.skip("TF 2.0 and 2.1 in eager mode only")
+    model = model_with(home, 4)
+    fit(home, model, [], epochs=1)
+    model.set_weights(START)
+    with pytest.warns(UserWarning, match="trained before without a GradientAccumulationCallback.*Compile the model"):
+        fit(home, model, [legacyga.GradientAccumulationCallback()], epochs=1)
 
 
 @pytest.mark.capability("callback")
@@ -128,7 +193,7 @@ def test_a_dict_changes_k_at_the_next_window(home, partial_window):
     def steps(epoch, updates):
         return {1: 3, 2: 2}[min(epoch, 2)]
 
-    wanted = expected(3, steps, partial_window, initial_epoch=1)
+    wanted = expected(home, 3, steps, partial_window, initial_epoch=1)
     assert [updates for _, updates in wanted] == {"flush": [2, 4, 6], "carry": [1, 3, 5]}[partial_window]
     model = model_with(home, 4)
     callback = legacyga.GradientAccumulationCallback({7: 9, 0: 3, 2: 2}, partial_window)
@@ -148,7 +213,7 @@ def test_a_function_of_the_updates(home, partial_window, monkeypatch):
     def schedule(updates):
         return 1 + updates % 3 if updates < 5 else 4
 
-    wanted = expected(4, lambda epoch, updates: schedule(updates), partial_window)
+    wanted = expected(home, 4, lambda epoch, updates: schedule(updates), partial_window)
     model = model_with(home, 2)
     weights, logs = fit(home, model, [legacyga.GradientAccumulationCallback(schedule, partial_window)], epochs=4)
     assert_as_expected(weights, logs, wanted)
@@ -158,17 +223,37 @@ def test_a_function_of_the_updates(home, partial_window, monkeypatch):
 
 
 @pytest.mark.capability("callback")
+def test_a_function_in_training_that_goes_on(home):
+    """Each fit begins within a window, and its function is asked when that one ends."""
+
+    def schedule(updates):
+        return (3, 4, 2, 1, 3, 1)[updates]
+
+    wanted = expected(home, 3, lambda epoch, updates: schedule(updates), "carry")
+    model = model_with(home, 3)
+    for epoch in range(3):
+        callback = legacyga.GradientAccumulationCallback(schedule, "carry")
+        weights, logs = fit(home, model, [callback], epochs=1)
+        assert_as_expected(weights, logs, wanted[epoch : epoch + 1])
+
+
+@pytest.mark.capability("callback")
 def test_a_schedule_that_begins_at_1(home):
-    wanted = expected(3, lambda epoch, updates: 1 if epoch < 1 else 3, "flush")
+    wanted = expected(home, 3, lambda epoch, updates: 1 if epoch < 1 else 3, "flush")
     weights, logs = fit(home, model_with(home, 3), [legacyga.GradientAccumulationCallback({0: 1, 1: 3})])
     assert_as_expected(weights, logs, wanted)
     assert logs["gradient_accumulation_steps"] == [1, 3, 3]
+    if home.mode == "eager":
+        # Graph mode builds its graph before any callback is called, and one of K = 1 has no accumulators.
+        model = model_with(home, 1, traced=False)
+        weights, logs = fit(home, model, [legacyga.GradientAccumulationCallback({0: 1, 1: 3})])
+        assert_as_expected(weights, logs, wanted)
 
 
 @pytest.mark.capability("callback")
 def test_an_int_is_k_from_the_start_and_carries_on_in_the_next_fit(home):
     """Two fits of an epoch each, with a callback each, are one of two epochs."""
-    wanted = expected(2, lambda epoch, updates: 3, "carry")
+    wanted = expected(home, 2, lambda epoch, updates: 3, "carry")
     model = model_with(home, 2)
     for epoch in range(2):
         weights, logs = fit(home, model, [legacyga.GradientAccumulationCallback(3, "carry")], epochs=1)
@@ -182,7 +267,7 @@ def test_an_int_is_k_from_the_start_and_carries_on_in_the_next_fit(home):
 @pytest.mark.capability("R8 partial windows")
 def test_validation_and_callbacks_see_the_epochs_last_update(home):
     """val_loss is that of the weights after the flush, and a callback before ours in the list finds them too."""
-    wanted = expected(2, lambda epoch, updates: 3, "flush")
+    wanted = expected(home, 2, lambda epoch, updates: 3, "flush")
     early = recorder(home)
     callback = legacyga.GradientAccumulationCallback()
     weights, logs = fit(home, model_with(home, 3), [early, callback], epochs=2, validation_data=(X, Y))
@@ -210,8 +295,7 @@ def test_the_logs_reach_the_other_callbacks(home, tmp_path, capsys):
     # What the terminal is left with, once the bar has been drawn over itself.
     printed = capsys.readouterr().out
     assert "updates: 2" in printed and "updates: 4" in printed and "gradient_accumulation_steps: 3" in printed
-    if tells_batch_size(home):
-        assert columns["effective_batch_size"] == ("12", "12") and "effective_batch_size: 12" in printed
+    assert columns["effective_batch_size"] == ("12", "12") and "effective_batch_size: 12" in printed
     if not has_board:
         return
     events = b"".join(each.read_bytes() for each in tmp_path.glob("**/*tfevents*"))
@@ -226,7 +310,7 @@ def endless(batches):
 
 @pytest.mark.capability("callback")
 def test_generators(home):
-    wanted = expected(2, lambda epoch, updates: 3, "flush")
+    wanted = expected(home, 2, lambda epoch, updates: 3, "flush", weighs=counts(home))
     model = model_with(home, 3)
     record = recorder(home)
     train = model.fit if home.is_keras3 or home.tf_version >= (2, 2) and home.mode == "eager" else model.fit_generator
@@ -238,7 +322,9 @@ def test_generators(home):
         callbacks=[legacyga.GradientAccumulationCallback(), record],
     ).history
     assert_as_expected(record.weights, logs, wanted)
-    assert "effective_batch_size" not in logs
+    # In eager mode TF 2.0 and 2.1 take every batch of a generator to be one sample.
+    knows = home.mode == "graph" or counts(home)
+    assert logs.get("effective_batch_size") == ([12, 12] if knows else None)
 
 
 @pytest.mark.capability("callback")
@@ -248,7 +334,7 @@ def test_tf_data(home):
         pytest.skip("tf.data of unknown length trains in eager mode")
     shapes = ((None, 3), (None, 2))
     data = home.tf.data.Dataset.from_generator(lambda: iter(BATCHES), ("float32", "float32"), shapes)
-    wanted = expected(3, lambda epoch, updates: 3, "flush")
+    wanted = expected(home, 3, lambda epoch, updates: 3, "flush", weighs=counts(home))
     early, model = recorder(home), model_with(home, 3)
     callback = legacyga.GradientAccumulationCallback()
     # In one kind: TF 2.0 and 2.1 want a batch size for arrays beside a dataset.
@@ -263,18 +349,19 @@ def test_steps_per_execution(home):
     """Four batches in executions of 2: the function is asked after every second one."""
     if home.mode == "graph" or home.tf_version < (2, 4):
         pytest.skip("steps_per_execution: TF 2.4 or newer, in eager mode")
-    wanted = expected(2, lambda epoch, updates: 3, "flush")
+    wanted = expected(home, 2, lambda epoch, updates: 3, "flush")
     model = model_with(home, 3, steps_per_execution=2)
     weights, logs = fit(home, model, [legacyga.GradientAccumulationCallback()], epochs=2)
     assert_as_expected(weights, logs, wanted)
 
     def schedule(updates):
-        return 1 if updates < 2 else 2
+        return {0: 2, 1: 4}.get(updates, 1)
 
-    # Two windows of 1, then two of 2: those of the first execution have begun before the function was asked again.
+    # A window of 2, which is the first execution; one of 4, into the second epoch; and two of 1 in the last execution.
     model = model_with(home, 3, steps_per_execution=2)
-    weights, logs = fit(home, model, [legacyga.GradientAccumulationCallback(schedule)], epochs=2)
-    assert_as_expected(weights, logs, expected(2, lambda epoch, updates: schedule(updates), "flush"))
+    weights, logs = fit(home, model, [legacyga.GradientAccumulationCallback(schedule, "carry")], epochs=2)
+    assert logs["updates"] == [1, 4]
+    assert_as_expected(weights, logs, expected(home, 2, lambda epoch, updates: schedule(updates), "carry"))
 
 
 def stopper(home, error=None):
@@ -305,23 +392,22 @@ def test_training_that_is_stopped_within_an_epoch(home):
 
 @pytest.mark.capability("R8 partial windows")
 def test_an_exception_within_an_epoch_leaves_the_window_as_it_is(home):
-    model = model_with(home, 3, traced=False)
+    model = model_with(home, 4, traced=False)
     callback = legacyga.GradientAccumulationCallback()
-    with pytest.raises(KeyboardInterrupt):
-        fit(home, model, [callback, stopper(home, KeyboardInterrupt())])
-    if home.mode == "eager" and home.tf_version < (2, 2):
-        # There Keras calls on_train_end after an exception too: the epoch has ended, and its window been flushed.
-        ((after, _),) = expected(1, lambda epoch, updates: 3, "flush", BATCHES[:2])
-        assert int(home.value(model.optimizer.iterations)) == 1
-        for now, wanted in zip(model.get_weights(), after):
-            np.testing.assert_allclose(now, wanted, rtol=0, atol=4e-6)
-        return
+    try:
+        raise OSError("another exception, handled while fit is called")
+    except OSError:
+        with pytest.raises(KeyboardInterrupt):
+            fit(home, model, [callback, stopper(home, KeyboardInterrupt())])
     assert int(home.value(model.optimizer.mini_step)) == 2
     for now, start in zip(model.get_weights(), START):
         np.testing.assert_array_equal(now, start)
-    # Training goes on: those two and the next epoch's four, K = 3.
-    wanted = expected(1, lambda epoch, updates: 3, "flush", BATCHES[:2] + BATCHES)
-    weights, logs = fit(home, model, [callback], epochs=1)
+    # Training goes on: those two and the next epoch's four, K = 4: the last two are flushed.
+    wanted = expected(home, 1, lambda epoch, updates: 4, "flush", BATCHES[:2] + BATCHES)
+    try:
+        raise OSError("and once more")
+    except OSError:
+        weights, logs = fit(home, model, [callback], epochs=1)
     assert_as_expected(weights, logs, wanted)
 
 
@@ -337,7 +423,7 @@ def test_early_stopping_has_the_last_word(home):
     weights, logs = fit(home, model, [stopping, legacyga.GradientAccumulationCallback()], epochs=9)
     best = int(np.argmax(logs["loss"]))
     assert len(weights) < 9
-    for now, then in zip(model.get_weights(), expected(best + 1, lambda epoch, updates: 3, "flush")[best][0]):
+    for now, then in zip(model.get_weights(), expected(home, best + 1, lambda epoch, updates: 3, "flush")[best][0]):
         np.testing.assert_allclose(now, then, rtol=0, atol=4e-6)
 
 
@@ -397,7 +483,7 @@ def test_windows_larger_than_an_epoch(home):
         (message,) = [str(each.message) for each in caught if "an epoch has" in str(each.message)]
         assert message.startswith("gradient_accumulation_steps is to be 6, and an epoch has 4 batches. With partial")
         assert says in message and logs["updates"] == updates
-        assert_as_expected(weights, logs, expected(3, lambda epoch, updates: 6, partial_window))
+        assert_as_expected(weights, logs, expected(home, 3, lambda epoch, updates: 6, partial_window))
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         fit(home, model_with(home, 4, traced=False), [legacyga.GradientAccumulationCallback(4)], epochs=1)
@@ -426,7 +512,13 @@ def test_within_a_loss_scale_optimizer(home):
     arguments = dict(initial_scale=8.0) if home.is_keras3 else dict(dynamic=False, initial_scale=8.0)
     model = model_with(home, 3, found(inner, **arguments))
     weights, logs = fit(home, model, [legacyga.GradientAccumulationCallback()], epochs=2)
-    assert_as_expected(weights, logs, expected(2, lambda epoch, updates: 3, "flush"))
+    assert_as_expected(weights, logs, expected(home, 2, lambda epoch, updates: 3, "flush"))
+    # A batch that overflows is not handed over, nor are its samples counted as the next one's.
+    model = model_with(home, 3, found(legacyga.MySGD(LR, MOMENTUM, steps_per_update=3, keras=home.keras)))
+    overflows = np.where(np.arange(14)[:, None] // 4 == 1, np.float32(1e38), Y)
+    fit(home, model, [legacyga.GradientAccumulationCallback()], epochs=1, y=overflows)
+    without = [BATCHES[0]] + BATCHES[2:]
+    assert_close(model.get_weights(), expected(home, 1, lambda epoch, updates: 3, "flush", without)[0][0])
 
 
 @pytest.mark.capability("callback")
@@ -450,7 +542,7 @@ def test_a_model_of_another_keras_than_was_to_be_expected(home, monkeypatch):
     callback = legacyga.GradientAccumulationCallback()
     assert not isinstance(callback, home.keras.callbacks.Callback)
     weights, logs = fit(home, model_with(home, 3, traced=False), [callback], epochs=1)
-    assert_as_expected(weights, logs, expected(1, lambda epoch, updates: 3, "flush"))
+    assert_as_expected(weights, logs, expected(home, 1, lambda epoch, updates: 3, "flush"))
     assert isinstance(callback, home.keras.callbacks.Callback)
 
 

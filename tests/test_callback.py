@@ -310,7 +310,9 @@ def endless(batches):
 
 @pytest.mark.capability("callback")
 def test_generators(home):
-    wanted = expected(home, 2, lambda epoch, updates: 3, "flush", weighs=counts(home))
+    """Up to TF 2.0 fit_generator has a loop of its own, which tells callbacks each batch's size."""
+    knows = home.mode == "graph" or home.tf_version < (2, 1) or counts(home)
+    wanted = expected(home, 2, lambda epoch, updates: 3, "carry", weighs=knows)
     model = model_with(home, 3)
     record = recorder(home)
     train = model.fit if home.is_keras3 or home.tf_version >= (2, 2) and home.mode == "eager" else model.fit_generator
@@ -319,11 +321,9 @@ def test_generators(home):
         steps_per_epoch=4,
         epochs=2,
         verbose=0,
-        callbacks=[legacyga.GradientAccumulationCallback(), record],
+        callbacks=[legacyga.GradientAccumulationCallback(partial_window="carry"), record],
     ).history
     assert_as_expected(record.weights, logs, wanted)
-    # In eager mode TF 2.0 and 2.1 take every batch of a generator to be one sample.
-    knows = home.mode == "graph" or counts(home)
     assert logs.get("effective_batch_size") == ([12, 12] if knows else None)
 
 

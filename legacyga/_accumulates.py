@@ -5,7 +5,7 @@ import copy
 import functools
 import weakref
 
-from legacyga import _compat, _window
+from legacyga import _ops, _window
 
 
 class Accumulation(object):
@@ -65,7 +65,7 @@ class Accumulates(object):
     _accumulation = None
 
     def start_accumulating(self, steps, reduction="mean"):
-        self._accumulation = Accumulation(_compat.Ops(self.home.tf), steps, reduction)
+        self._accumulation = Accumulation(_ops.Ops(self.home.tf), steps, reduction)
 
     @property
     def gradient_accumulation_steps(self):
@@ -211,7 +211,7 @@ class Accumulates(object):
         return self.home.backend.get_session()
 
     def _window_key(self, var_list):
-        return tuple(_compat.variable_key(var) for var in var_list)
+        return tuple(_ops.variable_key(var) for var in var_list)
 
     def _window_for(self, var_list):
         """The window of these variables, None at K = 1."""

@@ -4,7 +4,7 @@ import importlib
 import warnings
 import weakref
 
-from legacyga import _accumulates, _compat
+from legacyga import _accumulates, _compat, _ops
 
 # Of whose Keras a class is, by the first part of its module's name.
 KERAS = ("keras", "tensorflow", "tf_keras")
@@ -96,7 +96,7 @@ class BatchWeights(object):
         self.counts = homes_train_step(type(model)) is not None
         # A LossScaleOptimizer does not hand over every batch.
         self.covered = model.optimizer is not optimizer
-        with _compat.replica_local_variables(tf), self._strategy().scope():
+        with _ops.replica_local_variables(tf), self._strategy().scope():
             self._active = tf.Variable(False, trainable=False, name="batch_weights/active")
             self._seen = tf.Variable(0.0, trainable=False, name="batch_weights/seen")
             self._weight = tf.Variable(1.0, trainable=False, name="batch_weights/weight")

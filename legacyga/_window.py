@@ -11,7 +11,7 @@ which for a loss that is a mean over its samples is the gradient of the K micro-
 The first mini-step of a window stores its gradients over what the last window left, so no pass sets zeros; the last
 one adds on its way into the update and stores nothing: K - 1 additions and K - 1 writes.
 
-No TensorFlow is imported here. `ops` (`_compat.Ops`) brings the handful of operations.
+No TensorFlow is imported here. `ops` (`_ops.Ops`) brings the handful of operations.
 """
 
 import operator
@@ -41,8 +41,8 @@ NO_ACCUMULATORS = (
 )
 
 LATE_GRADIENT = (
-    "{!r} has a gradient now and had none when another training function of this optimizer was traced, which knows no "
-    "accumulator of it. Give it a gradient of zeros there: "
+    "{} has a gradient now and had none when another function with this {} was traced, which knows no accumulator of "
+    "it. Received: {!r}. Give it a gradient of zeros there: "
     "tape.gradient(..., unconnected_gradients=tf.UnconnectedGradients.ZERO)."
 )
 
@@ -190,7 +190,8 @@ class Window(object):
                 continue
             if known:
                 if i in self._without_gradient:
-                    raise ValueError(LATE_GRADIENT.format(getattr(variable, "name", variable)))
+                    name = getattr(variable, "name", variable)
+                    raise ValueError(LATE_GRADIENT.format(repr(name), "optimizer", gradient))
                 self._seen.add(i)
             if self.accumulators[i] is not None:
                 continue

@@ -3,7 +3,7 @@
 import contextlib
 import math
 
-from legacyga import _compat, _window
+from legacyga import _compat, _ops, _window
 
 
 class GradientAccumulator(object):
@@ -60,7 +60,7 @@ class GradientAccumulator(object):
     def __init__(self, reduction="mean"):
         self.reduction = _window.check_reduction(reduction)
         self._home = _compat.TensorFlow()
-        self._ops = _compat.Ops(self._home.tf)
+        self._ops = _ops.Ops(self._home.tf)
         self._strategy = None
         self._step = None
         self._weight = None
@@ -197,7 +197,7 @@ class GradientAccumulator(object):
         if tensor.shape.ndims not in (0, None):
             raise ValueError(received)
         try:
-            value = float(_compat.constant_value(self._home.tf, tensor))
+            value = float(_ops.constant_value(self._home.tf, tensor))
         except ValueError:
             assertion = ops.v1.assert_non_negative(tensor, message=message)
             with ops.after(assertion):
@@ -208,25 +208,12 @@ class GradientAccumulator(object):
 
     def _weighted(self, pairs, weight):
         """(accumulator, w * g), in the accumulator's dtype, for (accumulator, g)."""
-        ops = self._ops
         if isinstance(weight, float):
             return pairs
-        given = [(each, gradient) for each, gradient in pairs if gradient is not None]
-        values = [
-            ops.cast(gradient.values if ops.is_sparse(gradient) else gradient, each.total.dtype.base_dtype)
-            for each, gradient in given
+        return [
+            (each, None if gradient is None else self._ops.weighted(gradient, weight, each.total.dtype))
+            for each, gradient in pairs
         ]
-        # A product with 0 would keep the NaN of a mean over no samples.
-        values = ops.cond(
-            ops.equal(weight, 0),
-            lambda: [ops.zeros_like(value) for value in values],
-            lambda: [value * ops.cast(weight, value.dtype) for value in values],
-        )
-        weighted = {
-            each: ops.indexed_slices(value, gradient.indices, each.total) if ops.is_sparse(gradient) else value
-            for (each, gradient), value in zip(given, values)
-        }
-        return [(each, weighted.get(each)) for each, _ in pairs]
 
     def _prepare(self, gradients):
         """Make the variables that are missing for `gradients`."""
@@ -240,11 +227,8 @@ class GradientAccumulator(object):
                 self._check_shape(i, gradient, accumulators[i])
                 continue
             if i in self._absent:
-                raise ValueError(
-                    "Gradient {} is there now and was None when another function that uses this GradientAccumulator "
-                    "was traced. Received: {!r}. Give it a gradient of zeros there: "
-                    "tape.gradient(..., unconnected_gradients=tf.UnconnectedGradients.ZERO).".format(i, gradient)
-                )
+                place = "Place {} of the gradients".format(i)
+                raise ValueError(_window.LATE_GRADIENT.format(place, "GradientAccumulator", gradient))
             accumulators[i] = self._make_accumulator(i, gradient)
         self._accumulators = accumulators
         self._note_absent()
@@ -278,7 +262,7 @@ class GradientAccumulator(object):
     def _dense_shape(self, gradient):
         tf, operation = self._home.tf, getattr(gradient.dense_shape, "graph", None) and gradient.dense_shape.op
         if operation is None or operation.type != "VariableShape":
-            return _compat.constant_value(tf, gradient.dense_shape)
+            return _ops.constant_value(tf, gradient.dense_shape)
         # Up to TF 2.4 a function asks for the shape of its embedding only when it runs, though it knows it.
         handle = operation.inputs[0]
         if handle.op.type == "VarHandleOp":
@@ -317,7 +301,7 @@ class GradientAccumulator(object):
                 # Out here the strategy of a function need not be the current one.
                 if self._strategy is not None and self._current_strategy() is None:
                     stack.enter_context(self._strategy.scope())
-                stack.enter_context(_compat.replica_local_variables(self._home.tf))
+                stack.enter_context(_ops.replica_local_variables(self._home.tf))
                 yield
 
     def _current_strategy(self):

@@ -1,10 +1,9 @@
 """What to put into a report: the versions of everything that takes part."""
 
-import importlib
 import platform
 import sys
 
-from legacyga._version import __version__
+from legacyga import _compat
 
 NAMES = ("tensorflow", "keras", "tf_keras", "numpy", "h5py")
 
@@ -20,10 +19,7 @@ def show_versions():
         legacyga 0.1.0
         python ...
     """
-    print("legacyga", __version__)
+    print("legacyga", _compat.installed_version("legacyga"))
     print("python", platform.python_version(), sys.platform, platform.machine())
     for name in NAMES:
-        try:
-            print(name, getattr(importlib.import_module(name), "__version__", "(no version)"))
-        except ImportError:
-            print(name, "not installed")
+        print(name, _compat.installed_version(name))

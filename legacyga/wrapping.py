@@ -1,6 +1,6 @@
 """wrap: gradient accumulation for any optimizer of any generation."""
 
-from legacyga import _accumulates, _compat, _window
+from legacyga import _accumulates, _compat, _ops, _window
 from legacyga.generations import keras3, keras_v1, optimizer_v2, optimizer_v3, tf1_train
 
 GENERATIONS = {"v1": keras_v1, "train": tf1_train, "v2": optimizer_v2, "v3": optimizer_v3, "keras3": keras3}
@@ -84,7 +84,7 @@ def _check_optimizer(optimizer, steps):
             "{!r} is an optimizer of the v1 API, which trains in graph mode only, and this is eager mode. Take one of "
             "tf.keras.optimizers, or call tf.compat.v1.disable_eager_execution() first.".format(optimizer)
         )
-    if generation == "v1" and not _compat.lifts_variables(home.tf):
+    if generation == "v1" and not _ops.lifts_variables(home.tf):
         raise ValueError(
             "wrap needs TensorFlow 1.11 or newer for optimizers of the v1 API. Received: TensorFlow {}. "
             "legacyga.MySGD works there.".format(home.tf_version)

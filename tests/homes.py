@@ -249,7 +249,7 @@ class Home(object):
         Returns:
             For each list of `gradients` the values of the variables after it.
         """
-        from legacyga import _compat
+        from legacyga import _ops
 
         history = []
         if self.mode == "graph":
@@ -266,7 +266,7 @@ class Home(object):
             else:
                 # A stock optimizer has several results, for nothing orders its reads and writes; this is the one that
                 # its author meant.
-                updates = [_compat.ordered(get_updates, _compat.Ops(self.tf))]
+                updates = [_ops.ordered(get_updates, _ops.Ops(self.tf))]
             apply = backend.function(fed, [loss], updates=updates)
             for each in gradients:
                 apply(each)

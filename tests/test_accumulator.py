@@ -156,7 +156,7 @@ def test_none_in_functions(home):
     accumulator, both, first = functions()
     first(one)
     # That function would not write over what the last window left there.
-    with pytest.raises(ValueError, match="Gradient 1 is there now and was None when another function"):
+    with pytest.raises(ValueError, match="Place 1 of the gradients has a gradient now and had none when another"):
         both(one, two)
 
 

@@ -178,11 +178,13 @@ def test_what_does_not_weigh(home):
 def test_a_training_function_that_cannot_be_traced_anew(home):
     if home.mode == "graph" or counts(home):
         pytest.skip("TF 2.0 and 2.1 in eager mode only")
-    model = model_with(home, 4)
+    model = model_with(home, 4, legacyga.wrap(home.bare_sgd(lr=LR), 4))
     fit(home, model, [], epochs=1)
     model.set_weights(START)
     with pytest.warns(UserWarning, match="trained before without a GradientAccumulationCallback.*Compile the model"):
         fit(home, model, [legacyga.GradientAccumulationCallback()], epochs=1)
+    unweighed = expected(home, 1, lambda epoch, updates: 4, "flush", weighs=False)[0][0]
+    assert_close(model.get_weights(), unweighed)
 
 
 @pytest.mark.capability("callback")

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from test_wrap import wrap_or_skip
 
 import legacyga
-from legacyga import _compat
+from legacyga import _compat, _ops
 
 pytestmark = pytest.mark.capability("wrap: properties")
 
@@ -139,7 +139,7 @@ class Run(object):
                 updates = get_updates()
             else:
                 # As its author meant it: nothing orders a stock v1 optimizer's reads and writes.
-                updates = [_compat.ordered(get_updates, _compat.Ops(home.tf))]
+                updates = [_ops.ordered(get_updates, _ops.Ops(home.tf))]
             self.apply = home.backend.function(fed, [loss], updates=updates)
 
     def given(self, *more):

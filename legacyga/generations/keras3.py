@@ -3,7 +3,7 @@
 import contextlib
 import types
 
-from legacyga import _accumulates, _compat
+from legacyga import _accumulates, _ops
 
 PLAIN = (bool, int, float, str, type(None), types.FunctionType, types.MethodType)
 
@@ -134,7 +134,7 @@ class Accumulating(_accumulates.HasConfig):
         )
 
     def _make_zeros(self, number, name, var, shape, dtype):
-        with self._distribution_strategy.extended.colocate_vars_with(var if _compat.is_variable(var) else var.value):
+        with self._distribution_strategy.extended.colocate_vars_with(var if _ops.is_variable(var) else var.value):
             # A copy on each replica, written without a word to the others; a checkpoint takes their sum.
             return self._make_weight(
                 number,

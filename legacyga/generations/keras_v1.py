@@ -6,7 +6,7 @@ Standalone Keras up to 2.3.1, and the v1 optimizers that tf.keras and tf_keras s
 import contextlib
 import copy
 
-from legacyga import _accumulates, _compat
+from legacyga import _accumulates, _ops
 
 
 class Accumulating(_accumulates.HasConfig):
@@ -26,7 +26,7 @@ class Accumulating(_accumulates.HasConfig):
         backend = self.home.backend
         for name, value in vars(optimizer).items():
             self.__dict__[name] = copy.copy(value) if isinstance(value, (dict, list)) else value
-        variables = [(name, value) for name, value in vars(optimizer).items() if _compat.is_variable(value)]
+        variables = [(name, value) for name, value in vars(optimizer).items() if _ops.is_variable(value)]
         values = backend.batch_get_value([variable for _, variable in variables])
         for (name, variable), value in zip(variables, values):
             self.__dict__[name] = backend.variable(value, dtype=backend.dtype(variable), name=name)
@@ -107,8 +107,8 @@ class Accumulating(_accumulates.HasConfig):
         # A hook that the user has put on the object has had its call, with the micro-batch's.
         hook = {name: self.__dict__.pop(name) for name in ("get_gradients",) if name in self.__dict__}
         try:
-            with _compat.lifted_variables(self.home.tf, self._lifted.setdefault(self._window_key(params), [])):
-                updates = _compat.ordered(
+            with _ops.lifted_variables(self.home.tf, self._lifted.setdefault(self._window_key(params), [])):
+                updates = _ops.ordered(
                     lambda: super(Accumulating, self).get_updates(loss=None, params=params), self._accumulation.ops
                 )
         finally:

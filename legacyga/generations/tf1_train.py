@@ -2,7 +2,7 @@
 
 import copy
 
-from legacyga import _accumulates, _compat
+from legacyga import _accumulates, _ops
 
 NO_SESSION = (
     "{} in graph mode needs a default session, of the optimizer's graph. Received: {!r}. Do it inside "
@@ -97,7 +97,7 @@ class Accumulating(_accumulates.Accumulates):
 
     def _make_zeros(self, number, name, var, shape, dtype):
         # A copy on each replica, written without a word to the others.
-        with _compat.replica_local_variables(self.home.tf):
+        with _ops.replica_local_variables(self.home.tf):
             value = self.home.tf.zeros(shape, dtype)
             return self._create_non_slot_variable(value, "window_{}/{}".format(number, name), colocate_with=var)
 

@@ -1,0 +1,284 @@
+"""TensorFlow's operations and variables, under one name in every version.
+
+Features are looked for on the TensorFlow given; no version number is read here.
+"""
+
+import contextlib
+import functools
+import importlib
+
+
+def _leaves(value):
+    """The tensors and operations in nested lists, IndexedSlices and per-replica values."""
+    if value is None:
+        return []
+    if isinstance(value, (list, tuple)):
+        return [leaf for item in value for leaf in _leaves(item)]
+    if is_sparse(value):
+        return [value.values, value.indices]
+    if isinstance(getattr(value, "values", None), tuple):
+        return _leaves(value.values)
+    return [value]
+
+
+def is_sparse(gradient):
+    """Whether a gradient is an IndexedSlices."""
+    return hasattr(gradient, "indices") and hasattr(gradient, "values")
+
+
+def variable_key(variable):
+    """What tells one variable from another, the same for all its replicas."""
+    container = getattr(variable, "_distributed_container", None)
+    variable = (container and container()) or variable
+    # In a graph (TF 1.14, 1.15) a variable has no id that is unique across graphs, but a name.
+    return getattr(variable, "_unique_id", None) or variable.name
+
+
+def is_variable(value):
+    """Whether a value is a TensorFlow variable, of any version."""
+    return hasattr(value, "assign_add") and hasattr(value, "read_value")
+
+
+@contextlib.contextmanager
+def lifted_variables(tf, made):
+    """A context, for the inside of a conditional's branch: variables made in it are made outside of the branch.
+
+    Their initial values must be constants (zeros, as the slots of the v1 optimizers are).
+
+    Args:
+        tf: TensorFlow.
+        made: list of the variables that were made here another time, which are taken again, in that order; new ones
+            are added to it.
+    """
+    v1 = getattr(getattr(tf, "compat", None), "v1", tf)
+    again = iter(list(made))
+
+    def lift(next_creator, **kwargs):
+        found = next(again, None)
+        if found is not None:
+            return found
+        value = kwargs["initial_value"]
+        if hasattr(value, "graph"):
+            value = constant_value(tf, value)
+        with tf.init_scope():
+            made.append(next_creator(**dict(kwargs, initial_value=value)))
+        return made[-1]
+
+    with v1.variable_creator_scope(lift):
+        yield
+
+
+@contextlib.contextmanager
+def replica_local_variables(tf):
+    """A context: variables made in it have a copy on each replica, where there is a strategy with replicas."""
+    if not lifts_variables(tf):
+        yield
+        return
+    v1 = getattr(getattr(tf, "compat", None), "v1", tf)
+
+    def make_local(next_creator, **kwargs):
+        kwargs.update(synchronization=tf.VariableSynchronization.ON_READ, aggregation=tf.VariableAggregation.SUM)
+        return next_creator(**kwargs)
+
+    with v1.variable_creator_scope(make_local):
+        yield
+
+
+def constant_value(tf, tensor):
+    """The NumPy value of a constant tensor."""
+    # tf.get_static_value is there from TF 1.13 on, tf.contrib up to 1.15.
+    find = getattr(tf, "get_static_value", None) or tf.contrib.util.constant_value
+    value = find(tensor)
+    if value is None:
+        raise ValueError(
+            "The optimizer starts one of its variables at a value that is not constant, and cannot be accumulated "
+            "for. Received: {!r}. Make the variable in the optimizer's __init__.".format(tensor)
+        )
+    return value
+
+
+def lifts_variables(tf):
+    """Whether `lifted_variables` works: up to TF 1.10 tf.Variable passes the creators by. Deletable with 1.10."""
+    return type(tf.Variable) is not type
+
+
+def ordered(get_updates, ops):
+    """An operation that runs an optimizer's updates: all that they read before all they write.
+
+    In TensorFlow 1 graphs nothing orders the stock optimizers' reads of `iterations`, of their slots and of the
+    parameters with the writes of the same step. The update operations get an edge from everything that is written.
+
+    Args:
+        get_updates: function that returns the updates, whose operations it makes.
+        ops: an `Ops`.
+    """
+    graph = ops.v1.get_default_graph()
+    made_before = len(graph.get_operations())
+    updates = get_updates()
+    late = [update for update in updates if isinstance(update, tuple)]
+    writes = [getattr(update, "op", update) for update in updates if not isinstance(update, tuple)]
+    values = [tensor.op for write in writes for tensor in write.inputs[1:]] + [value.op for _, value in late]
+    before = set(writes)
+    _order_early_writes(before, set(writes + values), graph.get_operations()[made_before:])
+    # What is itself computed from a write of this step comes after that one, as its author meant.
+    values = [value for value in values if not _reaches(value, before)]
+    with ops.control_dependencies(values):
+        barrier = ops.tf.no_op()
+    for write in writes:
+        write._add_control_input(barrier)
+    with ops.control_dependencies([barrier]):
+        writes += [variable.assign(value) for variable, value in late]
+    return ops.done(writes)
+
+
+def _order_early_writes(updates, last, made):
+    """Give what writes on the way to the updates an edge from all that was made before it.
+
+    Adam and Adamax of tf.keras increment `iterations` ahead of everything, and their decay reads it unordered.
+    """
+    place = {operation: i for i, operation in enumerate(made)}
+    seen, stack = set(), [operation for operation in last if operation in place]
+    while stack:
+        each = stack.pop()
+        if each not in seen:
+            seen.add(each)
+            sources = [tensor.op for tensor in each.inputs] + list(each.control_inputs)
+            stack.extend(operation for operation in sources if operation in place)
+    for write in seen - updates:
+        if write.type.startswith("Assign"):
+            for each in seen:
+                if place[each] < place[write]:
+                    write._add_control_input(each)
+
+
+def _reaches(operation, targets):
+    seen, stack = set(), [operation]
+    while stack:
+        each = stack.pop()
+        if each in targets:
+            return True
+        if each not in seen:
+            seen.add(each)
+            stack.extend(tensor.op for tensor in each.inputs)
+            stack.extend(each.control_inputs)
+    return False
+
+
+class Ops(object):
+    """The few TensorFlow operations that the rule is written with, under one name in every version."""
+
+    def __init__(self, tf):
+        self.tf = tf
+        # TF 1.8 to 1.12 have no tf.compat.v1. Its cond is the one that can be told to leave a list of one a list.
+        self.v1 = v1 = getattr(getattr(tf, "compat", None), "v1", tf)
+        self.cond = functools.partial(v1.cond, strict=True)
+        # Public from TF 1.11 on.
+        self.init_scope = getattr(tf, "init_scope", None) or importlib.import_module(tf.Tensor.__module__).init_scope
+        self.where = tf.where
+        self.equal = tf.equal
+        self.cast = tf.cast
+        self.identity = tf.identity
+        self.maximum = tf.maximum
+        self.ones_like = tf.ones_like
+        self.zeros_like = tf.zeros_like
+        # These take reference variables (TF 1) and resource variables alike.
+        self.scatter_add = v1.scatter_add
+        self.scatter_update = v1.scatter_update
+        self.is_sparse = is_sparse
+        self.control_dependencies = tf.control_dependencies
+
+    def __deepcopy__(self, memo):
+        # A copy of an optimizer is one on the same TensorFlow.
+        return self
+
+    def after(self, *values):
+        """A context: what is made in it runs after `values`, whatever they are nested in."""
+        # TF 2.4 knows the operation of a tensor of an outer function, but not the tensor. Deletable with 2.4.
+        return self.control_dependencies(
+            [getattr(leaf, "op", leaf) if isinstance(leaf, self.tf.Tensor) else leaf for leaf in _leaves(values)]
+        )
+
+    def done(self, values, result=True):
+        """The constant `result`, there after `values`."""
+        with self.after(values):
+            return self.tf.constant(result)
+
+    def dense(self, gradient):
+        """`gradient` as a tensor."""
+        return self.tf.convert_to_tensor(gradient)
+
+    def weighted(self, gradient, weight, dtype):
+        """`weight * gradient` in a dtype that is wide enough, 0 where the weight is; IndexedSlices stay so."""
+        if is_sparse(gradient):
+            values = self.weighted(gradient.values, weight, dtype)
+            return self.tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
+        dtype = self.tf.as_dtype(dtype).base_dtype
+        gradient, weight = self.tf.cast(gradient, dtype), self.tf.cast(weight, dtype)
+        # A product with 0 would keep the NaN of a mean over no samples. The function is there from TF 1.14 on.
+        multiply = getattr(self.tf.math, "multiply_no_nan", None)
+        if multiply is not None:
+            return multiply(gradient, weight)
+        return self.cond(self.equal(weight, 0), lambda: self.zeros_like(gradient), lambda: gradient * weight)
+
+    def mean_over_replicas(self, value):
+        """In cross-replica context, the float32 mean of a scalar of each replica."""
+        if isinstance(getattr(value, "values", None), tuple):
+            value = sum(self.tf.cast(each, "float32") for each in value.values) / len(value.values)
+        return self.tf.cast(value, "float32")
+
+    def nonzero(self, vector):
+        """The int64 indices of the elements that are not zero."""
+        return self.tf.reshape(self.tf.where(self.tf.not_equal(vector, 0)), [-1])
+
+    def gather(self, variable, indices):
+        """Rows of a variable, as they are after what was written before."""
+        # A reference variable (TF 1) gives the tensor that was read when it was made.
+        return self.tf.gather(variable if hasattr(variable, "handle") else variable.read_value(), indices)
+
+    def indexed_slices(self, values, indices, table):
+        return self.tf.IndexedSlices(values, indices, self.tf.constant(table.shape.as_list(), "int64"))
+
+    def local(self, variable):
+        """In replica context, this replica's part of a variable, for the operations that ask for no less."""
+        # `get` of TF 2.0 and 2.1 is `_get` from 2.2 on.
+        get = getattr(variable, "_get", None) or getattr(variable, "get", None)
+        return variable if get is None else get()
+
+    def present_value(self, variable, graph_mode):
+        """A tensor of what a variable holds; in a graph its initial value for as long as it holds nothing."""
+        if not graph_mode:
+            return variable.read_value()
+        initialized = self.v1.is_variable_initialized(variable)
+        return self.v1.cond(initialized, variable.read_value, lambda: variable.initial_value)
+
+    def on_all_replicas(self, function, args):
+        """`function(run, *args)` in cross-replica context, where `run(each, args)` calls `each` on every replica."""
+        if not hasattr(getattr(self.tf, "distribute", None), "get_replica_context"):
+            # TF 1.8 to 1.12: one replica.
+            return function(lambda each, args: each(*args), *args)
+
+        def across(strategy, *args):
+            return function(strategy.extended.call_for_each_replica, *args)
+
+        replica = self.tf.distribute.get_replica_context()
+        return across(self.tf.distribute.get_strategy(), *args) if replica is None else replica.merge_call(across, args)
+
+    def replica_number(self):
+        """Which of the replicas this is, an int; 0 where there is one, or none."""
+        distribute = getattr(self.tf, "distribute", None)
+        replica = distribute.get_replica_context() if hasattr(distribute, "get_replica_context") else None
+        number = 0 if replica is None else replica.replica_id_in_sync_group
+        return number if isinstance(number, int) else int(constant_value(self.tf, number))
+
+    def in_replica_context(self):
+        """Whether gradients can be applied here: everywhere but in the cross-replica context of a strategy."""
+        distribute = getattr(self.tf, "distribute", None)
+        return not hasattr(distribute, "get_replica_context") or distribute.get_replica_context() is not None
+
+    def constant(self, value, dtype):
+        return self.tf.constant(value, dtype)
+
+    def accumulator_dtype(self, dtype):
+        """float64 for float64 and complex as they are; float32 for float32 and everything narrower."""
+        dtype = self.tf.as_dtype(dtype).base_dtype
+        return dtype if dtype.size >= 4 else self.tf.float32

@@ -96,7 +96,7 @@ class BatchWeights(object):
         self.counts = homes_train_step(type(model)) is not None
         # A LossScaleOptimizer does not hand over every batch.
         self.covered = model.optimizer is not optimizer
-        with _ops.replica_local_variables(tf), self._strategy().scope():
+        with self._strategy().scope(), _ops.replica_local_variables(tf):
             self._active = tf.Variable(False, trainable=False, name="batch_weights/active")
             self._seen = tf.Variable(0.0, trainable=False, name="batch_weights/seen")
             self._weight = tf.Variable(1.0, trainable=False, name="batch_weights/weight")
@@ -154,7 +154,8 @@ class BatchWeights(object):
 
     def largest(self):
         """The samples of the largest batch so far, on all replicas; 0 where it is not known."""
-        return int(self._tf.convert_to_tensor(self._largest))
+        with self._strategy().scope():
+            return int(self._tf.convert_to_tensor(self._largest))
 
     def __call__(self):
         """The weight of the mini-step that a replica is about to take, a scalar tensor."""

@@ -1,0 +1,80 @@
+"""fit and flush under MirroredStrategy, on two replicas: as one device with the large batch."""
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import oracle
+import pytest
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+RANDOM = np.random.RandomState(4)
+START = [RANDOM.randn(*shape).astype("float32") for shape in ((3, 4), (4,), (4, 2), (2,))]
+X = RANDOM.randn(28, 3).astype("float32")
+Y = RANDOM.randn(28, 2).astype("float32")
+LR, MOMENTUM = 0.1, 0.9
+
+PROGRAM = """
+import sys
+import numpy as np
+import homes
+import legacyga
+import test_replicas as data
+
+home = homes.start(sys.argv[1], "eager")
+tf = home.tf
+# The new name is there from TF 2.1 on.
+cpu = tf.config.experimental.list_physical_devices("CPU")[0]
+tf.config.experimental.set_virtual_device_configuration(
+    cpu, [tf.config.experimental.VirtualDeviceConfiguration()] * 2
+)
+strategy = tf.distribute.MirroredStrategy(["/cpu:0", "/cpu:1"])
+with strategy.scope():
+    model = home.network(data.START)
+    optimizer = legacyga.wrap(home.bare_sgd(lr=data.LR, momentum=data.MOMENTUM), gradient_accumulation_steps=3)
+    model.compile(loss="mse", optimizer=optimizer)
+batches = tf.data.Dataset.from_tensor_slices((data.X[:24], data.Y[:24])).batch(8)
+history = model.fit(batches, epochs=2, verbose=0).history
+np.save(sys.argv[2] + "-plain", np.concatenate([value.ravel() for value in model.get_weights()]))
+if home.tf_version < (2, 2):
+    # There the last batch goes to one replica alone, and of a dataset's batches nobody is told how large they are.
+    sys.exit()
+# 8, 8, 8 and 4 samples: a window of 4 that the epoch's end flushes, for K is 5.
+callback = legacyga.GradientAccumulationCallback(5)
+batches = tf.data.Dataset.from_tensor_slices((data.X, data.Y)).batch(8)
+history = model.fit(batches, epochs=2, verbose=0, callbacks=[callback]).history
+assert history["updates"] == [3, 4], history
+assert history["effective_batch_size"] == [40, 40], history
+assert legacyga.flush(optimizer) is False
+np.save(sys.argv[2] + "-weighed", np.concatenate([value.ravel() for value in model.get_weights()]))
+"""
+
+
+@pytest.mark.capability("ways to train")
+def test_fit_with_the_callback(home, tmpdir):
+    if home.mode == "graph":
+        pytest.skip("eager mode only")
+    tmpdir.join("program.py").write(PROGRAM)
+    process = subprocess.Popen(
+        [sys.executable, str(tmpdir.join("program.py")), home.name, str(tmpdir.join("weights"))],
+        env=dict(os.environ, PYTHONPATH=os.pathsep.join([HERE] + sys.path)),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        universal_newlines=True,
+    )
+    _, errors = process.communicate()
+    assert process.returncode == 0, errors
+    sgd, weights = oracle.SGD(LR, MOMENTUM), [value.astype("float64") for value in START]
+    for _ in range(2):
+        weights = sgd.update(weights, oracle.gradients(weights, X[:24].astype("float64"), Y[:24].astype("float64")))
+    np.testing.assert_allclose(np.load(str(tmpdir.join("weights-plain.npy"))), flat(weights), rtol=0, atol=4e-6)
+    if home.tf_version < (2, 2):
+        return
+    for _ in range(2):
+        weights = sgd.update(weights, oracle.gradients(weights, X.astype("float64"), Y.astype("float64")))
+    np.testing.assert_allclose(np.load(str(tmpdir.join("weights-weighed.npy"))), flat(weights), rtol=0, atol=4e-6)
+
+
+def flat(weights):
+    return np.concatenate([value.ravel() for value in weights])

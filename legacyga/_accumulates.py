@@ -186,7 +186,8 @@ class Accumulates(object):
 
     def _end_window(self, key, window, drop):
         if not self.home.graph_mode:
-            updated = self._make_ending(window, drop)
+            with self._accumulation.ops.strategy_scope(window.mini_step):
+                updated = self._make_ending(window, drop)
             return bool(updated) if self.home.tf.executing_eagerly() else updated
         session = self._session(window)
         if (key, drop) not in self._accumulation.endings:

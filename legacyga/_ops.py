@@ -263,6 +263,13 @@ class Ops(object):
         replica = self.tf.distribute.get_replica_context()
         return across(self.tf.distribute.get_strategy(), *args) if replica is None else replica.merge_call(across, args)
 
+    def strategy_scope(self, variable):
+        """The scope of the strategy that a variable was made under, for those who are in none."""
+        # `distribute_strategy` of TF 2.0 is `_distribute_strategy`.
+        strategy = getattr(variable, "distribute_strategy", None) or getattr(variable, "_distribute_strategy", None)
+        outside = strategy is not None and not self.tf.distribute.has_strategy()
+        return strategy.scope() if outside else contextlib.ExitStack()
+
     def replica_number(self):
         """Which of the replicas this is, an int; 0 where there is one, or none."""
         distribute = getattr(self.tf, "distribute", None)

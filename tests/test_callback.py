@@ -512,9 +512,13 @@ def test_within_a_loss_scale_optimizer(home):
         pytest.skip("mixed_precision.LossScaleOptimizer: TF 2.4 or newer, in eager mode")
     inner = legacyga.MySGD(LR, MOMENTUM, steps_per_update=3, keras=home.keras)
     arguments = dict(initial_scale=8.0) if home.is_keras3 else dict(dynamic=False, initial_scale=8.0)
-    model = model_with(home, 3, found(inner, **arguments))
-    weights, logs = fit(home, model, [legacyga.GradientAccumulationCallback()], epochs=2)
-    assert_as_expected(weights, logs, expected(home, 2, lambda epoch, updates: 3, "flush"))
+    nestings = [found(inner, **arguments)]
+    if home.is_keras3:
+        nestings.append(legacyga.wrap(found(home.bare_sgd(lr=LR, momentum=MOMENTUM), **arguments), 3))
+    for optimizer in nestings:
+        model = model_with(home, 3, optimizer)
+        weights, logs = fit(home, model, [legacyga.GradientAccumulationCallback()], epochs=2)
+        assert_as_expected(weights, logs, expected(home, 2, lambda epoch, updates: 3, "flush"))
     # A batch that overflows is not handed over, nor are its samples counted as the next one's.
     model = model_with(home, 3, found(legacyga.MySGD(LR, MOMENTUM, steps_per_update=3, keras=home.keras)))
     overflows = np.where(np.arange(14)[:, None] // 4 == 1, np.float32(1e38), Y)

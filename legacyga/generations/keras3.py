@@ -63,7 +63,9 @@ class Accumulating(_accumulates.HasConfig):
 
     @property
     def iterations(self):
-        return self._iterations
+        """The updates made: a variable."""
+        with self._bare():
+            return super(Accumulating, self).iterations
 
     @contextlib.contextmanager
     def _bare(self):

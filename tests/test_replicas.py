@@ -34,11 +34,16 @@ with strategy.scope():
     model = home.network(data.START)
     optimizer = legacyga.wrap(home.bare_sgd(lr=data.LR, momentum=data.MOMENTUM), gradient_accumulation_steps=3)
     model.compile(loss="mse", optimizer=optimizer)
-batches = tf.data.Dataset.from_tensor_slices((data.X[:24], data.Y[:24])).batch(8)
-model.fit(batches, epochs=2, verbose=0)
+
+
+def batches_of_8(samples):
+    return tf.data.Dataset.from_tensor_slices((data.X[:samples], data.Y[:samples])).batch(8)
+
+
+model.fit(batches_of_8(24), epochs=2, verbose=0)
 # Outside of the strategy's scope, with one mini-step in the window.
 assert legacyga.flush(optimizer) is False
-model.fit(batches.take(1), verbose=0)
+model.fit(batches_of_8(8), verbose=0)
 assert legacyga.flush(optimizer) is True and legacyga.flush(optimizer) is False
 np.save(sys.argv[2] + "-plain", np.concatenate([value.ravel() for value in model.get_weights()]))
 if home.tf_version < (2, 2):
@@ -46,8 +51,7 @@ if home.tf_version < (2, 2):
     sys.exit()
 # 8, 8, 8 and 4 samples: a window of 4 that the epoch's end flushes, for K is 5.
 callback = legacyga.GradientAccumulationCallback(5)
-batches = tf.data.Dataset.from_tensor_slices((data.X, data.Y)).batch(8)
-history = model.fit(batches, epochs=2, verbose=0, callbacks=[callback]).history
+history = model.fit(batches_of_8(28), epochs=2, verbose=0, callbacks=[callback]).history
 assert history["updates"] == [4, 5], history
 assert history["effective_batch_size"] == [40, 40], history
 np.save(sys.argv[2] + "-weighed", np.concatenate([value.ravel() for value in model.get_weights()]))

@@ -1,4 +1,4 @@
-"""legacyga.flush against the NumPy oracle, with MySGD and wrap of SGD with momentum and of Adam, in every generation."""
+"""legacyga.flush against the NumPy oracle, of MySGD and of wrapped SGD with momentum and Adam in every generation."""
 
 import gc
 import itertools
@@ -108,8 +108,7 @@ def test_an_update_of_what_is_there(kind):
 
 
 def test_the_sum(sgd):
-    if sgd.id == "MySGD":
-        pytest.skip("MySGD has no reduction, it takes the mean")
+    sgd.cls or pytest.skip("MySGD has no reduction, it takes the mean")
     training = Training(sgd, sgd.make(reduction="sum"))
     for number in (2, 3):
         training.take(number)
@@ -174,8 +173,7 @@ def test_within_a_function(home, kind):
 
 def test_two_models_with_one_optimizer(sgd):
     """Each has a window of its own, and both are flushed; the count of updates is one."""
-    if not sgd.takes_more_models:
-        pytest.skip("optimizers of this generation train the variables that they were built with")
+    sgd.takes_more_models or pytest.skip("optimizers of this generation have the variables they were built with")
     optimizer = sgd.make()
     trainings = [Training(sgd, optimizer, start) for start in (START, [-value for value in START])]
     for number, training in zip((2, 1), trainings):

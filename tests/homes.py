@@ -2,6 +2,8 @@
 
 import importlib
 import os
+import subprocess
+import sys
 
 import numpy as np
 
@@ -10,6 +12,26 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 NAMES = ("keras", "tf.keras", "tf_keras")
 # Base classes, and those that hold other optimizers.
 NOT_ALONE = ("Optimizer", "OptimizerV2", "TFOptimizer", "LossScaleOptimizer", "MultiOptimizer")
+
+
+def run(script, arguments, path=()):
+    """What a Python program prints, in a process of its own.
+
+    Args:
+        script, arguments: its file, and the list of what it is called with.
+        path: folders to import from before all others.
+    """
+    folders = list(path) + [each for each in [os.environ.get("PYTHONPATH")] if each]
+    process = subprocess.Popen(
+        [sys.executable, script] + list(arguments),
+        env=dict(os.environ, PYTHONPATH=os.pathsep.join(folders)),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        universal_newlines=True,
+    )
+    printed, errors = process.communicate()
+    assert process.returncode == 0, errors
+    return printed
 
 
 def version(name):

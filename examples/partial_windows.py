@@ -15,6 +15,7 @@ its own.
     python partial_windows.py                        tf.keras; the picture is partial_windows.png in this folder
     python partial_windows.py --home tf_keras        or keras, for Keras 3 or for Keras up to 2.3.1
     python partial_windows.py --graph                in a TensorFlow 1 graph
+    python partial_windows.py --ways flush carry drop small         with "carry", too
 """
 
 import argparse
@@ -129,7 +130,13 @@ def draw(results, out):
 def main():
     arguments = parser(__doc__, epochs=4, images=1440, graph=True)
     arguments.add_argument("--out", default="partial_windows.png", help="the picture (default: partial_windows.png)")
-    arguments.add_argument("--ways", nargs="*", choices=list(WAYS), default=list(WAYS), help="(default: all)")
+    arguments.add_argument(
+        "--ways",
+        nargs="*",
+        choices=list(WAYS),
+        default=["flush", "drop", "small"],
+        help="beside the large batches (default: flush drop small)",
+    )
     arguments.add_argument("--way", choices=list(WAYS), help=argparse.SUPPRESS)
     arguments.add_argument("--results", help=argparse.SUPPRESS)
     args = arguments.parse_args()

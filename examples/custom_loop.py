@@ -8,7 +8,7 @@ row of the table.
 
     loss, accuracy  on all digits, after training
     updates         the optimizer's own count
-    distance        the largest of any weight, from the loop over the large batches of 96
+    distance        the largest of any weight from the loop over batches of 96, relative to how far that one went
 
     python examples/custom_loop.py                    tf.keras
     python examples/custom_loop.py --home tf_keras    tf_keras, beside the Keras 3 of newer TensorFlows
@@ -16,37 +16,31 @@ row of the table.
 It needs TensorFlow 2. In a TensorFlow 1 graph take `legacyga.wrap` or `legacyga.MySGD`.
 """
 
-import argparse
-import importlib
-
 import numpy as np
 import tensorflow as tf
-from sklearn.datasets import load_digits
+from _common import (
+    check_tensorflow_2,
+    distance,
+    first_weights,
+    keras_of,
+    parser,
+    print_ending,
+    print_title,
+    read_digits,
+)
 
 import legacyga
 
 K = 4
 BATCH = 24
-
-
-def read_data(small):
-    """Images of 64 numbers of 0 to 1, and their digits."""
-    images, digits = load_digits(return_X_y=True)
-    samples = 450 if small else len(images)
-    return (images[:samples] / 16.0).astype("float32"), digits[:samples].astype("int64")
-
-
-def first_weights():
-    random = np.random.RandomState(0)
-    shapes = (64, 48), (48,), (48, 10), (10,)
-    return [(0.1 * random.randn(*shape)).astype("float32") for shape in shapes]
+SHAPES = (64, 48), (48,), (48, 10), (10,)
 
 
 def train(keras, images, digits, batch, steps, epochs, weighted=True):
     """Train from `first_weights` on; the model and the optimizer."""
     layers = keras.layers
     model = keras.models.Sequential([layers.Dense(48, activation="relu", input_shape=(64,)), layers.Dense(10)])
-    model.set_weights(first_weights())
+    model.set_weights(first_weights(*SHAPES))
     optimizer = keras.optimizers.SGD(0.1, momentum=0.9)
     variables = model.trainable_variables
     if hasattr(optimizer, "build"):  # newer optimizers, whose variables cannot be made within a function
@@ -83,25 +77,12 @@ def mean_loss(model, x, y):
     return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels=y, logits=model(x)))
 
 
-def distance(weights, others):
-    return max(np.abs(weight - other).max() for weight, other in zip(weights, others))
-
-
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--home", choices=("tf.keras", "tf_keras", "keras"), default="tf.keras")
-    parser.add_argument("--epochs", type=int, default=2, help="(default: 2)")
-    parser.add_argument("--small", action="store_true", help="450 digits instead of 1797")
-    args = parser.parse_args()
-    if tf.__version__ < "2":
-        raise SystemExit(
-            "A loop in a tf.function needs TensorFlow 2. Received: TensorFlow {}. Take legacyga.wrap or "
-            "legacyga.MySGD: examples/mysgd_vs_snippet.py shows how.".format(tf.__version__)
-        )
-
-    keras = tf.keras if args.home == "tf.keras" else importlib.import_module(args.home)
-    images, digits = read_data(args.small)
-    print("{}, TensorFlow {}: {} digits, {} epochs".format(args.home, tf.__version__, len(images), args.epochs))
+    args = parser(__doc__, epochs=2, small="450 digits instead of 1797").parse_args()
+    check_tensorflow_2("Take legacyga.wrap or legacyga.MySGD: examples/mysgd_vs_snippet.py shows how.")
+    keras = keras_of(args.home)
+    images, digits = [each[: 450 if args.small else None] for each in read_digits()]
+    print_title(args.home, digits=len(images), epochs=args.epochs)
     row = "{:<34}  {:>7}  {:>6}  {:>8}  {:>8}".format
     print(row("loop over", "updates", "loss", "accuracy", "distance"))
     large, distances = None, []
@@ -113,13 +94,15 @@ def main():
         model, optimizer = train(keras, images, digits, batch, steps, args.epochs, weighted)
         weights = model.get_weights()
         large = large or weights
-        distances.append("{:.1e}".format(distance(weights, large)))
+        distances.append(distance(weights, large, first_weights(*SHAPES)))
         loss = float(mean_loss(model, images, digits))
         accuracy = np.mean(np.argmax(model(images).numpy(), axis=1) == digits)
         updates = int(np.asarray(optimizer.iterations))
-        print(row(name, updates, "{:.4f}".format(loss), "{:.4f}".format(accuracy), distances[-1]), flush=True)
-    ending = "weights move by up to {:.2g}; off the large batch by {}, and without weights by {}"
-    print(ending.format(distance(large, first_weights()), *distances[1:]))
+        print(
+            row(name, updates, "{:.4f}".format(loss), "{:.4f}".format(accuracy), "{:.1e}".format(distances[-1])),
+            flush=True,
+        )
+    print_ending(("with weights", distances[1]), ("without", distances[2]))
 
 
 if __name__ == "__main__":

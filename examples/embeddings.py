@@ -8,7 +8,7 @@ batches of 32 train as one of 128.
 
     rows      of the embedding that an update's gradient has, on average, and of how many
     accuracy  on sentences that were not trained on
-    distance  the largest of any weight, from the loop over the large batches
+    distance  the largest of any weight from the loop over the large batches, relative to how far that one went
 
     python examples/embeddings.py                    tf.keras
     python examples/embeddings.py --home tf_keras    tf_keras, beside the Keras 3 of newer TensorFlows
@@ -16,14 +16,13 @@ batches of 32 train as one of 128.
 It needs TensorFlow 2. In a TensorFlow 1 graph take `legacyga.wrap`, which keeps sparse gradients sparse, too.
 """
 
-import argparse
 import ast
-import importlib
 import os
 import re
 
 import numpy as np
 import tensorflow as tf
+from _common import check_tensorflow_2, distance, first_weights, keras_of, parser, print_ending, print_title
 
 import legacyga
 
@@ -67,12 +66,6 @@ def read_data(samples):
         ids[i, : len(words)] = [place[word] for word in words]
         shares[i, : len(words)] = 1.0 / len(words)
     return ids, shares, np.array([label for _, label in texts], "int64"), vocabulary
-
-
-def first_weights(rows):
-    random = np.random.RandomState(0)
-    shapes = (rows, SIZE), (SIZE, len(PACKAGES)), (len(PACKAGES),)
-    return [(0.1 * random.randn(*shape)).astype("float32") for shape in shapes]
 
 
 def logits(variables, ids, shares):
@@ -123,29 +116,15 @@ def train(keras, data, start, batch, steps, epochs):
     return [variable.numpy() for variable in variables], updates, int(rows) / updates
 
 
-def distance(weights, others):
-    return max(np.abs(weight - other).max() for weight, other in zip(weights, others))
-
-
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--home", choices=("tf.keras", "tf_keras", "keras"), default="tf.keras")
-    parser.add_argument("--epochs", type=int, default=6, help="(default: 6)")
-    parser.add_argument("--small", action="store_true", help="1500 sentences instead of all")
-    args = parser.parse_args()
-    if tf.__version__ < "2":
-        raise SystemExit(
-            "A loop in a tf.function needs TensorFlow 2. Received: TensorFlow {}. Take legacyga.wrap, which keeps "
-            "sparse gradients sparse, too.".format(tf.__version__)
-        )
-
-    keras = tf.keras if args.home == "tf.keras" else importlib.import_module(args.home)
+    args = parser(__doc__, epochs=6, small="1500 sentences instead of all").parse_args()
+    check_tensorflow_2("Take legacyga.wrap, which keeps sparse gradients sparse, too.")
+    keras = keras_of(args.home)
     ids, shares, labels, vocabulary = read_data(1500 if args.small else None)
     held_out = len(ids) // 5
     data = ids[held_out:], shares[held_out:], labels[held_out:]
-    start = first_weights(len(vocabulary) + 1)
-    print("{}, TensorFlow {}: {} sentences".format(args.home, tf.__version__, len(data[0])), end=" ")
-    print("of {} modules, {} words, {} epochs".format(len(PACKAGES), len(vocabulary), args.epochs))
+    start = first_weights((len(vocabulary) + 1, SIZE), (SIZE, len(PACKAGES)), (len(PACKAGES),))
+    print_title(args.home, sentences=len(data[0]), modules=len(PACKAGES), words=len(vocabulary), epochs=args.epochs)
     row = "{:<18}  {:>7}  {:>13}  {:>8}  {:>8}".format
     print(row("loop over", "updates", "rows", "accuracy", "distance"))
     large = None
@@ -157,9 +136,10 @@ def main():
         large = large or weights
         guesses = np.argmax(logits(weights, ids[:held_out], shares[:held_out]).numpy(), axis=1)
         accuracy = "{:.4f}".format(np.mean(guesses == labels[:held_out]))
-        off = "{:.1e}".format(distance(weights, large))
-        print(row(name, updates, "{:.0f} of {}".format(rows, len(start[0])), accuracy, off), flush=True)
-    print("weights move by up to {:.2g}; off the large batch by {}".format(distance(large, start), off))
+        off = distance(weights, large, start)
+        rows = "{:.0f} of {}".format(rows, len(start[0]))
+        print(row(name, updates, rows, accuracy, "{:.1e}".format(off)), flush=True)
+    print_ending(("K = {}".format(K), off))
 
 
 if __name__ == "__main__":

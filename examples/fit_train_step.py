@@ -16,23 +16,14 @@ weights end from those of the large batches, relative to the way that these went
     python fit_train_step.py --graph              what plain `fit` does in graph mode, where there is no train_step
 """
 
-import argparse
-import importlib
-
 import numpy as np
-import tensorflow as tf
-from sklearn.datasets import load_digits
+from _common import distance, first_weights, keras_of, parser, print_ending, print_title, read_digits
 
 import legacyga
 
 K = 4  # batches of one update
 LR, MOMENTUM = 0.05, 0.9
 HIDDEN = 32
-
-
-def read_data(images):
-    inputs, labels = load_digits(return_X_y=True)
-    return (inputs[:images] / 16.0).astype("float32"), labels[:images]
 
 
 def cut(images, sizes):
@@ -51,14 +42,12 @@ def network(keras, cls):
     inputs = keras.layers.Input((64,))
     hidden = keras.layers.Dense(HIDDEN, activation="tanh")(inputs)
     model = cls(inputs, keras.layers.Dense(10, activation="softmax")(hidden))
-    random = np.random.RandomState(0)
-    shapes = (64, HIDDEN), (HIDDEN,), (HIDDEN, 10), (10,)
-    model.set_weights([0.1 * random.randn(*shape) for shape in shapes])
+    model.set_weights(first_weights((64, HIDDEN), (HIDDEN,), (HIDDEN, 10), (10,)))
     return model
 
 
 def train(keras, cls, steps, data, batches, epochs):
-    """The weights before and after, flat, and the accuracy that `fit` reports of the last epoch."""
+    """The weights before and after, and the accuracy that `fit` reports of the last epoch."""
 
     def stream():
         while True:
@@ -73,21 +62,12 @@ def train(keras, cls, steps, data, batches, epochs):
     fit = model.fit if hasattr(model, "train_step") else model.fit_generator
     flush = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: legacyga.flush(optimizer))
     logs = fit(stream(), steps_per_epoch=len(batches), epochs=epochs, verbose=0, callbacks=[flush]).history
-    weights = [np.concatenate([weight.ravel() for weight in each]) for each in (before, model.get_weights())]
-    return weights, logs.get("accuracy", logs.get("acc"))[-1]
+    return before, model.get_weights(), logs.get("accuracy", logs.get("acc"))[-1]
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--home", choices=("keras", "tf.keras", "tf_keras"), default="tf.keras")
-    parser.add_argument("--graph", action="store_true", help="in graph mode, which has no train_step")
-    parser.add_argument("--epochs", type=int, default=5, help="(default: 5)")
-    parser.add_argument("--images", type=int, default=1520, help="at most 1797 (default: 1520)")
-    args = parser.parse_args()
-
-    if args.graph and hasattr(tf.compat, "v1"):
-        tf.compat.v1.disable_eager_execution()
-    keras = tf.keras if args.home == "tf.keras" else importlib.import_module(args.home)
+    args = parser(__doc__, epochs=5, images=1520, graph=True).parse_args()
+    keras = keras_of(args.home, args.graph)
     Model = keras.models.Model
 
     class Weighted(Model):
@@ -95,27 +75,22 @@ def main():
             return legacyga.train_step(self, data)
 
     ways = [("plain fit", Model)] + ([] if args.graph else [("train_step", Weighted)])
-    data = read_data(args.images)
-    mode = "graph" if args.graph else "eager"
-    print(
-        "{} ({}), TensorFlow {}: {} images, {} epochs".format(
-            args.home, mode, tf.__version__, *[len(data[0]), args.epochs]
-        )
-    )
+    data = [each[: args.images] for each in read_digits()]
+    print_title(args.home + (" (graph)" if args.graph else ""), images=len(data[0]), epochs=args.epochs)
     row = "{:<6}  {:<22}  {:>8}  {:>9}  {:>9}".format
     print(row("cut", "trained by", "updates", "accuracy", "distance"))
     endings = []
     for name, sizes in (("each", [4, 4, 4, 2]), ("last", [32])):
         batches = cut(args.images, sizes)
         large = windows(batches)
-        (before, wanted), accuracy = train(keras, Model, 1, data, large, args.epochs)
+        before, wanted, accuracy = train(keras, Model, 1, data, large, args.epochs)
         print(row(name, "the large batches", len(large) * args.epochs, "{:.4f}".format(accuracy), ""), flush=True)
         for way, cls in ways:
-            (_, weights), accuracy = train(keras, cls, K, data, batches, args.epochs)
-            distance = "{:.1e}".format(np.abs(weights - wanted).max() / np.abs(wanted - before).max())
-            print(row(name, way, len(large) * args.epochs, "{:.4f}".format(accuracy), distance), flush=True)
-            endings.append("{}, {}: {}".format(name, way, distance))
-    print("distance to the large batch: " + "; ".join(endings))
+            _, weights, accuracy = train(keras, cls, K, data, batches, args.epochs)
+            off = distance(weights, wanted, before)
+            print(row(name, way, len(large) * args.epochs, "{:.4f}".format(accuracy), "{:.1e}".format(off)), flush=True)
+            endings.append(("{}, {}".format(name, way), off))
+    print_ending(*endings)
 
 
 if __name__ == "__main__":

@@ -10,36 +10,25 @@ The large batches are trained with MySGD as well, at `steps_per_update=1`, where
 one, whose reads and writes race in Keras 2.2, gives another result on every run.
 
     updates   the optimizer's own count
-    distance  the largest of any weight, from the large batches
+    distance  the largest of any weight from the large batches, relative to how far those went
 
     python old_keras_project.py --home keras       standalone Keras, up to 2.3.1
     python old_keras_project.py                    tf.keras, in graph mode
     python old_keras_project.py --home tf_keras    where tf.keras is Keras 3, which has no graph mode
 """
 
-import argparse
 import csv
-import importlib
 import os
 import tempfile
 
-import numpy as np
-import tensorflow as tf
-from sklearn.datasets import load_digits
+from _common import distance, first_weights, keras_of, one_hot, parser, print_ending, print_title, read_digits
 
 import legacyga
 
 K = 4  # batches of one update
 BATCH = 16
 HIDDEN = 48
-
-
-def read_data(images):
-    """(images to train on, their digits), (images to test with, their digits)."""
-    inputs, digits = load_digits(return_X_y=True)
-    order = np.random.RandomState(0).permutation(len(inputs))
-    inputs, digits = (inputs[order] / 16.0).astype("float32"), np.eye(10, dtype="float32")[digits[order]]
-    return (inputs[:images], digits[:images]), (inputs[1440:], digits[1440:])
+SHAPES = (64, HIDDEN), (HIDDEN,), (HIDDEN, 10), (10,)
 
 
 def brightened(inputs, digits, batch):
@@ -56,14 +45,14 @@ def build_model(keras):
     model = keras.models.Sequential()
     model.add(layers.Dense(HIDDEN, activation="tanh", input_shape=(64,)))
     model.add(layers.Dense(10, activation="softmax"))
-    random = np.random.RandomState(1)
-    model.set_weights([0.1 * random.randn(*shape) for shape in ((64, HIDDEN), (HIDDEN,), (HIDDEN, 10), (10,))])
+    model.set_weights(first_weights(*SHAPES))
     return model
 
 
 def train(keras, batch, steps, images, epochs):
-    """Returns: the weights, flat, the updates made, the accuracy on the test images."""
-    (x, y), test = read_data(images)
+    """Returns: the weights, the updates made, the accuracy on the test images."""
+    inputs, digits = read_digits(shuffled=True)
+    x, y, test = inputs[:images], one_hot(digits[:images]), (inputs[1440:], one_hot(digits[1440:]))
     model = build_model(keras)
     optimizer = legacyga.MySGD(lr=0.2, momentum=0.9, decay=1e-4, steps_per_update=steps, keras=keras)  # <--
     model.compile(optimizer=optimizer, loss="categorical_crossentropy", metrics=["accuracy"])
@@ -92,35 +81,23 @@ def train(keras, batch, steps, images, epochs):
         )
         with open(os.path.join(folder, "generator.csv")) as file:
             updates = int(list(csv.DictReader(file))[-1]["updates"])
-    weights = np.concatenate([weight.ravel() for weight in model.get_weights()])
-    return weights, updates, model.evaluate(test[0], test[1], verbose=0)[1]
+    return model.get_weights(), updates, model.evaluate(test[0], test[1], verbose=0)[1]
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--home", choices=("keras", "tf.keras", "tf_keras"), default="tf.keras")
-    parser.add_argument("--epochs", type=int, default=5, help="of fit, and as many of fit_generator (default: 5)")
-    parser.add_argument("--images", type=int, default=1440, help="a multiple of 16, at most 1440 (default: 1440)")
-    args = parser.parse_args()
-
-    if hasattr(tf.compat, "v1"):  # not there before TF 1.13, and not needed there
-        tf.compat.v1.disable_eager_execution()
-    keras = tf.keras if args.home == "tf.keras" else importlib.import_module(args.home)
-    print("{}, TensorFlow {}: {} images, {} epochs".format(args.home, tf.__version__, args.images, 2 * args.epochs))
+    args = parser(__doc__, epochs=5, images=1440).parse_args()
+    keras = keras_of(args.home, graph=True)
+    print_title(args.home, images=args.images, epochs=2 * args.epochs)
     row = "{:<22}  {:>7}  {:>8}  {:>8}".format
     print(row("", "updates", "accuracy", "distance"))
-    large = BATCH * K
+    large, off = BATCH * K, []
     wanted, updates, accuracy = train(keras, large, 1, args.images, args.epochs)
     print(row("batches of {}".format(large), updates, "{:.4f}".format(accuracy), ""), flush=True)
     for name, steps in (("batches of {}, K = {}".format(BATCH, K), K), ("batches of {}".format(BATCH), 1)):
         weights, updates, accuracy = train(keras, BATCH, steps, args.images, args.epochs)
-        distance = "{:.1e}".format(np.abs(weights - wanted).max())
-        print(row(name, updates, "{:.4f}".format(accuracy), distance), flush=True)
-        if steps == K:
-            ending = "distance to the large batch: {}, where the weights are up to {:.2g}".format(
-                distance, np.abs(wanted).max()
-            )
-    print(ending)
+        off.append(distance(weights, wanted, first_weights(*SHAPES)))
+        print(row(name, updates, "{:.4f}".format(accuracy), "{:.1e}".format(off[-1])), flush=True)
+    print_ending(("K = {}".format(K), off[0]), ("without", off[1]))
 
 
 if __name__ == "__main__":

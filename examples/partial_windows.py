@@ -10,22 +10,24 @@ its own.
 
     time      of the training, in seconds, without the first batch, in which TensorFlow builds what it computes by
     memory    by how much the peak of the process rose in training, in MiB (not measured on Windows)
-    distance  the largest of any weight, from the batches of 128
+    distance  the largest of any weight from the batches of 128, relative to how far those went
 
     python partial_windows.py                        tf.keras; the picture is partial_windows.png in this folder
     python partial_windows.py --home tf_keras        or keras, for Keras 3 or for Keras up to 2.3.1
     python partial_windows.py --graph                in a TensorFlow 1 graph
+    python partial_windows.py --ways flush carry drop small         with "carry", too
 """
 
 import argparse
 import collections
-import importlib
 import json
 import os
 import subprocess
 import sys
 import tempfile
 import time
+
+from _common import distance, keras_of, one_hot, parser, print_ending, read_digits
 
 BATCH, K = 32, 4
 WAYS = {  # by name: title, batch size, K, what becomes of a partial window
@@ -47,21 +49,22 @@ def peak_memory():
     return peak / 2.0**20 if sys.platform == "darwin" else peak / 2.0**10
 
 
+def flat(model):
+    """A model's weights, as a list of numbers."""
+    return [float(number) for weight in model.get_weights() for number in weight.ravel()]
+
+
 def train(args):
     """What the process of one way does: train, and write the results to a file."""
     import numpy as np
     import tensorflow as tf
-    from sklearn.datasets import load_digits
 
     import legacyga
 
-    if args.graph and hasattr(tf.compat, "v1"):
-        tf.compat.v1.disable_eager_execution()
-    keras = tf.keras if args.home == "tf.keras" else importlib.import_module(args.home)
-    inputs, digits = load_digits(return_X_y=True)
-    order = np.random.RandomState(0).permutation(len(inputs))
-    inputs, digits = (inputs[order] / 16.0).astype("float32").reshape(-1, 8, 8, 1), np.eye(10)[digits[order]]
-    (x, y), test = (inputs[: args.images], digits[: args.images]), (inputs[1440:], digits[1440:])
+    keras = keras_of(args.home, args.graph)
+    inputs, digits = read_digits(shuffled=True)
+    inputs, digits = inputs.reshape(-1, 8, 8, 1), one_hot(digits)
+    x, y, test = inputs[: args.images], digits[: args.images], (inputs[1440:], digits[1440:])
 
     layers = keras.layers
     picture = layers.Input(shape=(8, 8, 1))
@@ -77,26 +80,26 @@ def train(args):
     optimizer = legacyga.MySGD(lr=0.02, momentum=0.9, steps_per_update=steps, keras=keras)
     model.compile(optimizer=optimizer, loss="categorical_crossentropy", metrics=["accuracy"])
     callback = legacyga.GradientAccumulationCallback(partial_window=partial_window)  # <--
-    seen = {"accuracies": [], "updates": []}
+    seen = {"accuracies": [], "updates": [], "start": flat(model)}
 
     class Watch(keras.callbacks.Callback):
         def on_train_begin(self, logs=None):
             seen["memory"] = peak_memory()
 
         def on_batch_end(self, number, logs=None):
-            seen.setdefault("start", time.time())
+            seen.setdefault("began", time.time())
 
         def on_epoch_end(self, epoch, logs=None):
             before = time.time()
             seen["accuracies"].append(float(self.model.evaluate(test[0], test[1], batch_size=BATCH, verbose=0)[1]))
             seen["updates"].append(int(logs["updates"]))
             # What watching takes is not the training's.
-            seen["start"] += time.time() - before
+            seen["began"] += time.time() - before
 
     model.fit(x, y, batch, epochs=args.epochs, shuffle=False, verbose=0, callbacks=[callback, Watch()])
-    seen["time"] = time.time() - seen.pop("start")
+    seen["time"] = time.time() - seen.pop("began")
     seen["memory"] = None if seen["memory"] is None else peak_memory() - seen["memory"]
-    seen["weights"] = np.concatenate([weight.ravel() for weight in model.get_weights()]).tolist()
+    seen["weights"] = flat(model)
     seen["running"] = "{}, TensorFlow {}".format(args.home, tf.__version__)
     with open(args.results, "w") as file:
         json.dump(seen, file)
@@ -125,16 +128,18 @@ def draw(results, out):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--home", choices=("keras", "tf.keras", "tf_keras"), default="tf.keras")
-    parser.add_argument("--graph", action="store_true", help="in graph mode")
-    parser.add_argument("--epochs", type=int, default=4, help="(default: 4)")
-    parser.add_argument("--images", type=int, default=1440, help="a multiple of 32, at most 1440 (default: 1440)")
-    parser.add_argument("--out", default="partial_windows.png", help="the picture (default: partial_windows.png)")
-    parser.add_argument("--ways", nargs="*", choices=list(WAYS), default=list(WAYS), help="(default: all)")
-    parser.add_argument("--way", choices=list(WAYS), help=argparse.SUPPRESS)
-    parser.add_argument("--results", help=argparse.SUPPRESS)
-    args = parser.parse_args()
+    arguments = parser(__doc__, epochs=4, images=1440, graph=True)
+    arguments.add_argument("--out", default="partial_windows.png", help="the picture (default: partial_windows.png)")
+    arguments.add_argument(
+        "--ways",
+        nargs="*",
+        choices=list(WAYS),
+        default=["flush", "drop", "small"],
+        help="beside the large batches (default: flush drop small)",
+    )
+    arguments.add_argument("--way", choices=list(WAYS), help=argparse.SUPPRESS)
+    arguments.add_argument("--results", help=argparse.SUPPRESS)
+    args = arguments.parse_args()
     if args.way:
         return train(args)
 
@@ -148,28 +153,21 @@ def main():
             with open(path) as file:
                 results[name] = json.load(file)
 
-    # Imported after the training: on Linux the peak of a process counts from what the one that started it had.
-    import numpy as np
-
     print("{}: {} images, {} epochs".format(results["large"]["running"], args.images, args.epochs))
     row = "{:<16}  {:>7}  {:>8}  {:>6}  {:>8}  {:>8}".format
     print(row("", "updates", "accuracy", "time", "memory", "distance"))
-    wanted = np.array(results["large"]["weights"])
+    large = results["large"]
     for name, result in results.items():
-        result["distance"] = np.abs(np.array(result["weights"]) - wanted).max()
+        result["distance"] = distance(result["weights"], large["weights"], large["start"])
         memory = "-" if result["memory"] is None else "{:.0f}".format(result["memory"])
-        accuracy, distance = "{:.4f}".format(result["accuracies"][-1]), "{:.1e}".format(result["distance"])
-        print(row(WAYS[name][0], result["updates"][-1], accuracy, "{:.1f}".format(result["time"]), memory, distance))
+        accuracy, off = "{:.4f}".format(result["accuracies"][-1]), "{:.1e}".format(result["distance"])
+        print(row(WAYS[name][0], result["updates"][-1], accuracy, "{:.1f}".format(result["time"]), memory, off))
     try:
         draw(results, args.out)
         print("picture: {}".format(args.out))
     except ImportError:
         print("no picture: matplotlib is not installed")
-    print(
-        "distance to the large batch: {:.1e} with flush, where the weights are up to {:.2g}".format(
-            results["flush"]["distance"], np.abs(wanted).max()
-        )
-    )
+    print_ending(*[(WAYS[name][0], result["distance"]) for name, result in results.items() if name != "large"])
 
 
 if __name__ == "__main__":

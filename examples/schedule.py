@@ -6,30 +6,21 @@ of `fit` with batches of 16, 32 and 64. The data are scikit-learn's digits, 1440
 K = 4 an epoch ends with a window of 2, which the callback applies.
 
     loss      of all training images, after the epoch
-    distance  the largest of any weight, from the training by hand
+    distance  the largest of any weight from the training by hand, relative to how far that one went
 
     python schedule.py                           tf.keras
     python schedule.py --home tf_keras           or keras, for Keras 3 or for Keras up to 2.3.1
     python schedule.py --graph                   in a TensorFlow 1 graph
 """
 
-import argparse
-import importlib
-
-import numpy as np
-import tensorflow as tf
-from sklearn.datasets import load_digits
+from _common import distance, first_weights, keras_of, one_hot, parser, print_ending, print_title, read_digits
 
 import legacyga
 
 SCHEDULE = {0: 1, 2: 2, 4: 4}
 BATCH = 16
 HIDDEN = 48
-
-
-def read_data(images):
-    inputs, digits = load_digits(return_X_y=True)
-    return (inputs[:images] / 16.0).astype("float32"), np.eye(10, dtype="float32")[digits[:images]]
+SHAPES = (64, HIDDEN), (HIDDEN,), (HIDDEN, 10), (10,)
 
 
 def build_model(keras, steps):
@@ -37,8 +28,7 @@ def build_model(keras, steps):
     model = keras.models.Sequential(
         [layers.Dense(HIDDEN, activation="tanh", input_shape=(64,)), layers.Dense(10, activation="softmax")]
     )
-    random = np.random.RandomState(1)
-    model.set_weights([0.1 * random.randn(*shape) for shape in ((64, HIDDEN), (HIDDEN,), (HIDDEN, 10), (10,))])
+    model.set_weights(first_weights(*SHAPES))
     optimizer = legacyga.MySGD(lr=0.1, momentum=0.9, steps_per_update=steps, keras=keras)
     model.compile(optimizer=optimizer, loss="categorical_crossentropy")
     return model
@@ -79,18 +69,11 @@ def by_hand(keras, data, epochs):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--home", choices=("keras", "tf.keras", "tf_keras"), default="tf.keras")
-    parser.add_argument("--graph", action="store_true", help="in graph mode")
-    parser.add_argument("--epochs", type=int, default=8, help="(default: 8)")
-    parser.add_argument("--images", type=int, default=1440, help="a multiple of 16, at most 1440 (default: 1440)")
-    args = parser.parse_args()
-
-    if args.graph and hasattr(tf.compat, "v1"):
-        tf.compat.v1.disable_eager_execution()
-    keras = tf.keras if args.home == "tf.keras" else importlib.import_module(args.home)
-    data = read_data(args.images)
-    print("{}, TensorFlow {}: {} images, {} epochs".format(args.home, tf.__version__, args.images, args.epochs))
+    args = parser(__doc__, epochs=8, images=1440, graph=True).parse_args()
+    keras = keras_of(args.home, args.graph)
+    inputs, digits = read_digits()
+    data = inputs[: args.images], one_hot(digits[: args.images])
+    print_title(args.home, images=len(data[0]), epochs=args.epochs)
     weights, losses, logs = by_callback(keras, data, args.epochs)
     wanted, wanted_losses = by_hand(keras, data, args.epochs)
     row = "{:>5}  {:>3}  {:>7}  {:>10}  {:>12}".format
@@ -98,9 +81,7 @@ def main():
     for epoch, (loss, wanted_loss) in enumerate(zip(losses, wanted_losses)):
         steps, updates = logs["gradient_accumulation_steps"][epoch], logs["updates"][epoch]
         print(row(epoch, steps, updates, "{:.6f}".format(loss), "{:.6f}".format(wanted_loss)))
-    distance = max(np.abs(one - other).max() for one, other in zip(weights, wanted))
-    largest = max(np.abs(one).max() for one in wanted)
-    print("distance to the large batch: {:.1e}, where the weights are up to {:.2g}".format(distance, largest))
+    print_ending(("by the callback", distance(weights, wanted, first_weights(*SHAPES))))
 
 
 if __name__ == "__main__":

@@ -197,15 +197,21 @@ class Accumulates(object):
 
     def _make_ending(self, window, drop):
         var_list = [reference() for reference in window.var_list]
+        # Of a model that is no more there is nothing to update.
+        gone = all(var is None for var in var_list)
 
         def end(run):
-            return window.drop(run) if drop else window.flush(self._update_of(var_list), run)
+            return window.drop(run) if drop or gone else window.flush(self._update_of(var_list), run)
 
         return self._accumulation.ops.on_all_replicas(end, ())
 
     def _update_of(self, var_list):
-        """A function of the reduced gradients of these variables: one update."""
-        return lambda reduced: self._apply_inner(list(zip(reduced, var_list)))
+        """A function of the reduced gradients of these variables, None for one that is no more: one update."""
+
+        def update(reduced):
+            return self._apply_inner([(gradient, var) for gradient, var in zip(reduced, var_list) if var is not None])
+
+        return update
 
     def _session(self, window):
         """The session of a window in graph mode."""

@@ -2,6 +2,8 @@
 
 import importlib
 import os
+import subprocess
+import sys
 
 import numpy as np
 
@@ -10,6 +12,26 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 NAMES = ("keras", "tf.keras", "tf_keras")
 # Base classes, and those that hold other optimizers.
 NOT_ALONE = ("Optimizer", "OptimizerV2", "TFOptimizer", "LossScaleOptimizer", "MultiOptimizer")
+
+
+def run(script, arguments, path=()):
+    """What a Python program prints, in a process of its own.
+
+    Args:
+        script, arguments: its file, and the list of what it is called with.
+        path: folders to import from before all others.
+    """
+    folders = list(path) + [each for each in [os.environ.get("PYTHONPATH")] if each]
+    process = subprocess.Popen(
+        [sys.executable, script] + list(arguments),
+        env=dict(os.environ, PYTHONPATH=os.pathsep.join(folders)),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        universal_newlines=True,
+    )
+    printed, errors = process.communicate()
+    assert process.returncode == 0, errors
+    return printed
 
 
 def version(name):
@@ -243,14 +265,26 @@ class Home(object):
         variable = self.keras.Variable if self.is_keras3 else self.tf.Variable
         return [variable(value) for value in start]
 
+    def updates(self, optimizer, loss, params):
+        """In graph mode, the operations of one step of an optimizer of this home."""
+
+        def get_updates():
+            return optimizer.get_updates(loss=loss, params=params)
+
+        if hasattr(optimizer, "mini_step") or hasattr(optimizer, "apply_gradients"):
+            return get_updates()
+        # A stock v1 optimizer has several results, for nothing orders its reads and writes; this is the one that its
+        # author meant.
+        from legacyga import _ops
+
+        return [_ops.ordered(get_updates, _ops.Ops(self.tf))]
+
     def apply_to(self, start, optimizer, gradients):
         """Give an optimizer of this home gradients to apply to variables of its own, one list after the other.
 
         Returns:
             For each list of `gradients` the values of the variables after it.
         """
-        from legacyga import _ops
-
         history = []
         if self.mode == "graph":
             backend = self.backend
@@ -258,16 +292,7 @@ class Home(object):
             fed = [backend.placeholder(shape=value.shape) for value in start]
             loss = sum(self.tf.reduce_sum(gradient * param) for gradient, param in zip(fed, params))
 
-            def get_updates():
-                return optimizer.get_updates(loss=loss, params=params)
-
-            if hasattr(optimizer, "mini_step") or hasattr(optimizer, "apply_gradients"):
-                updates = get_updates()
-            else:
-                # A stock optimizer has several results, for nothing orders its reads and writes; this is the one that
-                # its author meant.
-                updates = [_ops.ordered(get_updates, _ops.Ops(self.tf))]
-            apply = backend.function(fed, [loss], updates=updates)
+            apply = backend.function(fed, [loss], updates=self.updates(optimizer, loss, params))
             for each in gradients:
                 apply(each)
                 history.append(backend.batch_get_value(params))
@@ -291,3 +316,82 @@ class Home(object):
         if self.is_keras3:
             assert not kwargs.pop("decay", 0), "Keras 3 has no decay"
         return optimizers.SGD(**kwargs)
+
+
+class Fed(object):
+    """Variables of a home, and an optimizer that is given gradients by them.
+
+    Args:
+        home: a `Home`.
+        optimizer: one of the home, or of tf.compat.v1.train.
+        start: list of the variables' values.
+        sparse: whether there is one variable, whose gradients are given as [ids, rows].
+    """
+
+    def __init__(self, home, optimizer, start, sparse=False):
+        self.home, self.optimizer, self.sparse = home, optimizer, sparse
+        if home.mode == "eager":
+            if home.is_keras3 and not hasattr(optimizer, "build"):
+                # One of tf.compat.v1.train.
+                self.variables = [home.tf.Variable(value) for value in start]
+                return
+            self.variables = home.variables(start)
+            if home.is_keras3:
+                optimizer.build(self.given(self.variables))
+            return
+        backend, tf = home.backend, home.tf
+        self.variables = [backend.variable(value) for value in start]
+        if sparse:
+            fed = [
+                backend.placeholder(shape=(None,), dtype="int64"),
+                backend.placeholder(shape=(None,) + start[0][0].shape),
+            ]
+            loss = tf.reduce_sum(tf.gather(self.variables[0], fed[0]) * fed[1])
+        else:
+            fed = [backend.placeholder(shape=value.shape) for value in start]
+            loss = sum(tf.reduce_sum(gradient * var) for gradient, var in zip(fed, self.variables))
+        if hasattr(optimizer, "get_updates"):
+            updates = home.updates(optimizer, loss, self.given(self.variables))
+        else:
+            v1 = getattr(getattr(tf, "compat", None), "v1", tf)
+            updates = [optimizer.minimize(loss, var_list=self.variables)]
+            backend.get_session().run(v1.variables_initializer(optimizer.variables()))
+        self.apply = backend.function(fed, [loss], updates=updates)
+        # A v1 optimizer that is given to two models lists the weights of the second.
+        self.weights = self.optimizer_weights()
+
+    def optimizer_weights(self):
+        """The optimizer's variables, as it lists them now."""
+        weights = self.optimizer.weights if hasattr(self.optimizer, "weights") else self.optimizer.variables
+        return list(weights() if callable(weights) else weights)
+
+    def given(self, values):
+        """Those of `values`, one for each variable, whose variables are given to the optimizer: all."""
+        return values
+
+    def step(self, gradients):
+        """Give the optimizer gradients, None for one that a variable does not have."""
+        if self.home.mode == "graph":
+            self.apply(list(gradients))
+            return
+        tf = self.home.tf
+        gradients = [None if each is None else tf.constant(each) for each in gradients]
+        if self.sparse:
+            ids, rows = gradients
+            gradients = [tf.IndexedSlices(rows, ids, tf.constant(self.variables[0].shape, "int64"))]
+        self.optimizer.apply_gradients(self.given(list(zip(gradients, self.variables))))
+
+    def read(self):
+        """[the variables' values, those of the optimizer's state but for `iterations`, `iterations`, `mini_step`]."""
+        optimizer = self.optimizer
+        # The bare ones of tf.compat.v1.train have none.
+        counters = [getattr(optimizer, name) for name in ("iterations", "mini_step") if hasattr(optimizer, name)]
+        state = self.weights if self.home.mode == "graph" else self.optimizer_weights()
+        state = [each for each in state if not any(each is counter for counter in counters)]
+        wanted = self.variables + state + counters
+        if self.home.mode == "graph":
+            found = self.home.backend.batch_get_value(wanted)
+        else:
+            found = [np.array(self.home.value(each)) for each in wanted]
+        n, m = len(self.variables), len(self.variables) + len(state)
+        return found[:n], found[n:m], [int(value) for value in found[m:]]

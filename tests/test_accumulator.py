@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 
+import homes
 import numpy as np
 import oracle
 import pytest
@@ -424,16 +425,7 @@ def test_under_a_strategy(home, tmpdir):
     eager(home)
     # A file, for autograph reads it.
     tmpdir.join("strategy.py").write(STRATEGY)
-    env = dict(os.environ, PYTHONPATH=os.pathsep.join([HERE] + sys.path))
-    process = subprocess.Popen(
-        [sys.executable, str(tmpdir.join("strategy.py")), home.name],
-        env=env,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        universal_newlines=True,
-    )
-    printed, errors = process.communicate()
-    assert process.returncode == 0, errors
+    printed = homes.run(str(tmpdir.join("strategy.py")), [home.name], [HERE] + sys.path)
     assert float(printed.split("worst")[1]) <= 4e-6, printed
 
 

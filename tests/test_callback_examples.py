@@ -8,13 +8,6 @@ import pytest
 import test_examples
 
 pytestmark = [pytest.mark.capability("demo and examples"), pytest.mark.usefixtures("once_in_an_environment")]
-ENDING = re.compile(r"^distance to the large batch: (\S+?),? (?:with flush, )?where the weights are up to (\S+)$")
-
-
-def distance_of(printed):
-    """The last line's distance, relative to the largest weight."""
-    distance, largest = ENDING.match(printed.splitlines()[-1]).groups()
-    return float(distance) / float(largest)
 
 
 def options_for(home):
@@ -31,7 +24,7 @@ def test_old_keras_project(home):
     # 240 are 15 batches of 16: 3 windows of 4, and one of 3; 4 epochs.
     assert [row[:3] for row in rows] == [("64", "", "16"), ("16", ", K = 4", "16"), ("16", "", "60")], printed
     assert rows[0][3] == rows[1][3] != rows[2][3], printed
-    assert distance_of(printed) < 4e-6 and float(rows[2][4]) > 1e-2, printed
+    assert test_examples.distances_of(printed)["K = 4"] < 4e-6 and float(rows[2][4]) > 1e-2, printed
 
 
 def test_schedule(home):
@@ -48,7 +41,7 @@ def test_schedule(home):
     for row in rows:
         assert float(row[3]) == pytest.approx(float(row[4]), abs=2e-5), printed
     assert float(rows[0][3]) > 1.2 * float(rows[-1][3]), printed
-    assert distance_of(printed) < 4e-6, printed
+    assert test_examples.distances_of(printed)["by the callback"] < 4e-6, printed
 
 
 def test_partial_windows(home, tmp_path):
@@ -59,6 +52,6 @@ def test_partial_windows(home, tmp_path):
     rows = re.findall(r"^(\S.*?)  +(\d+)  +(\d\.\d+)  +(\d+\.\d)  +(\d+|-)  +(\S+)$", printed, re.MULTILINE)
     # 288 are 9 batches of 32: 2 windows of 4, and one batch.
     assert [row[:2] for row in rows] == [("batches of 128", "6"), ("K = 4, flush", "6")], printed
-    assert rows[0][2] == rows[1][2] and distance_of(printed) < 4e-6, printed
+    assert rows[0][2] == rows[1][2] and test_examples.distances_of(printed)["K = 4, flush"] < 4e-6, printed
     if "picture: " in printed:
         assert os.path.getsize(out) > 1000

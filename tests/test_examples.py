@@ -2,8 +2,6 @@
 
 import os
 import re
-import subprocess
-import sys
 
 import homes
 import pytest
@@ -18,19 +16,15 @@ ENDING = re.compile(r"^momentum (\d\.\d): weights move by up to {0}; off by: (.+
 
 def run(name, *arguments):
     """What the example `name` prints, run as a user would run it, with the legacyga of this process."""
-    env = dict(os.environ)
-    if os.path.abspath(legacyga.__file__).startswith(os.path.join(ROOT, "legacyga", "")):
-        env["PYTHONPATH"] = os.pathsep.join([ROOT] + [path for path in [env.get("PYTHONPATH")] if path])
-    process = subprocess.Popen(
-        [sys.executable, os.path.join(ROOT, "examples", name)] + list(arguments),
-        env=env,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        universal_newlines=True,
-    )
-    printed, errors = process.communicate()
-    assert process.returncode == 0, errors
-    return printed
+    ours = os.path.abspath(legacyga.__file__).startswith(os.path.join(ROOT, "legacyga", ""))
+    return homes.run(os.path.join(ROOT, "examples", name), arguments, [ROOT] if ours else [])
+
+
+def distances_of(printed):
+    """The last line: the distances to the large batch, by what they are of."""
+    told, _, distances = printed.splitlines()[-1].partition(": ")
+    assert told == "distance to the large batch, relative to how far that one went", printed
+    return {name: float(value) for name, value in (each.rsplit(" ", 1) for each in distances.split("; "))}
 
 
 @pytest.mark.capability("demo and examples")

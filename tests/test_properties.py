@@ -7,6 +7,7 @@ computes it: wrap must agree with the bare optimizer, fed the means, to the last
 import collections
 import inspect
 
+import homes
 import hypothesis
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from test_wrap import wrap_or_skip
 
 import legacyga
-from legacyga import _compat, _ops
+from legacyga import _compat
 
 pytestmark = pytest.mark.capability("wrap: properties")
 
@@ -120,57 +121,20 @@ def examples(draw, home, classes):
     )
 
 
-class Run(object):
+class Run(homes.Fed):
     """An optimizer and variables of its own, of which it is given those that are not frozen."""
 
     def __init__(self, home, optimizer, start, roles):
-        self.home, self.optimizer, self.roles = home, optimizer, roles
-        if home.mode == "eager":
-            self.variables = home.variables(start)
-        else:
-            self.variables = [home.backend.variable(value) for value in start]
-            fed = [home.backend.placeholder(shape=value.shape) for value in start]
-            loss = sum(home.tf.reduce_sum(gradient * var) for gradient, var in zip(fed, self.variables))
+        self.roles = roles
+        super(Run, self).__init__(home, optimizer, start)
 
-            def get_updates():
-                return optimizer.get_updates(loss=loss, params=[var for var, _ in self.given()])
-
-            if hasattr(optimizer, "mini_step") or hasattr(optimizer, "apply_gradients"):
-                updates = get_updates()
-            else:
-                # As its author meant it: nothing orders a stock v1 optimizer's reads and writes.
-                updates = [_ops.ordered(get_updates, _ops.Ops(home.tf))]
-            self.apply = home.backend.function(fed, [loss], updates=updates)
-
-    def given(self, *more):
-        return [each for each in zip(self.variables, self.roles, *more) if each[1] != FROZEN]
+    def given(self, values):
+        return [value for value, role in zip(values, self.roles) if role != FROZEN]
 
     def step(self, gradients):
-        if self.home.mode == "graph":
-            self.apply(gradients)
-            return
-        if self.home.is_keras3:
-            self.optimizer.build([var for var, _ in self.given()])
-        self.optimizer.apply_gradients(
-            [
-                (None if role == NO_GRADIENT else self.home.tf.constant(gradient), var)
-                for var, role, gradient in self.given(gradients)
-            ]
-        )
-
-    def read(self):
-        """[the variables' values, those of the optimizer's state but for `iterations`, `iterations`, `mini_step`]."""
-        optimizer = self.optimizer
-        state = optimizer.weights if hasattr(optimizer, "weights") else optimizer.variables
-        state = [each for each in (state() if callable(state) else state) if each is not optimizer.iterations]
-        counters = [optimizer.iterations] + ([optimizer.mini_step] if hasattr(optimizer, "mini_step") else [])
-        wanted = self.variables + state + counters
-        if self.home.mode == "graph":
-            found = self.home.backend.batch_get_value(wanted)
-        else:
-            found = [np.array(self.home.value(each)) for each in wanted]
-        n, m = len(self.variables), len(self.variables) + len(state)
-        return found[:n], found[n:m], [int(value) for value in found[m:]]
+        if self.home.mode == "eager":
+            gradients = [None if role == NO_GRADIENT else each for each, role in zip(gradients, self.roles)]
+        super(Run, self).step(gradients)
 
 
 def assert_same_bits(found, wanted):

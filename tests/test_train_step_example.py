@@ -16,10 +16,11 @@ def test_fit_train_step(home):
     printed = test_examples.run("fit_train_step.py", "--home", home.name, "--epochs", "3", "--images", "240", *options)
     rows = {(row[0], row[1]): row[2:] for row in ROW.findall(printed)}
     assert len(rows) == (2 if options else 4), printed
+    ending = test_examples.distances_of(printed)
     for (cut, way), (updates, _, distance) in rows.items():
         # 240 are 17 times 4 + 4 + 4 + 2, and 2; and 7 times 32, and 16.
         assert int(updates) == 3 * {"each": 18, "last": 2}[cut], printed
-        assert "{}, {}: {}".format(cut, way, distance) in printed.splitlines()[-1], printed
+        assert ending["{}, {}".format(cut, way)] == float(distance), printed
         if way == "train_step":
             assert float(distance) < 4e-6, printed
         else:

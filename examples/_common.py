@@ -1,0 +1,95 @@
+"""What the examples share, beside accumulation itself: the data, the command line, and the distance they end with.
+
+Imported next to nothing: NumPy and TensorFlow are imported by the functions that need them, for
+`partial_windows.py` measures the memory of processes that it starts, and has to be small itself.
+"""
+
+import argparse
+import importlib
+
+
+def read_digits(shuffled=False):
+    """scikit-learn's 1797 handwritten digits: images of 64 numbers of 0 to 1, and which digits they are."""
+    import numpy as np
+    from sklearn.datasets import load_digits
+
+    images, digits = load_digits(return_X_y=True)
+    order = np.random.RandomState(0).permutation(len(images)) if shuffled else slice(None)
+    return (images[order] / 16.0).astype("float32"), digits[order].astype("int64")
+
+
+def one_hot(digits):
+    import numpy as np
+
+    return np.eye(10, dtype="float32")[digits]
+
+
+def first_weights(*shapes):
+    """Where a training starts, the large batch's and ours."""
+    import numpy as np
+
+    random = np.random.RandomState(0)
+    return [(0.1 * random.randn(*shape)).astype("float32") for shape in shapes]
+
+
+def parser(description, epochs, images=None, graph=False, small=None):
+    """A parser of the arguments that the examples have in common.
+
+    Args:
+        description: the example's docstring.
+        epochs, images: the defaults; without `images` there is no such argument.
+        graph: whether there is an argument `--graph`.
+        small: what `--small` is, if there is such an argument.
+    """
+    made = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.add_argument("--home", choices=("keras", "tf.keras", "tf_keras"), default="tf.keras")
+    made.add_argument("--epochs", type=int, default=epochs, help="(default: %(default)s)")
+    if images:
+        made.add_argument("--images", type=int, default=images, help="to train on (default: %(default)s)")
+    if graph:
+        made.add_argument("--graph", action="store_true", help="in a TensorFlow 1 graph")
+    if small:
+        made.add_argument("--small", action="store_true", help=small)
+    return made
+
+
+def keras_of(home, graph=False):
+    """The Keras of that name, in graph mode if asked for."""
+    import tensorflow as tf
+
+    # tf.compat.v1 is not there before TF 1.13, and not needed there: there is nothing but graph mode.
+    if graph and hasattr(tf.compat, "v1"):
+        tf.compat.v1.disable_eager_execution()
+    return tf.keras if home == "tf.keras" else importlib.import_module(home)
+
+
+def check_tensorflow_2(instead):
+    """End the program where there is no TensorFlow 2."""
+    import tensorflow as tf
+
+    if tf.__version__ < "2":
+        raise SystemExit(
+            "A loop in a tf.function needs TensorFlow 2. Received: TensorFlow {}. {}".format(tf.__version__, instead)
+        )
+
+
+def print_title(home, **numbers):
+    """What runs: the home, TensorFlow, and the numbers of things by their names."""
+    import tensorflow as tf
+
+    told = ["{} {}".format(number, name) for name, number in numbers.items()]
+    print("{}, TensorFlow {}: {}".format(home, tf.__version__, ", ".join(told)))
+
+
+def distance(weights, wanted, start):
+    """The largest distance of any weight from the wanted one, relative to the largest that these went from `start`."""
+    import numpy as np
+
+    weights, wanted, start = [np.concatenate([np.ravel(each) for each in these]) for these in (weights, wanted, start)]
+    return np.abs(weights - wanted).max() / np.abs(wanted - start).max()
+
+
+def print_ending(*distances):
+    """The last line: (of what, `distance`) of each."""
+    told = "; ".join("{} {:.1e}".format(*each) for each in distances)
+    print("distance to the large batch, relative to how far that one went: " + told)

@@ -1,0 +1,68 @@
+"""Optimizers of one formula in every generation of a home, each with its oracle: MySGD, SGD with momentum, Adam."""
+
+import collections
+
+import oracle
+
+import legacyga
+from legacyga import _compat
+
+K, RATE, MOMENTUM = 4, 2.0**-3, 0.875
+BETAS, EPSILON = (0.875, 0.96875), 2.0**-8
+
+
+class Kind(object):
+    """An optimizer to test: MySGD, or a class that is wrapped."""
+
+    def __init__(self, home, cls=None):
+        self.home, self.cls = home, cls
+        self.generation = _compat.generation_of(cls or type(self.bare()))
+        self.is_adam = cls is not None and cls.__name__.startswith("Adam")
+        self.id = "-".join([self.generation, cls.__name__]) if cls else "MySGD"
+
+    @property
+    def is_wrapped_v1(self):
+        return self.generation == "v1" and self.cls is not None
+
+    @property
+    def takes_more_models(self):
+        return self.generation in ("v1", "v2", "train")
+
+    def bare(self):
+        if self.cls is None:
+            return self.home.bare_sgd(lr=RATE, momentum=MOMENTUM)
+        if self.generation == "train":
+            return self.cls(*([RATE] + list(BETAS) + [EPSILON] if self.is_adam else [RATE, MOMENTUM]))
+        names = dict(beta_1=BETAS[0], beta_2=BETAS[1], epsilon=EPSILON) if self.is_adam else dict(momentum=MOMENTUM)
+        return self.cls(**dict(names, **{"lr" if self.generation == "v1" else "learning_rate": RATE}))
+
+    def make(self, steps=K, **kwargs):
+        if self.cls is None:
+            return legacyga.MySGD(lr=RATE, momentum=MOMENTUM, steps_per_update=steps, keras=self.home.keras)
+        return legacyga.wrap(self.bare(), steps, **kwargs)
+
+    def oracle(self):
+        if self.is_adam:
+            return oracle.Adam(RATE, beta_1=BETAS[0], beta_2=BETAS[1], epsilon=EPSILON)
+        return oracle.SGD(RATE, momentum=MOMENTUM)
+
+    def slots(self, optimizer):
+        """The slots of an optimizer of the oracle, as this one has them."""
+        if self.is_adam:
+            return [slots[name] for slots in optimizer.state for name in ("mean", "squares")]
+        # TensorFlow 1's momentum leaves the rate out of the velocity.
+        return [each / (-RATE if self.generation == "train" else 1.0) for each in optimizer.velocities]
+
+
+def of(home):
+    """All that a home has."""
+    train = _compat.TensorFlow().v1.train
+    classes = [cls for _, cls in home.optimizer_classes() if cls.__name__ in ("SGD", "Adam")]
+    if not _compat.lifts_variables(home.tf):
+        classes = [cls for cls in classes if _compat.generation_of(cls) != "v1"]
+    # The optimizers of TensorFlow 1 belong to no Keras: beside standalone Keras the run of tf.keras has them.
+    if not (home.name == "keras" and home.mode == "graph"):
+        classes += [train.MomentumOptimizer, train.AdamOptimizer]
+    found = [Kind(home)] + [Kind(home, cls) for cls in classes]
+    # One of each: some have their v2 optimizers twice.
+    return list(collections.OrderedDict((each.id, each) for each in found).values())

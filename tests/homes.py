@@ -249,29 +249,49 @@ class Home(object):
         Returns:
             For each list of `gradients` the values of the variables after it.
         """
+        return self.apply_all_to(start, [optimizer], gradients)[0]
+
+    def apply_all_to(self, start, optimizers, gradients):
+        """The same for several optimizers that are given the same gradients, each with variables of its own.
+
+        In graph mode one session call takes a step with each, for a session is slow to take up new operations.
+
+        Returns:
+            A list with what `apply_to` returns for each.
+        """
+        if self.mode == "eager":
+            return [self._apply_eagerly(start, optimizer, gradients) for optimizer in optimizers]
+        backend = self.backend
+        fed = [backend.placeholder(shape=value.shape) for value in start]
+        params, losses, updates = [], [], []
+        for optimizer in optimizers:
+            params.append([backend.variable(value) for value in start])
+            losses.append(sum(self.tf.reduce_sum(gradient * param) for gradient, param in zip(fed, params[-1])))
+            updates += self.updates_of(optimizer, losses[-1], params[-1])
+        apply = backend.function(fed, losses, updates=updates)
+        flat = [param for each in params for param in each]
+        histories = [[] for _ in optimizers]
+        for each in gradients:
+            apply(each)
+            values = iter(backend.batch_get_value(flat))
+            for history in histories:
+                history.append([next(values) for _ in start])
+        return histories
+
+    def updates_of(self, optimizer, loss, params):
+        """In graph mode: what a mini-step of an optimizer is, stock ones of the v1 API as their author meant them."""
         from legacyga import _compat
 
+        def get_updates():
+            return optimizer.get_updates(loss=loss, params=params)
+
+        if hasattr(optimizer, "mini_step") or hasattr(optimizer, "apply_gradients"):
+            return get_updates()
+        # Nothing orders their reads and writes, and they have several results.
+        return [_compat.ordered(get_updates, _compat.Ops(self.tf))]
+
+    def _apply_eagerly(self, start, optimizer, gradients):
         history = []
-        if self.mode == "graph":
-            backend = self.backend
-            params = [backend.variable(value) for value in start]
-            fed = [backend.placeholder(shape=value.shape) for value in start]
-            loss = sum(self.tf.reduce_sum(gradient * param) for gradient, param in zip(fed, params))
-
-            def get_updates():
-                return optimizer.get_updates(loss=loss, params=params)
-
-            if hasattr(optimizer, "mini_step") or hasattr(optimizer, "apply_gradients"):
-                updates = get_updates()
-            else:
-                # A stock optimizer has several results, for nothing orders its reads and writes; this is the one that
-                # its author meant.
-                updates = [_compat.ordered(get_updates, _compat.Ops(self.tf))]
-            apply = backend.function(fed, [loss], updates=updates)
-            for each in gradients:
-                apply(each)
-                history.append(backend.batch_get_value(params))
-            return history
         variables = start if hasattr(start[0], "assign") else self.variables(start)
         if self.is_keras3:
             optimizer.build(variables)

@@ -131,15 +131,7 @@ class Run(object):
             self.variables = [home.backend.variable(value) for value in start]
             fed = [home.backend.placeholder(shape=value.shape) for value in start]
             loss = sum(home.tf.reduce_sum(gradient * var) for gradient, var in zip(fed, self.variables))
-
-            def get_updates():
-                return optimizer.get_updates(loss=loss, params=[var for var, _ in self.given()])
-
-            if hasattr(optimizer, "mini_step") or hasattr(optimizer, "apply_gradients"):
-                updates = get_updates()
-            else:
-                # As its author meant it: nothing orders a stock v1 optimizer's reads and writes.
-                updates = [_compat.ordered(get_updates, _compat.Ops(home.tf))]
+            updates = home.updates_of(optimizer, loss, [var for var, _ in self.given()])
             self.apply = home.backend.function(fed, [loss], updates=updates)
 
     def given(self, *more):

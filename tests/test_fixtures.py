@@ -54,18 +54,45 @@ def pair_of(home, case):
     return model, legacyga.MySGD(keras=home.keras, **arguments(case))
 
 
-def driven(home, case):
-    """The weights after every mini-step, `iterations` and `mini_step` at the end."""
-    model, optimizer = pair_of(home, case)
-    history = [make_fixtures.flat(weights[0]) for weights in home.mini_steps([(model, optimizer)], BATCHES)]
-    return np.stack(history), int(home.value(optimizer.iterations)), int(home.value(optimizer.mini_step))
+def eager_driver(home):
+    """A function of a case: the weights after every mini-step, `iterations` and `mini_step` at the end.
+
+    The gradients come from two functions, with the constraint and without, traced once for all cases.
+    """
+    tf, sources = home.tf, {}
+    batches = [(tf.constant(x), tf.constant(y)) for x, y in BATCHES]
+
+    def source(max_norm):
+        model = home.network(START, max_norm)
+
+        @tf.function
+        def gradients(x, y):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(tf.square(model(x) - y))
+            return tape.gradient(loss, model.trainable_variables)
+
+        return model, gradients
+
+    def drive(case):
+        max_norm = MAX_NORM if case["max_norm"] else None
+        if max_norm not in sources:
+            sources[max_norm] = source(max_norm)
+        model, gradients = sources[max_norm]
+        model.set_weights(START)
+        optimizer, history = legacyga.MySGD(keras=home.keras, **arguments(case)), []
+        for x, y in batches:
+            optimizer.apply_gradients(zip(gradients(x, y), model.trainable_variables))
+            history.append(make_fixtures.flat(model.get_weights()))
+        return np.stack(history), int(home.value(optimizer.iterations)), int(home.value(optimizer.mini_step))
+
+    return drive
 
 
 def driven_in_graphs(home, group):
-    """By name the same as `driven` for all cases of some structures, side by side, with a graph for each structure.
+    """By name the same for all cases of some structures, side by side, with a graph for each structure.
 
     It is built as one of the structure's cases, another one in each, so that every K and momentum is one that
-    something is built with; for the others K is set while no window is under way, and momentum as users do it.
+    something is built with; for the others K is set while no window is under way, and momentum where it is kept.
     """
     home.reset(plain_session=True)
     backend = home.backend
@@ -78,9 +105,9 @@ def driven_in_graphs(home, group):
     counters = [counter for _, optimizer in pairs for counter in (optimizer.iterations, optimizer.mini_step)]
     found = {}
     for side_by_side in zip(*group):
-        backend.batch_set_value(start)
+        momenta = [(optimizer.momentum, case["momentum"]) for (_, optimizer), case in zip(pairs, side_by_side)]
+        backend.batch_set_value(start + momenta)
         for (_, optimizer), case in zip(pairs, side_by_side):
-            backend.set_value(optimizer.momentum, case["momentum"])
             if case["steps"] > 1:
                 optimizer.gradient_accumulation_steps = case["steps"]
         history = []
@@ -97,14 +124,15 @@ def driven_in_graphs(home, group):
 def run(home):
     """A function of a case: the weights after every mini-step, `iterations` and `mini_step` at the end."""
     done = {}
+    drive = eager_driver(home) if home.mode == "eager" else None
 
     def of_case(case):
         if name_of(case) not in done:
-            if home.mode == "graph":
+            if drive:
+                done[name_of(case)] = drive(case)
+            else:
                 group = next(group for group in groups_of(home) if any(case in cases for cases in group))
                 done.update(driven_in_graphs(home, group))
-            else:
-                done[name_of(case)] = driven(home, case)
         return done[name_of(case)]
 
     return of_case

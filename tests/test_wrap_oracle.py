@@ -17,7 +17,7 @@ START = [np.asarray(0.25 * RANDOM.standard_normal(shape)) for shape in SHAPES]
 GRADIENTS = [[np.asarray(0.75 + RANDOM.standard_normal(shape)) for shape in SHAPES] for _ in range(20)]
 # K, and of how many mini-steps: whole windows. float64 shows the formula, float32 that it is computed in nothing
 # narrower.
-RUNS = [("float64", 1, 10), ("float64", 5, 20), ("float32", 2, 8)]
+RUNS = [("float64", 1, 10), ("float64", 3, 12), ("float32", 2, 8)]
 
 # Relative to the distance moved. All hyperparameters below are numbers that float32 holds: OptimizerV2 keeps them in
 # float32 whatever floatx is.

@@ -117,6 +117,8 @@ def driven_in_graphs(home, group):
         ends = [int(value) for value in backend.batch_get_value(counters)]
         for i, case in enumerate(side_by_side):
             found[name_of(case)] = np.stack([each[i] for each in history]), ends[2 * i], ends[2 * i + 1]
+    # Every session call of the tests to come would look through what is left here.
+    home.reset(plain_session=True)
     return found
 
 

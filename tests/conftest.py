@@ -4,6 +4,7 @@ import collections
 import json
 import os
 import re
+import subprocess
 import sys
 
 import pytest
@@ -162,3 +163,22 @@ def once_in_an_environment(home):
     """For tests in processes of their own, to which the home of this one is nothing."""
     if (home.name, home.mode) != homes.available()[-1]:
         pytest.skip("tested in another run of this environment")
+
+
+@pytest.fixture
+def doctests(once_in_an_environment, request):
+    """{module: [examples attempted, failed]} of those that take the Keras of TensorFlow in its default mode, together
+    in a process of their own. What it printed is at "printed".
+    """
+    if not hasattr(request.config, "legacyga_doctests"):
+        code = (
+            "import doctest, importlib\n"
+            "for name in ('legacyga.wrapping', 'legacyga.accumulator'):\n"
+            "    result = doctest.testmod(importlib.import_module(name))\n"
+            "    print('attempted and failed:', name, result.attempted, result.failed)\n"
+        )
+        printed = subprocess.check_output([sys.executable, "-c", code], universal_newlines=True)
+        lines = re.findall(r"^attempted and failed: (\S+) (\d+) (\d+)$", printed, re.MULTILINE)
+        found = {name: [int(attempted), int(failed)] for name, attempted, failed in lines}
+        request.config.legacyga_doctests = dict(found, printed=printed)
+    return request.config.legacyga_doctests

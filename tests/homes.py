@@ -285,18 +285,37 @@ class Home(object):
         Returns:
             For each list of `gradients` the values of the variables after it.
         """
-        history = []
-        if self.mode == "graph":
-            backend = self.backend
-            params = [backend.variable(value) for value in start]
-            fed = [backend.placeholder(shape=value.shape) for value in start]
-            loss = sum(self.tf.reduce_sum(gradient * param) for gradient, param in zip(fed, params))
+        return self.apply_all_to(start, [optimizer], gradients)[0]
 
-            apply = backend.function(fed, [loss], updates=self.updates(optimizer, loss, params))
-            for each in gradients:
-                apply(each)
-                history.append(backend.batch_get_value(params))
-            return history
+    def apply_all_to(self, start, optimizers, gradients):
+        """The same for several optimizers that are given the same gradients, each with variables of its own.
+
+        In graph mode one session call takes a step with each, for a session is slow to take up new operations.
+
+        Returns:
+            A list with what `apply_to` returns for each.
+        """
+        if self.mode == "eager":
+            return [self._apply_eagerly(start, optimizer, gradients) for optimizer in optimizers]
+        backend = self.backend
+        fed = [backend.placeholder(shape=value.shape) for value in start]
+        params, losses, updates = [], [], []
+        for optimizer in optimizers:
+            params.append([backend.variable(value) for value in start])
+            losses.append(sum(self.tf.reduce_sum(gradient * param) for gradient, param in zip(fed, params[-1])))
+            updates += self.updates(optimizer, losses[-1], params[-1])
+        apply = backend.function(fed, losses, updates=updates)
+        flat = [param for each in params for param in each]
+        histories = [[] for _ in optimizers]
+        for each in gradients:
+            apply(each)
+            values = iter(backend.batch_get_value(flat))
+            for history in histories:
+                history.append([next(values) for _ in start])
+        return histories
+
+    def _apply_eagerly(self, start, optimizer, gradients):
+        history = []
         variables = start if hasattr(start[0], "assign") else self.variables(start)
         if self.is_keras3:
             optimizer.build(variables)

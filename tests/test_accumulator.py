@@ -496,10 +496,7 @@ def test_in_a_tensorflow_1_graph(home):
 
 
 @pytest.mark.capability("GradientAccumulator")
-def test_the_docstrings_example(home, once_in_an_environment):
-    """In a process of its own, for it takes the Keras of TensorFlow in its default mode."""
+def test_the_docstrings_example(home, doctests):
     if home.tf_version < (2,):
         pytest.skip("eager execution is TensorFlow's default from 2.0 on")
-    code = "import doctest, legacyga.accumulator as m; r = doctest.testmod(m); print(r.attempted, r.failed)"
-    printed = subprocess.check_output([sys.executable, "-c", code], universal_newlines=True)
-    assert printed.splitlines()[-1] == "9 0", printed
+    assert doctests["legacyga.accumulator"] == [9, 0], doctests["printed"]

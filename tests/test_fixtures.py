@@ -1,5 +1,7 @@
 """Both forms of MySGD against one set of files: every case of fixtures/mysgd.npz, after every mini-step."""
 
+import collections
+
 import make_fixtures
 import numpy as np
 import oracle
@@ -33,33 +35,106 @@ def cases_of(home):
     return [case for case in CASES if case["clip"] in ("none", "value", home.clipnorm_means)]
 
 
+def structure_of(case):
+    """What a graph is built for; momentum, and any K above 1, are values in it."""
+    return (case["steps"] > 1,) + tuple(case[name] for name in ("nesterov", "decay", "clip", "max_norm"))
+
+
+def groups_of(home):
+    """The cases in groups of eight structures, whose cases are lists of one length."""
+    by_structure = collections.OrderedDict()
+    for case in sorted(cases_of(home), key=lambda case: case["steps"] > 1):
+        by_structure.setdefault(structure_of(case), []).append(case)
+    alike = list(by_structure.values())
+    return [alike[i : i + 8] for i in range(0, len(alike), 8)]
+
+
+def pair_of(home, case):
+    model = home.network(START, MAX_NORM if case["max_norm"] else None)
+    return model, legacyga.MySGD(keras=home.keras, **arguments(case))
+
+
+def eager_driver(home):
+    """A function of a case: the weights after every mini-step, `iterations` and `mini_step` at the end.
+
+    The gradients come from two functions, with the constraint and without, traced once for all cases.
+    """
+    tf, sources = home.tf, {}
+    batches = [(tf.constant(x), tf.constant(y)) for x, y in BATCHES]
+
+    def source(max_norm):
+        model = home.network(START, max_norm)
+
+        @tf.function
+        def gradients(x, y):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(tf.square(model(x) - y))
+            return tape.gradient(loss, model.trainable_variables)
+
+        return model, gradients
+
+    def drive(case):
+        max_norm = MAX_NORM if case["max_norm"] else None
+        if max_norm not in sources:
+            sources[max_norm] = source(max_norm)
+        model, gradients = sources[max_norm]
+        model.set_weights(START)
+        optimizer, history = legacyga.MySGD(keras=home.keras, **arguments(case)), []
+        for x, y in batches:
+            optimizer.apply_gradients(zip(gradients(x, y), model.trainable_variables))
+            history.append(make_fixtures.flat(model.get_weights()))
+        return np.stack(history), int(home.value(optimizer.iterations)), int(home.value(optimizer.mini_step))
+
+    return drive
+
+
+def driven_in_graphs(home, group):
+    """By name the same for all cases of some structures, side by side, with a graph for each structure.
+
+    It is built as one of the structure's cases, another one in each, so that every K and momentum is one that
+    something is built with; for the others K is set while no window is under way, and momentum where it is kept.
+    """
+    home.reset(plain_session=True)
+    backend = home.backend
+    pairs = [pair_of(home, cases[i % len(cases)]) for i, cases in enumerate(group)]
+    step = home._graph_step(pairs)
+    start = [(variable, value) for model, _ in pairs for variable, value in zip(model.weights, START)]
+    for _, optimizer in pairs:
+        start += zip(optimizer.weights, backend.batch_get_value(optimizer.weights))
+    weights = [weight for model, _ in pairs for weight in model.weights]
+    counters = [counter for _, optimizer in pairs for counter in (optimizer.iterations, optimizer.mini_step)]
+    found = {}
+    for side_by_side in zip(*group):
+        momenta = [(optimizer.momentum, case["momentum"]) for (_, optimizer), case in zip(pairs, side_by_side)]
+        backend.batch_set_value(start + momenta)
+        for (_, optimizer), case in zip(pairs, side_by_side):
+            if case["steps"] > 1:
+                optimizer.gradient_accumulation_steps = case["steps"]
+        history = []
+        for x, y in BATCHES:
+            step(x, y)
+            history.append(make_fixtures.flat(backend.batch_get_value(weights)).reshape(len(pairs), -1))
+        ends = [int(value) for value in backend.batch_get_value(counters)]
+        for i, case in enumerate(side_by_side):
+            found[name_of(case)] = np.stack([each[i] for each in history]), ends[2 * i], ends[2 * i + 1]
+    # Every session call of the tests to come would look through what is left here.
+    home.reset(plain_session=True)
+    return found
+
+
 @pytest.fixture(scope="module")
 def run(home):
     """A function of a case: the weights after every mini-step, `iterations` and `mini_step` at the end."""
     done = {}
-
-    def drive(cases):
-        home.reset(plain_session=True)
-        pairs = [
-            (
-                home.network(START, MAX_NORM if case["max_norm"] else None),
-                legacyga.MySGD(keras=home.keras, **arguments(case)),
-            )
-            for case in cases
-        ]
-        steps = list(home.mini_steps(pairs, BATCHES))
-        for i, (case, (_, optimizer)) in enumerate(zip(cases, pairs)):
-            done[name_of(case)] = (
-                np.stack([make_fixtures.flat(weights[i]) for weights in steps]),
-                int(home.value(optimizer.iterations)),
-                int(home.value(optimizer.mini_step)),
-            )
+    drive = eager_driver(home) if home.mode == "eager" else None
 
     def of_case(case):
         if name_of(case) not in done:
-            cases = cases_of(home)
-            start = cases.index(case) // 5 * 5
-            drive(cases[start : start + 5])
+            if drive:
+                done[name_of(case)] = drive(case)
+            else:
+                group = next(group for group in groups_of(home) if any(case in cases for cases in group))
+                done.update(driven_in_graphs(home, group))
         return done[name_of(case)]
 
     return of_case

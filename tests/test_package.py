@@ -21,10 +21,10 @@ def run(*command, **kwargs):
     return subprocess.check_output(command, env=environ, universal_newlines=True, **kwargs)
 
 
-@pytest.fixture
-def python(tmp_path):
+@pytest.fixture(scope="module")
+def fresh_python(tmp_path_factory):
     """A fresh environment of the stock Python, with its own pip, that has this one's TensorFlow and all else."""
-    folder = str(tmp_path / "fresh")
+    folder = str(tmp_path_factory.mktemp("fresh"))
     run(os.path.join(sys.base_prefix, "bin", VERSION), "-m", "venv", folder)
     packages = os.path.join(folder, "lib", VERSION, "site-packages")
     for here in [path for path in sys.path if path.endswith("site-packages")]:
@@ -32,6 +32,12 @@ def python(tmp_path):
             if not name.startswith(OWN) and not name.endswith(".pth"):
                 os.symlink(os.path.join(here, name), os.path.join(packages, name))
     return os.path.join(folder, "bin", "python")
+
+
+@pytest.fixture
+def python(once_in_an_environment, request):
+    # Not an argument: pytest would make it before it skips.
+    return request.getfixturevalue("fresh_python")
 
 
 @pytest.fixture
@@ -62,6 +68,9 @@ def install_and_check(python, package, cwd):
     )
     where = run(python, "-c", code, cwd=cwd).strip()
     assert os.path.realpath(where).startswith(os.path.realpath(os.path.dirname(os.path.dirname(python))))
+    # The next package finds the environment as this one did.
+    run(python, "-m", "pip", "uninstall", "-q", "-y", "legacyga")
+    assert freeze(python) == before
 
 
 def test_the_wheel(python, tmp_path):

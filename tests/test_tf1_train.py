@@ -104,7 +104,7 @@ def assert_same(history, bare, steps):
 
 @pytest.mark.capability("wrap: TF 1 optimizers")
 @pytest.mark.parametrize("name, kwargs", OPTIMIZERS, ids=lambda value: str(value))
-@pytest.mark.parametrize("steps", (1, 2, 5))
+@pytest.mark.parametrize("steps", (1, 4))
 def test_equals_the_bare_optimizer_on_means(home, name, kwargs, steps):
     bare, updates = apply_to(home, lambda: make(home, name, **kwargs), means(steps))
     history, counted = apply_to(home, lambda: legacyga.wrap(make(home, name, **kwargs), steps), GRADIENTS)

@@ -1,8 +1,5 @@
 """wrap: every stock optimizer of the home against its own bare self, fed the mean gradients one update at a time."""
 
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 
@@ -11,8 +8,8 @@ import legacyga
 RANDOM = np.random.RandomState(11)
 SHAPES = ((3, 4), (4,), (2, 2, 3))
 START = [RANDOM.randn(*shape).astype("float32") for shape in SHAPES]
-STEPS = (1, 2, 5)
-# For K = 1, 2 and 5 whole windows: 4 updates of 5.
+# K, and of how many mini-steps: whole windows. 3 has a first mini-step, one between, and a last.
+RUNS = [(1, 5), (3, 12)]
 GRADIENTS = [[RANDOM.randn(*shape).astype("float32") for shape in SHAPES] for _ in range(20)]
 
 # By class name: the arguments that are tried beside the defaults.
@@ -42,11 +39,11 @@ def pytest_generate_tests(metafunc):
         metafunc.parametrize("cls, kwargs", stock(home_of(metafunc.config)))
 
 
-def means(steps, reduction="mean"):
+def means(steps, reduction="mean", mini_steps=len(GRADIENTS)):
     reduce = np.mean if reduction == "mean" else np.sum
     return [
         [reduce(window, axis=0).astype("float32") for window in zip(*GRADIENTS[i : i + steps])]
-        for i in range(0, len(GRADIENTS), steps)
+        for i in range(0, mini_steps, steps)
     ]
 
 
@@ -75,17 +72,43 @@ def wrap_or_skip(home):
         pytest.skip("wrap needs TF 1.11 or newer for the v1 API")
 
 
+@pytest.fixture(scope="module")
+def run(home):
+    """A function of (class, its arguments, K, mini-steps): the bare optimizer's history on means, the wrapped one's,
+    the wrapped one's class, and its `iterations` at the end. In graph mode it runs all optimizers side by side.
+    """
+    done = {}
+
+    def key(cls, kwargs, steps):
+        return cls, str(kwargs), steps
+
+    def drive(cases, steps, mini_steps):
+        wrapped = [legacyga.wrap(make(home, cls, kwargs), steps) for cls, kwargs in cases]
+        bare = [make(home, cls, kwargs) for cls, kwargs in cases]
+        wanted = home.apply_all_to(START, bare, means(steps, mini_steps=mini_steps))
+        found = home.apply_all_to(START, wrapped, GRADIENTS[:mini_steps])
+        counts = [int(home.value(optimizer.iterations)) for optimizer in wrapped]
+        for (cls, kwargs), *result in zip(cases, wanted, found, map(type, wrapped), counts):
+            done[key(cls, kwargs, steps)] = result
+
+    def of_case(cls, kwargs, steps, mini_steps):
+        if key(cls, kwargs, steps) not in done:
+            home.reset(plain_session=True)
+            cases = [each.values for each in stock(home)] if home.mode == "graph" else [(cls, kwargs)]
+            drive(cases, steps, mini_steps)
+        return done[key(cls, kwargs, steps)]
+
+    return of_case
+
+
 @pytest.mark.capability("wrap: every optimizer")
-@pytest.mark.parametrize("steps", STEPS)
-def test_equals_the_bare_optimizer_on_means(home, cls, kwargs, steps):
+@pytest.mark.parametrize("steps, mini_steps", RUNS)
+def test_equals_the_bare_optimizer_on_means(home, run, cls, kwargs, steps, mini_steps):
     wrap_or_skip(home)
-    home.reset(plain_session=True)
-    bare = home.apply_to(START, make(home, cls, kwargs), means(steps))
-    wrapped = legacyga.wrap(make(home, cls, kwargs), steps)
-    assert isinstance(wrapped, cls)
-    history = home.apply_to(START, wrapped, GRADIENTS)
+    bare, history, wrapped, iterations = run(cls, kwargs, steps, mini_steps)
+    assert issubclass(wrapped, cls)
     assert_same(history, bare, steps)
-    assert int(home.value(wrapped.iterations)) == len(GRADIENTS) // steps
+    assert iterations == mini_steps // steps
 
 
 def adam(home, **kwargs):
@@ -144,14 +167,8 @@ def test_class_and_config(home):
 
 
 @pytest.mark.capability("wrap: surface")
-def test_the_docstrings_example(once_in_an_environment):
-    """In a process of its own, for it takes the Keras of TensorFlow in its default mode."""
-    code = "import doctest, legacyga.wrapping as m; result = doctest.testmod(m); print(result.attempted, result.failed)"
-    printed = subprocess.check_output([sys.executable, "-c", code], universal_newlines=True)
-    import tensorflow as tf
-
-    old = tuple(int(part) for part in tf.__version__.split(".")[:2]) < (1, 11)
-    assert printed.splitlines()[-1] == ("4 2" if old else "4 0"), printed
+def test_the_docstrings_example(home, doctests):
+    assert doctests["legacyga.wrapping"] == [4, 2 if home.tf_version < (1, 11) else 0], doctests["printed"]
 
 
 @pytest.mark.capability("errors")

@@ -1,19 +1,19 @@
-"""Batches of unequal sizes: plain `fit`, and `fit` with `legacyga.train_step`, beside the large batches they stand for.
+"""Batches of unequal sizes: `fit` without weights, with the callback, and with `legacyga.train_step`.
 
 A mean over K micro-batches is the mean over their samples if all of them are of one size. Where they are not, each has
-to weigh as much as it has samples, and the size is known to a `train_step` only.
+to weigh as much as it has samples: `legacyga.GradientAccumulationCallback` and `legacyga.train_step` know how many.
 
 This script trains a small network on scikit-learn's digits with momentum, over batches that are cut in two ways:
 
     each     every window has batches of 4, 4, 4 and 2 images; what is left over is a window that is not full
     last     all batches have 32 images but the last of the epoch, which has 16
 
-in windows of K = 4, ended by `legacyga.flush` after each epoch, and on the windows as batches. It prints how far the
+in windows of K = 4, the last of an epoch flushed, and on the windows as batches. It prints how far the
 weights end from those of the large batches, relative to the way that these went.
 
     python fit_train_step.py                      tf.keras
     python fit_train_step.py --home tf_keras      or keras, for Keras 3 (and, with --graph, for Keras up to 2.3.1)
-    python fit_train_step.py --graph              what plain `fit` does in graph mode, where there is no train_step
+    python fit_train_step.py --graph              in graph mode, where nobody knows the sizes
 """
 
 import numpy as np
@@ -46,8 +46,11 @@ def network(keras, cls):
     return model
 
 
-def train(keras, cls, steps, data, batches, epochs):
-    """The weights before and after, and the accuracy that `fit` reports of the last epoch."""
+def train(keras, cls, steps, data, batches, epochs, weighs=False):
+    """The weights before and after, and the accuracy that `fit` reports of the last epoch.
+
+    With `weighs` by the callback, which flushes too.
+    """
 
     def stream():
         while True:
@@ -60,8 +63,10 @@ def train(keras, cls, steps, data, batches, epochs):
     before = model.get_weights()
     # Keras up to 2.2 takes no generator in fit; the newer ones warn of fit_generator.
     fit = model.fit if hasattr(model, "train_step") else model.fit_generator
-    flush = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: legacyga.flush(optimizer))
-    logs = fit(stream(), steps_per_epoch=len(batches), epochs=epochs, verbose=0, callbacks=[flush]).history
+    callback = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: legacyga.flush(optimizer))
+    if weighs:
+        callback = legacyga.GradientAccumulationCallback()
+    logs = fit(stream(), steps_per_epoch=len(batches), epochs=epochs, verbose=0, callbacks=[callback]).history
     return before, model.get_weights(), logs.get("accuracy", logs.get("acc"))[-1]
 
 
@@ -74,7 +79,9 @@ def main():
         def train_step(self, data):
             return legacyga.train_step(self, data)
 
-    ways = [("plain fit", Model)] + ([] if args.graph else [("train_step", Weighted)])
+    ways = [("no weights", Model, False)]
+    if not args.graph:
+        ways += [("the callback", Model, True), ("train_step", Weighted, False)]
     data = [each[: args.images] for each in read_digits()]
     print_title(args.home + (" (graph)" if args.graph else ""), images=len(data[0]), epochs=args.epochs)
     row = "{:<6}  {:<22}  {:>8}  {:>9}  {:>9}".format
@@ -85,8 +92,8 @@ def main():
         large = windows(batches)
         before, wanted, accuracy = train(keras, Model, 1, data, large, args.epochs)
         print(row(name, "the large batches", len(large) * args.epochs, "{:.4f}".format(accuracy), ""), flush=True)
-        for way, cls in ways:
-            _, weights, accuracy = train(keras, cls, K, data, batches, args.epochs)
+        for way, cls, weighs in ways:
+            _, weights, accuracy = train(keras, cls, K, data, batches, args.epochs, weighs)
             off = distance(weights, wanted, before)
             print(row(name, way, len(large) * args.epochs, "{:.4f}".format(accuracy), "{:.1e}".format(off)), flush=True)
             endings.append(("{}, {}".format(name, way), off))

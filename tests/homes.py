@@ -75,6 +75,16 @@ def start(name=None, mode=None):
     return Home(name, mode, tf)
 
 
+def start_on_two_replicas(name):
+    """A home in eager mode, and a MirroredStrategy of two replicas on the CPU."""
+    home = start(name, "eager")
+    config = home.tf.config.experimental
+    # New names from TF 2.1 on.
+    cpu = config.list_physical_devices("CPU")[0]
+    config.set_virtual_device_configuration(cpu, [config.VirtualDeviceConfiguration()] * 2)
+    return home, home.tf.distribute.MirroredStrategy(["/cpu:0", "/cpu:1"])
+
+
 class Home(object):
     """A Keras module, the mode it runs in, and what the tests do with it."""
 

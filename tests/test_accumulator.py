@@ -2,7 +2,6 @@
 
 import functools
 import os
-import subprocess
 import sys
 
 import homes
@@ -329,14 +328,9 @@ import homes, oracle
 import legacyga
 import test_accumulator as data
 
-home = homes.start(sys.argv[1], "eager")
+home, strategy = homes.start_on_two_replicas(sys.argv[1])
 tf = home.tf
-# New names from TF 2.1 (devices) and 2.2 (run) on.
-cpu = tf.config.experimental.list_physical_devices("CPU")[0]
-tf.config.experimental.set_virtual_device_configuration(
-    cpu, [tf.config.experimental.VirtualDeviceConfiguration()] * 2
-)
-strategy = tf.distribute.MirroredStrategy(["/cpu:0", "/cpu:1"])
+# The new name is there from TF 2.2 on.
 run = getattr(strategy, "run", None) or strategy.experimental_run_v2
 start = [value.astype("float32") for value in data.START]
 x, y = data.X[:12].astype("float32"), data.Y[:12].astype("float32")

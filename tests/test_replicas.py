@@ -22,14 +22,8 @@ import homes
 import legacyga
 import test_replicas as data
 
-home = homes.start(sys.argv[1], "eager")
+home, strategy = homes.start_on_two_replicas(sys.argv[1])
 tf = home.tf
-# The new name is there from TF 2.1 on.
-cpu = tf.config.experimental.list_physical_devices("CPU")[0]
-tf.config.experimental.set_virtual_device_configuration(
-    cpu, [tf.config.experimental.VirtualDeviceConfiguration()] * 2
-)
-strategy = tf.distribute.MirroredStrategy(["/cpu:0", "/cpu:1"])
 with strategy.scope():
     model = home.network(data.START)
     optimizer = legacyga.wrap(home.bare_sgd(lr=data.LR, momentum=data.MOMENTUM), gradient_accumulation_steps=3)

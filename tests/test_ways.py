@@ -254,16 +254,21 @@ def expected_gan():
     return generator, critic
 
 
-@pytest.mark.capability("ways to train")
-def test_gan_of_two_compiled_models(home, adam, sgd):
-    """The old way, as in the Keras examples: the critic is frozen within the model that trains the generator."""
-    graph_only(home)
+def make_gan(home, adam, sgd):
+    """A generator and its optimizer, with K = 3; a critic and its optimizer, with K = 2."""
     if generation_of(adam) != generation_of(sgd):
         pytest.skip("one generation at a time")
     generator = network(home, GENERATOR, tanh_at_the_end=True)
     critic = network(home, CRITIC)
     with_critic = legacyga.wrap(make(home, adam), 2)
-    with_generator = legacyga.wrap(make(home, sgd, momentum=0.9), 3)
+    return generator, legacyga.wrap(make(home, sgd, momentum=0.9), 3), critic, with_critic
+
+
+@pytest.mark.capability("ways to train")
+def test_gan_of_two_compiled_models(home, adam, sgd):
+    """The old way, as in the Keras examples: the critic is frozen within the model that trains the generator."""
+    graph_only(home)
+    generator, with_generator, critic, with_critic = make_gan(home, adam, sgd)
     critic.compile(optimizer=with_critic, loss="mse")
     critic.trainable = False
     both = home.keras.models.Sequential([generator, critic])
@@ -283,12 +288,7 @@ def test_gan_of_two_compiled_models(home, adam, sgd):
 def test_gan_with_two_tapes(home, adam, sgd, traced):
     eager_only(home)
     tf = home.tf
-    if generation_of(adam) != generation_of(sgd):
-        pytest.skip("one generation at a time")
-    generator = network(home, GENERATOR, tanh_at_the_end=True)
-    critic = network(home, CRITIC)
-    with_critic = legacyga.wrap(make(home, adam), 2)
-    with_generator = legacyga.wrap(make(home, sgd, momentum=0.9), 3)
+    generator, with_generator, critic, with_critic = make_gan(home, adam, sgd)
     if home.is_keras3:
         with_critic.build(critic.trainable_variables)
         with_generator.build(generator.trainable_variables)

@@ -70,8 +70,11 @@ class TensorFlow(object):
     @property
     def graph_mode(self):
         """Whether what is built here and now is a TensorFlow 1 graph."""
-        # TF 1.8 to 1.12 have nothing but tf.executing_eagerly to tell.
+        # TF 1.8 to 2.1 have nothing but tf.executing_eagerly to tell, which says no within a function, too.
         outside_functions = getattr(self.v1, "executing_eagerly_outside_functions", self.tf.executing_eagerly)
+        if getattr(self.v1.get_default_graph(), "building_function", False) and hasattr(self.tf, "init_scope"):
+            with self.tf.init_scope():
+                return not outside_functions()
         return not outside_functions()
 
     def check_can_train(self):

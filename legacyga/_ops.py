@@ -151,6 +151,27 @@ def _order_early_writes(updates, last, made):
                     write._add_control_input(each)
 
 
+def with_values_of(pairs, update, ops):
+    """`update`, whose operations are in this graph, on the values of other variables than those it was made for.
+
+    Args:
+        pairs: list of (other variable, variable). The variables begin with the values of the others, and the others
+            end with theirs.
+        update: a tensor or operation after which all is written.
+        ops: an `Ops`.
+    """
+    made = ops.v1.get_default_graph().get_operations()
+    for old, new in pairs:
+        begin = new.assign(old.read_value()).op
+        # As this branch knows it.
+        handle = begin.inputs[0].name
+        for operation in made:
+            if operation.inputs and operation.inputs[0].name == handle:
+                operation._add_control_input(begin)
+    with ops.after(update):
+        return ops.done([old.assign(new.read_value()) for old, new in pairs])
+
+
 def _reaches(operation, targets):
     seen, stack = set(), [operation]
     while stack:

@@ -26,21 +26,8 @@ def pytest_generate_tests(metafunc):
     for argument in {"kind", "sgd"} & set(metafunc.fixturenames):
         from conftest import home_of
 
-        home, name = home_of(metafunc.config), metafunc.function.__name__
-        found = [each for each in kinds.of(home) if argument == "kind" or not each.is_adam]
-        metafunc.parametrize(argument, [pytest.param(each, id=each.id, marks=marks(each, name)) for each in found])
-
-
-def marks(kind, name):  # what is known to fail
-    version, reason = kind.home.tf_version, None
-    unlifted = kind.home.name == "tf.keras" and (version < (1, 14) or (2, 0) <= version < (2, 2))
-    if kind.is_wrapped_v1 and unlifted and "at_k_1" not in name:
-        reason = "K.variable of tf.keras 1.11 to 1.13, 2.0 and 2.1 is not lifted: a flush makes slots of its own"
-    elif kind.is_wrapped_v1 and "listed" in name:
-        reason = "after a flush the inner optimizer's variables alone are listed"
-    elif kind.home.mode == "eager" and version < (2, 2) and "function" in name:
-        reason = "TF 2.0 and 2.1 within a function are taken for graph mode"
-    return pytest.mark.xfail(reason=reason, strict=True) if reason else ()
+        found = [each for each in kinds.of(home_of(metafunc.config)) if argument == "kind" or not each.is_adam]
+        metafunc.parametrize(argument, [pytest.param(each, id=each.id) for each in found])
 
 
 @pytest.fixture(autouse=True)

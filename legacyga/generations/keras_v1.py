@@ -71,7 +71,14 @@ class Accumulating(_accumulates.HasConfig):
         return self.updates
 
     def _update_of(self, params):
-        return lambda means: self._update(self._clip(means), params, self._weights_of[self._window_key(params)])
+        def update(means):
+            # A flush comes after the list of all weights was made, and must leave it so.
+            listed = self.weights
+            updated = self._update(self._clip(means), params, self._weights_of[self._window_key(params)])
+            self.weights = listed
+            return updated
+
+        return update
 
     def _all_weights(self, weights, window):
         if window is None:
@@ -106,16 +113,19 @@ class Accumulating(_accumulates.HasConfig):
         self.weights = list(weights)
         # A hook that the user has put on the object has had its call, with the micro-batch's.
         hook = {name: self.__dict__.pop(name) for name in ("get_gradients",) if name in self.__dict__}
+        ops = self._accumulation.ops
         try:
             with _ops.lifted_variables(self.home.tf, self._lifted.setdefault(self._window_key(params), [])):
-                updates = _ops.ordered(
-                    lambda: super(Accumulating, self).get_updates(loss=None, params=params), self._accumulation.ops
-                )
+                update = _ops.ordered(lambda: super(Accumulating, self).get_updates(loss=None, params=params), ops)
         finally:
             self._reduced = None
             self.__dict__.update(hook)
+        again = [(old, new) for old, new in zip(weights, self.weights) if old is not new]
+        if again:
+            # K.variable of tf.keras in TF 1.11 to 1.13, 2.0 and 2.1 cannot be lifted; deletable with 2.1.
+            return _ops.with_values_of(again, update, ops)
         weights[:] = self.weights
-        return updates
+        return update
 
     def get_gradients(self, loss, params):
         if self._reduced is not None:

@@ -1,5 +1,6 @@
 """The `train` generation: the optimizers of tf.compat.v1.train (tf.train in TensorFlow 1), with their own sessions."""
 
+import contextlib
 import copy
 
 from legacyga import _accumulates, _ops
@@ -57,7 +58,11 @@ class Accumulating(_accumulates.Accumulates):
             return self._apply_inner(pairs, name=name, **kwargs)
 
         self._global_step = global_step
-        taken = self._take_mini_step(list(grads_and_vars), apply_inner, scope=self.get_name())
+        # A graph that nobody has entered is not what the init_scope of TF 2.0 to 2.13 leads to.
+        with contextlib.ExitStack() as entered:
+            if graph_mode:
+                entered.enter_context(self.home.v1.get_default_graph().as_default())
+            taken = self._take_mini_step(list(grads_and_vars), apply_inner, scope=self.get_name())
         if not graph_mode:
             return None
         mini_step = ops.tf.group(taken, name=name or self.get_name())

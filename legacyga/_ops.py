@@ -161,14 +161,14 @@ def with_values_of(pairs, update, ops):
         ops: an `Ops`.
     """
     made = ops.v1.get_default_graph().get_operations()
-    for old, new in pairs:
-        begin = new.assign(old.read_value()).op
+    begun = [new.assign(old.read_value()).op for old, new in pairs]
+    for begin in begun:
         # As this branch knows it.
         handle = begin.inputs[0].name
         for operation in made:
             if operation.inputs and operation.inputs[0].name == handle:
                 operation._add_control_input(begin)
-    with ops.after(update):
+    with ops.after(update, begun):
         return ops.done([old.assign(new.read_value()) for old, new in pairs])
 
 

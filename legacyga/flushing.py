@@ -1,6 +1,6 @@
 """flush: the update of a window that is not full."""
 
-from legacyga import _accumulates
+from legacyga import _fit
 
 
 def flush(optimizer):
@@ -9,7 +9,8 @@ def flush(optimizer):
     Where no mini-step was taken since the last update, nothing is done.
 
     Args:
-        optimizer: what `MySGD` or `wrap` returned. In graph mode it has been given to a model, and trained.
+        optimizer: what `MySGD` or `wrap` returned, or the LossScaleOptimizer around it. In graph mode it has been
+            given to a model, and trained.
 
     Returns:
         True where an update was made, else False. Within a `tf.function` a boolean tensor.
@@ -23,8 +24,9 @@ def flush(optimizer):
         >>> legacyga.flush(legacyga.wrap(keras.optimizers.Adam(1e-3), gradient_accumulation_steps=8))
         False
     """
-    if not isinstance(optimizer, _accumulates.Accumulates):
+    found = _fit.optimizers_in(optimizer)
+    if len(found) != 1:
         raise ValueError(
             "flush takes an optimizer that legacyga.wrap or legacyga.MySGD returned. Received: {!r}".format(optimizer)
         )
-    return optimizer.end_windows()
+    return found[0].end_windows()

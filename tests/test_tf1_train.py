@@ -103,6 +103,22 @@ def assert_same(history, bare, steps):
 
 
 @pytest.mark.capability("wrap: TF 1 optimizers")
+def test_in_the_default_graph(home):
+    """As TF 1 programs are written, without a graph that they enter."""
+    graph_only(home)
+    home.reset()
+    v1 = v1_of(home.tf)
+    value = variable(v1, "value", np.float32([1.0, 2.0]), use_resource=True)
+    train = legacyga.wrap(make(home, "AdamOptimizer"), 2).minimize(v1.reduce_sum(value * value))
+    with v1.Session() as session:
+        session.run(v1.global_variables_initializer())
+        seen = [session.run([train, value])[1] for _ in range(2)] + [session.run(value)]
+    np.testing.assert_array_equal(seen[0], [1.0, 2.0])
+    # Adam's first step is its rate.
+    np.testing.assert_allclose(seen[2], [0.97, 1.97], rtol=1e-5)
+
+
+@pytest.mark.capability("wrap: TF 1 optimizers")
 @pytest.mark.parametrize("name, kwargs", OPTIMIZERS, ids=lambda value: str(value))
 @pytest.mark.parametrize("steps", (1, 4))
 def test_equals_the_bare_optimizer_on_means(home, name, kwargs, steps):

@@ -5,6 +5,7 @@ given; a version number is read only where two packages share one name (standalo
 own, from 2.4 to 2.15 it *is* tf.keras, from 3 it is another library).
 """
 
+import contextlib
 import importlib
 import sys
 import types
@@ -118,6 +119,19 @@ class Home(TensorFlow):
     def graph_mode(self):
         """Whether a model of this home, built here and now, runs in a TensorFlow 1 graph."""
         return self.is_standalone or super(Home, self).graph_mode
+
+    def value_of(self, variable):
+        """The int that a counter holds."""
+        return int(self.backend.get_value(variable) if self.graph_mode else variable.numpy())
+
+    @contextlib.contextmanager
+    def default_session(self):
+        """A context: in graph mode Keras's session is the default one, which those of tf.compat.v1.train ask for."""
+        if not self.graph_mode:
+            yield
+            return
+        with self.backend.get_session().as_default():
+            yield
 
     @property
     def v1_optimizers(self):

@@ -92,7 +92,7 @@ class BatchWeights(object):
     def __init__(self, model, optimizer):
         tf = optimizer.home.tf
         self._tf, self._ops = tf, optimizer._accumulation.ops
-        self._model, self.optimizer = weakref.ref(model), weakref.ref(optimizer)
+        self._model = weakref.ref(model)
         self.counts = homes_train_step(type(model)) is not None
         # A LossScaleOptimizer does not hand over every batch.
         self.covered = model.optimizer is not optimizer
@@ -101,6 +101,10 @@ class BatchWeights(object):
             self._seen = tf.Variable(0.0, trainable=False, name="batch_weights/seen")
             self._weight = tf.Variable(1.0, trainable=False, name="batch_weights/weight")
             self._largest = tf.Variable(0.0, trainable=False, name="batch_weights/largest")
+
+    def __deepcopy__(self, memo):
+        # They are the model's, of which a copy of the optimizer is no copy.
+        return self
 
     @classmethod
     def for_fit(cls, model, optimizers):

@@ -1,14 +1,18 @@
 """GradientAccumulationCallback: partial windows, batches of unequal sizes, a changing K and their logs, in fit."""
 
-import contextlib
-import operator
 import sys
 import warnings
 
-from legacyga import _compat, _fit, _window
+from legacyga import _compat, _fit, _schedule, _window
 
 PARTIAL_WINDOWS = ("flush", "carry", "drop")
 LOGS = ("updates", "gradient_accumulation_steps", "effective_batch_size")
+LARGE_WINDOW = 'gradient_accumulation_steps is to be {0}, and an epoch has {1} batches. With partial_window="{2}" '
+EFFECTS = {
+    "flush": "each such epoch ends in one update, on the mean of its {1} batches.",
+    "carry": "a window goes on through several epochs, with an update every {0} batches.",
+    "drop": "such an epoch makes no update at all: nothing is learned in it.",
+}
 _CLASSES = {}
 
 
@@ -61,41 +65,12 @@ def GradientAccumulationCallback(schedule=None, partial_window="flush"):
         >>> callback.partial_window, sorted(callback.schedule.items())
         ('flush', [(0, 1), (5, 4)])
     """
-    schedule = _check_schedule(schedule)
+    schedule = _schedule.check(schedule)
     if partial_window not in PARTIAL_WINDOWS:
         raise ValueError(
             'partial_window must be "flush", "carry" or "drop". Received: {!r}'.format(partial_window),
         )
     return _class_for(_likely_home())(schedule, partial_window)
-
-
-def _check_schedule(value):
-    if value is None or (callable(value) and not isinstance(value, type)):
-        return value
-    if isinstance(value, dict):
-        if not value:
-            raise ValueError("schedule must name at least one epoch, such as {0: 4}. Received: {}")
-        return {
-            _check_epoch(epoch): _window.check_steps("schedule[{!r}]".format(epoch), steps)
-            for epoch, steps in value.items()
-        }
-    try:
-        return _window.check_steps("schedule", value)
-    except ValueError:
-        raise ValueError(
-            "schedule must be None, an integer of at least 1, a dict {{epoch: K}} or a function of the number of "
-            "updates. Received: {!r}".format(value)
-        )
-
-
-def _check_epoch(value):
-    try:
-        epoch = -1 if isinstance(value, bool) else operator.index(value)
-    except TypeError:
-        epoch = -1
-    if epoch < 0:
-        raise ValueError("The keys of schedule must be epochs, integers of at least 0. Received: {!r}".format(value))
-    return epoch
 
 
 def _likely_home():
@@ -198,9 +173,9 @@ class _Callback(object):
         if self._weights is not None:
             self._weights.begin_epoch()
         if isinstance(self.schedule, dict):
-            begun = [key for key in self.schedule if key <= epoch]
-            if begun:
-                self._set_steps(self.schedule[max(begun)])
+            steps = _schedule.steps_at(self.schedule, epoch)
+            if steps is not None:
+                self._set_steps(steps)
 
     # Both kinds of Keras call the next two: those that have no other name for them, and those that have.
 
@@ -247,7 +222,7 @@ class _Callback(object):
 
     def _write(self, logs):
         steps = self._optimizers[0].gradient_accumulation_steps
-        values = [_value(self._optimizers[0].iterations, self._backend()), steps]
+        values = [self.home.value_of(self._optimizers[0].iterations), steps]
         if self._batch_size:
             values.append(steps * self._batch_size)
         if self.home.graph_mode:
@@ -263,7 +238,7 @@ class _Callback(object):
         self._epoch_is_open = False
         if self.partial_window == "carry":
             return
-        with self._session():
+        with self.home.default_session():
             for optimizer in self._optimizers:
                 optimizer.end_windows(drop=self.partial_window == "drop")
         if callable(self.schedule):
@@ -275,7 +250,7 @@ class _Callback(object):
         return calls_us and sys.exc_info()[1] is not self._handled
 
     def _set_steps(self, steps):
-        with self._session():
+        with self.home.default_session():
             for optimizer in self._optimizers:
                 if optimizer.gradient_accumulation_steps != steps:
                     optimizer.gradient_accumulation_steps = steps
@@ -292,18 +267,17 @@ class _Callback(object):
             self._ask_schedule(ended)
 
     def _ask_schedule(self, optimizers=None, first=False):
-        backend = self._backend()
-        with self._session():
+        with self.home.default_session():
             for optimizer in optimizers or self._optimizers:
-                updates = _value(optimizer.iterations, backend)
+                updates = self.home.value_of(optimizer.iterations)
                 steps = _window.check_steps("schedule({})".format(updates), self.schedule(updates))
                 if first or optimizer.gradient_accumulation_steps != steps:
                     optimizer.gradient_accumulation_steps = steps
                 window, under_way = optimizer._accumulation.latest, 0
                 if window is not None:
-                    under_way = _value(window.mini_step, backend)
+                    under_way = self.home.value_of(window.mini_step)
                 if under_way:
-                    steps = _value(window.steps, backend)
+                    steps = self.home.value_of(window.steps)
                 self._left[optimizer] = max(1, steps - under_way)
 
     def _batches(self):
@@ -315,14 +289,7 @@ class _Callback(object):
 
     def _check_steps_to_come(self):
         """Before the first batch: what will fail later, and windows that no epoch fills."""
-        if isinstance(self.schedule, dict):
-            epochs = self._params.get("epochs") or float("inf")
-            to_come = [steps for epoch, steps in self.schedule.items() if epoch < epochs]
-        elif callable(self.schedule):
-            # How large its K will be nobody knows.
-            to_come = []
-        else:
-            to_come = [self.schedule] if self.schedule else []
+        to_come = _schedule.steps_to_come(self.schedule, self._params.get("epochs") or float("inf"))
         for optimizer in self._optimizers:
             accumulation = optimizer._accumulation
             most = max(to_come + [2 if callable(self.schedule) else 1])
@@ -333,42 +300,12 @@ class _Callback(object):
         batches = self._batches()
         largest = max(to_come or [self._optimizers[0].gradient_accumulation_steps])
         if batches and largest > batches:
-            warnings.warn(
-                "gradient_accumulation_steps is to be {}, and an epoch has {} batches. {}".format(
-                    largest,
-                    batches,
-                    {
-                        "flush": 'With partial_window="flush" each such epoch ends in one update, on the mean of its '
-                        "{} batches.".format(batches),
-                        "carry": 'With partial_window="carry" a window goes on through several epochs, with an update '
-                        "every {} batches.".format(largest),
-                        "drop": 'With partial_window="drop" such an epoch makes no update at all: nothing is learned '
-                        "in it.",
-                    }[self.partial_window],
-                ),
-                stacklevel=2,
-            )
+            message = LARGE_WINDOW + EFFECTS[self.partial_window]
+            warnings.warn(message.format(largest, batches, self.partial_window), stacklevel=2)
 
     @property
     def _params(self):
         return self.params or {}
-
-    def _backend(self):
-        return self.home.backend if self.home.graph_mode else None
-
-    @contextlib.contextmanager
-    def _session(self):
-        """In graph mode Keras's session as the default one, which optimizers of tf.compat.v1.train ask for."""
-        if not self.home.graph_mode:
-            yield
-            return
-        with self.home.backend.get_session().as_default():
-            yield
-
-
-def _value(variable, backend):
-    """What a counter holds."""
-    return int(variable.numpy() if backend is None else backend.get_value(variable))
 
 
 def _class_for(home):

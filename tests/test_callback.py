@@ -1,5 +1,6 @@
 """GradientAccumulationCallback in fit: against the NumPy oracle, epochs of 4, 4, 4 and 2 samples."""
 
+import copy
 import doctest
 import importlib.util
 import sys
@@ -174,6 +175,16 @@ def test_what_does_not_weigh(home):
     assert_close(model.get_weights(), wanted)
 
 
+@pytest.mark.capability("callback")
+def test_the_optimizer_can_be_copied_after_fit(home):
+    if home.mode == "graph":
+        pytest.skip("eager mode only")
+    model = model_with(home, 3, traced=False)
+    fit(home, model, [legacyga.GradientAccumulationCallback()], epochs=1)
+    copied = copy.deepcopy(model.optimizer)
+    assert copied is not model.optimizer and copied.gradient_accumulation_steps == 3
+
+
 @pytest.mark.capability("R2 weights")
 def test_a_training_function_that_cannot_be_traced_anew(home):
     if home.mode == "graph" or counts(home):
@@ -209,8 +220,8 @@ def test_a_dict_changes_k_at_the_next_window(home, partial_window):
 def test_a_function_of_the_updates(home, partial_window, monkeypatch):
     """K = 1, 2, 3, 1, 2, 3 ...; the counters are read at windows' ends, and not on every batch."""
     reads = []
-    read = sys.modules["legacyga.callback"]._value
-    monkeypatch.setattr(sys.modules["legacyga.callback"], "_value", lambda *args: reads.append(1) or read(*args))
+    read = _compat.Home.value_of
+    monkeypatch.setattr(_compat.Home, "value_of", lambda *args: reads.append(1) or read(*args))
 
     def schedule(updates):
         return 1 + updates % 3 if updates < 5 else 4

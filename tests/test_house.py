@@ -19,6 +19,7 @@ BELOW = {
     "_window": set(),
     "_accumulates": {"_ops", "_window"},
     "_fit": {"_accumulates", "_compat", "_ops"},
+    "_schedule": {"_window"},
 }
 GENERATIONS = ["keras_v1", "tf1_train", "optimizer_v2", "optimizer_v3", "keras3"]
 FOREIGN = {"tensorflow", "keras", "tf_keras", "numpy", "horovod", "h5py", "pickle", "marshal", "shelve", "socket"}

@@ -1,9 +1,8 @@
 """GradientAccumulator: gradient accumulation for a training loop of one's own."""
 
 import contextlib
-import math
 
-from legacyga import _compat, _ops, _window
+from legacyga import _compat, _gradients, _ops, _totals, _window
 
 
 class GradientAccumulator(object):
@@ -70,8 +69,9 @@ class GradientAccumulator(object):
 
     def __call__(self, gradients, weight=1.0):
         ops = self._ops
-        gradients = self._check_gradients(gradients)
-        weight = self._check_weight(weight)
+        number = None if self._accumulators is None else len(self._accumulators)
+        gradients = _gradients.check_gradients(self._home.tf, gradients, number)
+        weight = _gradients.check_weight(ops, weight)
         self._check_replica()
         self._prepare(gradients)
         accumulators, step, total_weight = self._own()
@@ -161,51 +161,6 @@ class GradientAccumulator(object):
             + [variable.assign(ops.zeros_like(variable.read_value())) for variable in (step, weight)]
         )
 
-    def _check_gradients(self, gradients):
-        tf = self._home.tf
-        if hasattr(gradients, "dtype") or isinstance(gradients, (str, dict)) or not hasattr(gradients, "__iter__"):
-            raise ValueError(
-                "gradients must be a list with a tensor, an IndexedSlices or None for each variable. "
-                "Received: {!r}".format(gradients)
-            )
-        gradients = [
-            gradient if gradient is None or self._ops.is_sparse(gradient) else tf.convert_to_tensor(gradient)
-            for gradient in gradients
-        ]
-        if self._accumulators is not None and len(gradients) != len(self._accumulators):
-            raise ValueError(
-                "A GradientAccumulator takes as many gradients each time, in the same order: {} at first. "
-                "Received: {}. Give None for a variable without one, or make another GradientAccumulator for other "
-                "variables.".format(len(self._accumulators), len(gradients))
-            )
-        if all(gradient is None for gradient in gradients):
-            raise ValueError(
-                "gradients must hold one that is not None. Received: {!r}. Compute the loss inside of the "
-                "GradientTape, from the variables whose gradients are asked for.".format(gradients)
-            )
-        return gradients
-
-    def _check_weight(self, weight):
-        """`weight` as a float64 tensor, or a Python 1.0."""
-        ops, message = self._ops, "weight must be a finite number, or a scalar tensor, of at least 0."
-        received = "{} Received: {!r}".format(message, weight)
-        if weight is None or isinstance(weight, (str, bool)):
-            raise ValueError(received)
-        # A Python number would become a float32.
-        convert = self._home.tf.convert_to_tensor
-        tensor = ops.cast(convert(weight), "float64") if hasattr(weight, "dtype") else convert(weight, "float64")
-        if tensor.shape.ndims not in (0, None):
-            raise ValueError(received)
-        try:
-            value = float(_ops.constant_value(self._home.tf, tensor))
-        except ValueError:
-            assertion = ops.v1.assert_non_negative(tensor, message=message)
-            with ops.after(assertion):
-                return ops.identity(tensor)
-        if not 0.0 <= value < math.inf:
-            raise ValueError(received)
-        return 1.0 if value == 1.0 else tensor
-
     def _weighted(self, pairs, weight):
         """(accumulator, w * g), in the accumulator's dtype, for (accumulator, g)."""
         if isinstance(weight, float):
@@ -224,7 +179,7 @@ class GradientAccumulator(object):
             if gradient is None:
                 continue
             if accumulators[i] is not None:
-                self._check_shape(i, gradient, accumulators[i])
+                _gradients.check_shape(i, gradient, accumulators[i])
                 continue
             if i in self._absent:
                 place = "Place {} of the gradients".format(i)
@@ -235,51 +190,12 @@ class GradientAccumulator(object):
 
     def _make_accumulator(self, i, gradient):
         ops = self._ops
-        shape = self._shape_of(i, gradient)
+        shape = _gradients.shape_of(self._home.tf, i, gradient)
         with self._making():
             total = self._make_zeros("accumulator_{}".format(i), shape, ops.accumulator_dtype(gradient.dtype))
             touched = self._make_zeros("touched_{}".format(i), shape[:1], "int32") if ops.is_sparse(gradient) else None
         self._home.check_branches_take(total)
-        return _window.Accumulator(total, gradient.dtype.base_dtype, touched)
-
-    def _shape_of(self, i, gradient):
-        """The shape of the whole gradient, a list."""
-        if not self._ops.is_sparse(gradient):
-            if not gradient.shape.is_fully_defined():
-                raise ValueError(
-                    "The shape of a gradient must be known at its first call. Received: {!r} as gradient {}. Give "
-                    "tf.ensure_shape(gradient, variable.shape) instead.".format(gradient, i)
-                )
-            return gradient.shape.as_list()
-        try:
-            return [int(size) for size in self._dense_shape(gradient)]
-        except (TypeError, ValueError, AttributeError):
-            raise ValueError(
-                "The dense_shape of an IndexedSlices must be known at its first call. Received: {!r} as gradient {}. "
-                "Give tf.IndexedSlices(gradient.values, gradient.indices, variable.shape) instead.".format(gradient, i)
-            )
-
-    def _dense_shape(self, gradient):
-        tf, operation = self._home.tf, getattr(gradient.dense_shape, "graph", None) and gradient.dense_shape.op
-        if operation is None or operation.type != "VariableShape":
-            return _ops.constant_value(tf, gradient.dense_shape)
-        # Up to TF 2.4 a function asks for the shape of its embedding only when it runs, though it knows it.
-        handle = operation.inputs[0]
-        if handle.op.type == "VarHandleOp":
-            return tf.TensorShape(handle.op.get_attr("shape")).as_list()
-        # What reading the variable would give, in a function that is traced and never called.
-        read = tf.function(lambda: tf.raw_ops.ReadVariableOp(resource=handle, dtype=gradient.dtype))
-        return read.get_concrete_function().output_shapes.as_list()
-
-    def _check_shape(self, i, gradient, accumulator):
-        shape, known = accumulator.total.shape, getattr(gradient, "shape", None)
-        if self._ops.is_sparse(gradient):
-            shape, known = shape[1:], gradient.values.shape[1:]
-        if not shape.is_compatible_with(known):
-            raise ValueError(
-                "A GradientAccumulator takes gradients of the same shapes each time: {} at first. Received: {!r} as "
-                "gradient {}. Make another GradientAccumulator for other variables.".format(shape, gradient, i)
-            )
+        return _totals.Accumulator(total, gradient.dtype.base_dtype, touched)
 
     def _make_scalars(self):
         with self._making():
@@ -334,7 +250,7 @@ class GradientAccumulator(object):
         accumulators = [
             None
             if each is None
-            else _window.Accumulator(
+            else _totals.Accumulator(
                 local(each.total), each.dtype, None if each.touched is None else local(each.touched)
             )
             for each in self._accumulators or ()

@@ -16,10 +16,12 @@ pytestmark = pytest.mark.capability("house")
 BELOW = {
     "_compat": set(),
     "_ops": set(),
-    "_window": set(),
+    "_totals": set(),
+    "_window": {"_totals"},
     "_accumulates": {"_ops", "_window"},
     "_fit": {"_accumulates", "_compat", "_ops"},
     "_schedule": {"_window"},
+    "_gradients": {"_ops"},
 }
 GENERATIONS = ["keras_v1", "tf1_train", "optimizer_v2", "optimizer_v3", "keras3"]
 FOREIGN = {"tensorflow", "keras", "tf_keras", "numpy", "horovod", "h5py", "pickle", "marshal", "shelve", "socket"}

@@ -40,12 +40,17 @@ def structure_of(case):
     return (case["steps"] > 1,) + tuple(case[name] for name in ("nesterov", "decay", "clip", "max_norm"))
 
 
-def groups_of(home):
-    """The cases in groups of eight structures, whose cases are lists of one length."""
+def structures_of(home):
+    """The cases of each structure, in lists; those with K = 1 first."""
     by_structure = collections.OrderedDict()
     for case in sorted(cases_of(home), key=lambda case: case["steps"] > 1):
         by_structure.setdefault(structure_of(case), []).append(case)
-    alike = list(by_structure.values())
+    return list(by_structure.values())
+
+
+def groups_of(home):
+    """The cases in groups of eight structures, whose cases are lists of one length."""
+    alike = structures_of(home)
     return [alike[i : i + 8] for i in range(0, len(alike), 8)]
 
 
@@ -57,9 +62,12 @@ def pair_of(home, case):
 def eager_driver(home):
     """A function of a case: the weights after every mini-step, `iterations` and `mini_step` at the end.
 
-    The gradients come from two functions, with the constraint and without, traced once for all cases.
+    The gradients come from two functions, with the constraint and without, traced once for all cases. Of each structure
+    that accumulates one case, another one in each, has its optimizer within a function too.
     """
     tf, sources = home.tf, {}
+    structures = [cases for cases in structures_of(home) if cases[0]["steps"] > 1]
+    traced = [cases[i % len(cases)] for i, cases in enumerate(structures)]
     batches = [(tf.constant(x), tf.constant(y)) for x, y in BATCHES]
 
     def source(max_norm):
@@ -80,8 +88,16 @@ def eager_driver(home):
         model, gradients = sources[max_norm]
         model.set_weights(START)
         optimizer, history = legacyga.MySGD(keras=home.keras, **arguments(case)), []
-        for x, y in batches:
+        if home.is_keras3:
+            optimizer.build(model.trainable_variables)
+
+        def step(x, y):
             optimizer.apply_gradients(zip(gradients(x, y), model.trainable_variables))
+
+        if case in traced:
+            step = tf.function(step)
+        for x, y in batches:
+            step(x, y)
             history.append(make_fixtures.flat(model.get_weights()))
         return np.stack(history), int(home.value(optimizer.iterations)), int(home.value(optimizer.mini_step))
 

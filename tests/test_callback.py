@@ -280,10 +280,10 @@ def test_an_int_is_k_from_the_start_and_carries_on_in_the_next_fit(home):
 @pytest.mark.capability("R8 partial windows")
 def test_validation_and_callbacks_see_the_epochs_last_update(home):
     """val_loss is that of the weights after the flush, and a callback before ours in the list finds them too."""
-    wanted = expected(home, 2, lambda epoch, updates: 3, "flush")
+    wanted = expected(home, 2, lambda epoch, updates: 4, "flush")
     early = recorder(home)
     callback = legacyga.GradientAccumulationCallback()
-    weights, logs = fit(home, model_with(home, 3), [early, callback], epochs=2, validation_data=(X, Y))
+    weights, logs = fit(home, model_with(home, 4), [early, callback], epochs=2, validation_data=(X, Y))
     assert_as_expected(weights, logs, wanted)
     losses = [oracle.loss(weights, X.astype("float64"), Y.astype("float64")) for weights, _ in wanted]
     np.testing.assert_allclose(logs["val_loss"], losses, rtol=1e-5)

@@ -188,8 +188,6 @@ class _Callback(object):
             self._batch_size = size
 
     def on_batch_end(self, batch, logs=None):
-        if not self._batch_size and self._weights is not None:
-            self._batch_size = self._weights.largest()
         if callable(self.schedule):
             # With steps_per_execution a call comes once in several batches, with the number of the last.
             self._count(batch - self._last_batch)
@@ -223,6 +221,10 @@ class _Callback(object):
     def _write(self, logs):
         steps = self._optimizers[0].gradient_accumulation_steps
         values = [self.home.value_of(self._optimizers[0].iterations), steps]
+        if not self._batch_size and self._weights is not None:
+            largest = self._weights.largest()
+            # What Keras does not count by samples it counts as 1.
+            self._batch_size = largest if largest > 1 else None
         if self._batch_size:
             values.append(steps * self._batch_size)
         if self.home.graph_mode:

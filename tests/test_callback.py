@@ -173,6 +173,14 @@ def test_what_does_not_weigh(home):
     assert_close(model.get_weights(), weighed)
     by_hand()
     assert_close(model.get_weights(), wanted)
+    if counts(home) and not home.is_keras3:
+        # A loss that is all in add_loss is counted once a batch, however large.
+        inputs = home.keras.layers.Input((3,))
+        model = home.keras.models.Model(inputs, home.keras.layers.Dense(2)(inputs))
+        model.add_loss(home.tf.reduce_mean(model.output**2))
+        model.compile(optimizer=legacyga.wrap(home.bare_sgd(lr=LR), 4))
+        _, logs = fit(home, model, [legacyga.GradientAccumulationCallback()], epochs=1, y=None)
+        assert logs["updates"] == [1] and "effective_batch_size" not in logs
 
 
 @pytest.mark.capability("callback")

@@ -8,6 +8,11 @@ import functools
 import importlib
 
 
+def v1_of(tf):
+    """tf.compat.v1, which TF 1.8 to 1.12 do not have: there it is tf itself."""
+    return getattr(getattr(tf, "compat", None), "v1", tf)
+
+
 def _leaves(value):
     """The tensors and operations in nested lists, IndexedSlices and per-replica values."""
     if value is None:
@@ -50,7 +55,6 @@ def lifted_variables(tf, made):
         made: list of the variables that were made here another time, which are taken again, in that order; new ones
             are added to it.
     """
-    v1 = getattr(getattr(tf, "compat", None), "v1", tf)
     again = iter(list(made))
 
     def lift(next_creator, **kwargs):
@@ -64,7 +68,7 @@ def lifted_variables(tf, made):
             made.append(next_creator(**dict(kwargs, initial_value=value)))
         return made[-1]
 
-    with v1.variable_creator_scope(lift):
+    with v1_of(tf).variable_creator_scope(lift):
         yield
 
 
@@ -74,13 +78,12 @@ def replica_local_variables(tf):
     if not lifts_variables(tf):
         yield
         return
-    v1 = getattr(getattr(tf, "compat", None), "v1", tf)
 
     def make_local(next_creator, **kwargs):
         kwargs.update(synchronization=tf.VariableSynchronization.ON_READ, aggregation=tf.VariableAggregation.SUM)
         return next_creator(**kwargs)
 
-    with v1.variable_creator_scope(make_local):
+    with v1_of(tf).variable_creator_scope(make_local):
         yield
 
 
@@ -190,8 +193,8 @@ class Ops(object):
 
     def __init__(self, tf):
         self.tf = tf
-        # TF 1.8 to 1.12 have no tf.compat.v1. Its cond is the one that can be told to leave a list of one a list.
-        self.v1 = v1 = getattr(getattr(tf, "compat", None), "v1", tf)
+        # Its cond is the one that can be told to leave a list of one a list.
+        self.v1 = v1 = v1_of(tf)
         self.cond = functools.partial(v1.cond, strict=True)
         # Public from TF 1.11 on.
         self.init_scope = getattr(tf, "init_scope", None) or importlib.import_module(tf.Tensor.__module__).init_scope

@@ -6,6 +6,7 @@ from legacyga import _window
 
 
 def check(value):
+    """`value`, or a ValueError: None, a K, a dict {epoch: K} or a function of the number of updates."""
     if value is None or (callable(value) and not isinstance(value, type)):
         return value
     if isinstance(value, dict):

@@ -96,9 +96,6 @@ class _Callback(object):
     def __init__(self, schedule, partial_window):
         super(_Callback, self).__init__()
         self.schedule, self.partial_window = schedule, partial_window
-        self._start()
-
-    def _start(self):
         self._optimizers = []
         self._epoch_is_open = False
         if _fit.has_raw_logs(self.home):

@@ -1,9 +1,9 @@
 """fit and flush under MirroredStrategy, on two replicas: as one device with the large batch."""
 
 import os
-import subprocess
 import sys
 
+import homes
 import numpy as np
 import oracle
 import pytest
@@ -57,15 +57,8 @@ def test_fit_with_the_callback(home, tmpdir):
     if home.mode == "graph":
         pytest.skip("eager mode only")
     tmpdir.join("program.py").write(PROGRAM)
-    process = subprocess.Popen(
-        [sys.executable, str(tmpdir.join("program.py")), home.name, str(tmpdir.join("weights"))],
-        env=dict(os.environ, PYTHONPATH=os.pathsep.join([HERE] + sys.path)),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        universal_newlines=True,
-    )
-    _, errors = process.communicate()
-    assert process.returncode == 0, errors
+    arguments = [home.name, str(tmpdir.join("weights"))]
+    homes.run(str(tmpdir.join("program.py")), arguments, path=[HERE] + sys.path)
     sgd, weights = oracle.SGD(LR, MOMENTUM), [value.astype("float64") for value in START]
     for samples in (24, 24, 8):
         x, y = X[:samples].astype("float64"), Y[:samples].astype("float64")

@@ -71,14 +71,7 @@ class Accumulating(_accumulates.HasConfig):
         return self.updates
 
     def _update_of(self, params):
-        def update(means):
-            # A flush comes after the list of all weights was made, and must leave it so.
-            listed = self.weights
-            updated = self._update(self._clip(means), params, self._weights_of[self._window_key(params)])
-            self.weights = listed
-            return updated
-
-        return update
+        return lambda means: self._update(self._clip(means), params, self._weights_of[self._window_key(params)])
 
     def _all_weights(self, weights, window):
         if window is None:
@@ -109,8 +102,8 @@ class Accumulating(_accumulates.HasConfig):
     def _update(self, gradients, params, weights):
         """One call of the inner optimizer's `get_updates`, made to read everything before it writes anything."""
         self._reduced = gradients
-        # The inner optimizer's, to be found or made anew.
-        self.weights = list(weights)
+        # The inner optimizer's, to be found or made anew; a flush leaves the list of all weights as it was.
+        listed, self.weights = self.weights, list(weights)
         # A hook that the user has put on the object has had its call, with the micro-batch's.
         hook = {name: self.__dict__.pop(name) for name in ("get_gradients",) if name in self.__dict__}
         ops = self._accumulation.ops
@@ -120,11 +113,12 @@ class Accumulating(_accumulates.HasConfig):
         finally:
             self._reduced = None
             self.__dict__.update(hook)
-        again = [(old, new) for old, new in zip(weights, self.weights) if old is not new]
+            inner, self.weights = self.weights, listed
+        again = [(old, new) for old, new in zip(weights, inner) if old is not new]
         if again:
             # K.variable of tf.keras in TF 1.11 to 1.13, 2.0 and 2.1 cannot be lifted; deletable with 2.1.
             return _ops.with_values_of(again, update, ops)
-        weights[:] = self.weights
+        weights[:] = inner
         return update
 
     def get_gradients(self, loss, params):

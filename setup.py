@@ -18,7 +18,7 @@ setup(
     long_description=read("README.md"),
     long_description_content_type="text/markdown",
     license="MIT",
-    packages=["legacyga", "legacyga.generations"],
+    packages=["legacyga", "legacyga.cli", "legacyga.generations"],
     python_requires=">=3.6",
     # What a project has must not change: TensorFlow is the one that is there.
     install_requires=[],

@@ -3,10 +3,10 @@
 from legacyga._version import __version__
 from legacyga.accumulator import GradientAccumulator
 from legacyga.callback import GradientAccumulationCallback
+from legacyga.cli.versions import show_versions
 from legacyga.flushing import flush
 from legacyga.mysgd import MySGD
 from legacyga.training import train_step
-from legacyga.versions import show_versions
 from legacyga.wrapping import wrap
 
 __all__ = [

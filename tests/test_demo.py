@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 import legacyga
-from legacyga import __main__, demo
+from legacyga.cli import demo, demo_training
+from legacyga.cli.main import main
 
 pytestmark = pytest.mark.capability("demo and examples")
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -77,19 +78,19 @@ def test_the_command(home, once_in_an_environment, tmp_path):
 
 def test_the_three_ways_in_this_home(home, monkeypatch, capsys, tmp_path):
     """What the command's processes do, in this one, on fewer images: 24 updates of K = 8, and 3."""
-    digits = demo._digits
+    digits = demo_training._digits
 
     def fewer(steps):
         (x, y), (test_x, test_y) = digits(steps)
         return (x[:192], y[:192]), (test_x[:64], test_y[:64])
 
-    monkeypatch.setattr(demo, "_digits", fewer)
+    monkeypatch.setattr(demo_training, "_digits", fewer)
     logger, found = logging.getLogger("tensorflow"), {}
     level = logger.level
     for way in demo.ways(8):
         home.reset()
         path = str(tmp_path / way)
-        assert demo.train_one_way(way, home.name, home.mode, 8, 1, path) == 0
+        assert demo_training.train_one_way(way, home.name, home.mode, 8, 1, path) == 0
         found[way] = demo._read(path)
     # It is raised for the life of a process.
     logger.setLevel(level)
@@ -110,7 +111,8 @@ def test_graph_mode_can_be_asked_for(home):
     """In a process of its own, for there is no way back; else eager mode is what the home starts in."""
     if home.mode == "eager" or home.tf_version < (2,):
         pytest.skip("graph mode is asked for from TF 2.0 on")
-    code = "import sys; from legacyga import demo; print(demo._find_home(sys.argv[1], 'graph').graph_mode)"
+    code = "import sys; from legacyga.cli import demo_training as demo; "
+    code += "print(demo._find_home(sys.argv[1], 'graph').graph_mode)"
     folder = os.path.dirname(os.path.dirname(os.path.abspath(legacyga.__file__)))
     printed = subprocess.check_output([sys.executable, "-c", code, home.name], cwd=folder, universal_newlines=True)
     assert printed.splitlines()[-1] == "True"
@@ -125,8 +127,8 @@ def test_a_home_that_cannot_train_is_exit_code_2(home, monkeypatch, capsys, tmp_
         arguments, expected = ["--home", "tf.keras", "--mode", "graph"], "cannot train in graph mode"
     level = logging.getLogger("tensorflow").level
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(demo.subprocess, "call", lambda command, env: __main__.main(command[3:]))
-    assert __main__.main(["demo"] + arguments) == 2
+    monkeypatch.setattr(demo.subprocess, "call", lambda command, env: main(command[3:]))
+    assert main(["demo"] + arguments) == 2
     logging.getLogger("tensorflow").setLevel(level)
     errors = capsys.readouterr().err
     assert expected in errors and "ended with exit code 2, and says why above" in errors
@@ -139,7 +141,7 @@ def test_a_home_that_cannot_train_is_exit_code_2(home, monkeypatch, capsys, tmp_
 def test_the_comparison_can_fail(once_in_an_environment, off, code, monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(demo, "_train_all", lambda home, mode, steps, epochs: results(off))
     picture = tmp_path / "curves.pdf"
-    assert __main__.main(["demo", "--out", str(picture)]) == code
+    assert main(["demo", "--out", str(picture)]) == code
     printed = capsys.readouterr().out
     assert ("DIFFER" in printed) == bool(code) == ("NOT within float32 rounding" in printed)
     assert picture.read_bytes()[:4] == b"%PDF"
@@ -170,13 +172,13 @@ def test_memory_that_cannot_be_measured_is_said_so(capsys):
 )
 def test_what_cannot_be_done_is_said_before_the_training(arguments, message, monkeypatch, capsys, tmp_path):
     monkeypatch.chdir(tmp_path)
-    assert __main__.main(["demo"] + arguments) == 2
+    assert main(["demo"] + arguments) == 2
     assert message in capsys.readouterr().err
 
 
 def test_missing_packages_come_with_the_remedy(monkeypatch, capsys):
     monkeypatch.setattr(demo.importlib.util, "find_spec", lambda name: None)
-    assert __main__.main(["demo"]) == 2
+    assert main(["demo"]) == 2
     errors = capsys.readouterr().err
     assert "scikit-learn, matplotlib" in errors and 'pip install "legacyga[demo]"' in errors
 
@@ -184,19 +186,19 @@ def test_missing_packages_come_with_the_remedy(monkeypatch, capsys):
 @pytest.mark.parametrize("arguments", [[], ["demo", "--steps", "0"], ["demo", "--home", "theano"], ["doctor"]])
 def test_wrong_arguments_are_exit_code_2(arguments, capsys):
     with pytest.raises(SystemExit) as stopped:
-        __main__.main(arguments)
+        main(arguments)
     assert stopped.value.code == 2
     assert "usage: python -m legacyga" in capsys.readouterr().err
 
 
 def test_versions(capsys):
-    assert __main__.main(["versions"]) == 0
+    assert main(["versions"]) == 0
     assert "legacyga " + legacyga.__version__ in capsys.readouterr().out
 
 
 def test_importing_the_demo_imports_no_tensorflow():
     code = (
-        "import sys; before = set(sys.modules); from legacyga import __main__, demo; "
+        "import sys; before = set(sys.modules); import legacyga.__main__; "
         "new = {name.split('.')[0] for name in set(sys.modules) - before}; "
         "print(*sorted(new & {'tensorflow', 'keras', 'tf_keras', 'numpy', 'sklearn', 'matplotlib'}))"
     )

@@ -145,6 +145,6 @@ def test_two_models_with_an_optimizer_each(home):
 @pytest.mark.capability("surface")
 def test_the_docstrings_examples(home):
     flags = doctest.ELLIPSIS | doctest.IGNORE_EXCEPTION_DETAIL
-    for module in (legacyga.mysgd, legacyga.versions):
+    for module in (legacyga.mysgd, legacyga.cli.versions):
         result = doctest.testmod(module, optionflags=flags)
         assert result.attempted > 0 and result.failed == 0

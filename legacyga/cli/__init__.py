@@ -1,0 +1,1 @@
+"""The command line. `main` reads it; there is one module for each command."""

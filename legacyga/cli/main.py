@@ -1,0 +1,61 @@
+"""The arguments of `python -m legacyga`, and the command that they name."""
+
+import argparse
+
+from legacyga.cli import demo, demo_training
+from legacyga.cli.versions import show_versions
+
+
+def _positive(text):
+    value = int(text) if text.isdigit() else 0
+    if value < 1:
+        raise argparse.ArgumentTypeError("must be an integer of at least 1. Received: {}".format(text))
+    return value
+
+
+def _parser():
+    parser = argparse.ArgumentParser("python -m legacyga", description="Gradient accumulation for Keras, old and new.")
+    commands = parser.add_subparsers(dest="command", metavar="command")
+    commands.required = True  # not an argument of add_subparsers in Python 3.6
+
+    demo_parser = commands.add_parser(
+        "demo",
+        help="train on real data with and without accumulation, and compare",
+        description="Train a small convolutional network on scikit-learn's digits three ways (micro-batches of 8; the "
+        "same with accumulation; one large batch), print a table and draw the loss. Exit codes: 0 accumulation and "
+        "the large batch agree to float32 rounding, 1 they do not, 2 the demo could not be run.",
+    )
+    demo_parser.add_argument(
+        "--home",
+        choices=("keras", "tf.keras", "tf_keras"),
+        help="the Keras to train with (default: the first that works)",
+    )
+    demo_parser.add_argument(
+        "--steps", type=_positive, default=8, metavar="K", help="micro-batches of an update (default: 8)"
+    )
+    demo_parser.add_argument("--epochs", type=_positive, default=5, help="passes over the training images (default: 5)")
+    demo_parser.add_argument(
+        "--out", default="legacyga-demo.png", help="the picture's path (default: legacyga-demo.png)"
+    )
+    demo_parser.add_argument(
+        "--mode", choices=("graph", "eager"), help="where a home has both (default: what it starts in)"
+    )
+    # What the three processes of a demo are started with.
+    demo_parser.add_argument("--way", help=argparse.SUPPRESS)
+    demo_parser.add_argument("--results", help=argparse.SUPPRESS)
+
+    commands.add_parser("versions", help="print what a bug report needs to know")
+    return parser
+
+
+def main(arguments=None):
+    """Run the command that `arguments` (default: those of the process) name, and return its exit code."""
+    options = _parser().parse_args(arguments)
+    if options.command == "versions":
+        show_versions()
+        return 0
+    if options.way:
+        return demo_training.train_one_way(
+            options.way, options.home, options.mode, options.steps, options.epochs, options.results
+        )
+    return demo.run(options.home, options.steps, options.epochs, options.out, options.mode)

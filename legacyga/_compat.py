@@ -11,6 +11,10 @@ import sys
 import types
 
 
+# Of whose Keras a class is, by the first part of its module's name.
+KERAS = ("keras", "tensorflow", "tf_keras")
+
+
 def version_of(module):
     """The version of `module` as a tuple of its leading integers, `()` if it has none."""
     numbers = []
@@ -40,22 +44,28 @@ def _tensorflow():
         )
 
 
+def v1_of(tf):
+    """tf.compat.v1, which TF 1.8 to 1.12 do not have: there it is tf itself."""
+    return getattr(getattr(tf, "compat", None), "v1", tf)
+
+
 class TensorFlow(object):
     """The TensorFlow of this process: all there is to know for an optimizer of tf.compat.v1.train."""
 
     name = root = "tf.compat.v1.train"
+    is_keras3 = False
 
     def __init__(self):
         self.tf = _tensorflow()
+        self.v1 = v1_of(self.tf)
+
+    def __deepcopy__(self, memo):
+        # A copy of an optimizer is of the same home.
+        return self
 
     @property
     def tf_version(self):
         return self.tf.__version__
-
-    @property
-    def v1(self):
-        """tf.compat.v1, which TF 1.8 to 1.12 do not have: there it is tf itself."""
-        return getattr(getattr(self.tf, "compat", None), "v1", self.tf)
 
     def check_branches_take(self, variable):
         """Raise where a reference variable cannot be written inside of a conditional."""
@@ -82,6 +92,18 @@ class TensorFlow(object):
         """Raise where nothing can be trained at all, before TensorFlow or Keras say so in their own obscure way."""
 
 
+def _implementation_of(module):
+    """The name of the module that a Keras has its callbacks in.
+
+    Programs put a class or a function of their own in place of `Model`, `Layer` and optimizers, never of these.
+    """
+    callback = module.callbacks.Callback
+    for each in callback.__mro__:
+        if each.__module__.partition(".")[0] in KERAS and ".callbacks" in each.__module__:
+            return each.__module__
+    raise ValueError("{!r} has a Callback of no Keras: {!r}".format(module, callback))
+
+
 class Home(TensorFlow):
     """One Keras: the module a model and its optimizer come from, and the TensorFlow below it.
 
@@ -97,10 +119,10 @@ class Home(TensorFlow):
     def __init__(self, module):
         super(Home, self).__init__()
         self.module = module
-        # `.models` is there from Keras 2.1 on, where `keras.Model` is not (standalone up to 2.2.0).
-        implemented_in = module.models.Model.__module__
-        self.is_keras3 = implemented_in.startswith("keras.src.models.")
-        self.root = implemented_in.split(".models.")[0] if self.is_keras3 else implemented_in.split(".engine")[0]
+        implemented_in = _implementation_of(module)
+        self.root = implemented_in.split(".callbacks")[0]
+        # One file in tf.keras, a folder in Keras 3.
+        self.is_keras3 = implemented_in == "keras.src.callbacks.callback"
         top = self.root.split(".")[0]
         self.is_standalone = top == "keras" and not self.is_keras3 and version_of(sys.modules["keras"]) < (2, 4)
         self.name = "keras" if self.is_standalone or self.is_keras3 else "tf_keras" if top == "tf_keras" else "tf.keras"
@@ -207,13 +229,17 @@ def home_of(optimizer):
     return None
 
 
-def covered_optimizer(optimizer):
-    """The name of the class of the optimizer that a TFOptimizer or a LossScaleOptimizer covers, None for any other."""
-    # LossScaleOptimizer has `inner_optimizer` from TF 2.4 on, `_optimizer` before.
+def refused_inner_optimizer(optimizer):
+    """The name of the inner optimizer's class, where `optimizer` is a wrapper that must stay outside; else None.
+
+    A LossScaleOptimizer of tf.keras decides on each micro-batch, and a TFOptimizer calls an optimizer of another
+    generation. All other wrappers are optimizers like any other.
+    """
+    # LossScaleOptimizer has `inner_optimizer` from TF 2.4 on, `_optimizer` before; TFOptimizer has `optimizer`.
     for name in ("optimizer", "inner_optimizer", "_optimizer"):
-        covered = vars(optimizer).get(name, vars(optimizer).get("_" + name))
-        if generation_of(type(covered)):
-            return type(covered).__name__
+        inner = vars(optimizer).get(name, vars(optimizer).get("_" + name))
+        if generation_of(type(inner)) and (name == "optimizer" or hasattr(optimizer, "loss_scale")):
+            return type(inner).__name__
     return None
 
 
@@ -244,19 +270,8 @@ def find_home(keras=None):
         ValueError: `keras` is not a Keras, or two of them are imported and none was named.
     """
     if keras is not None:
-        if not isinstance(keras, types.ModuleType) or not hasattr(keras, "optimizers") or not hasattr(keras, "models"):
-            raise ValueError(
-                "keras must be the Keras module of your model: keras, tf.keras or tf_keras. Received: {!r}".format(
-                    keras
-                )
-            )
-        return Home(keras)
-    found = []
-    standalone = sys.modules.get("keras")
-    if standalone is not None and () < version_of(standalone) < (2, 4):
-        found.append(standalone)
-    if "tf_keras" in sys.modules:
-        found.append(sys.modules["tf_keras"])
+        return Home(_check_module(keras))
+    found = _candidates()
     if len(found) > 1:
         raise ValueError(
             "Two Keras are imported, {} {} and {} {}, and an optimizer belongs to one. Name the one your model is made "
@@ -266,3 +281,18 @@ def find_home(keras=None):
             )
         )
     return Home(found[0] if found else _tensorflow().keras)
+
+
+def _check_module(keras):
+    if isinstance(keras, types.ModuleType) and hasattr(keras, "optimizers") and hasattr(keras, "callbacks"):
+        return keras
+    raise ValueError(
+        "keras must be the Keras module of your model: keras, tf.keras or tf_keras. Received: {!r}".format(keras)
+    )
+
+
+def _candidates():
+    """The Keras that this process has imported, beside TensorFlow's own."""
+    standalone = sys.modules.get("keras")
+    is_old = standalone is not None and () < version_of(standalone) < (2, 4)
+    return ([standalone] if is_old else []) + ([sys.modules["tf_keras"]] if "tf_keras" in sys.modules else [])

@@ -2,7 +2,7 @@
 
 import math
 
-from legacyga import _ops
+from legacyga import _graph, _ops
 
 
 def check_gradients(tf, gradients, number):
@@ -43,7 +43,7 @@ def check_weight(ops, weight):
     if tensor.shape.ndims not in (0, None):
         raise ValueError(received)
     try:
-        value = float(_ops.constant_value(ops.tf, tensor))
+        value = float(_graph.constant_value(ops.tf, tensor))
     except ValueError:
         assertion = ops.v1.assert_non_negative(tensor, message=message)
         with ops.after(assertion):
@@ -74,7 +74,7 @@ def shape_of(tf, i, gradient):
 def _dense_shape(tf, gradient):
     operation = getattr(gradient.dense_shape, "graph", None) and gradient.dense_shape.op
     if operation is None or operation.type != "VariableShape":
-        return _ops.constant_value(tf, gradient.dense_shape)
+        return _graph.constant_value(tf, gradient.dense_shape)
     # Up to TF 2.4 a function asks for the shape of its embedding only when it runs, though it knows it.
     handle = operation.inputs[0]
     if handle.op.type == "VarHandleOp":
@@ -84,8 +84,9 @@ def _dense_shape(tf, gradient):
     return read.get_concrete_function().output_shapes.as_list()
 
 
-def check_shape(i, gradient, accumulator):
-    shape, known = accumulator.total.shape, getattr(gradient, "shape", None)
+def check_shape(i, gradient, whole):
+    """Raise where a gradient does not fit the shape of the first one at its place."""
+    shape, known = whole, getattr(gradient, "shape", None)
     if _ops.is_sparse(gradient):
         shape, known = shape[1:], gradient.values.shape[1:]
     if not shape.is_compatible_with(known):

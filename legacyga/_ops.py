@@ -7,10 +7,7 @@ import contextlib
 import functools
 import importlib
 
-
-def v1_of(tf):
-    """tf.compat.v1, which TF 1.8 to 1.12 do not have: there it is tf itself."""
-    return getattr(getattr(tf, "compat", None), "v1", tf)
+from legacyga import _compat, _graph
 
 
 def _leaves(value):
@@ -33,6 +30,8 @@ def is_sparse(gradient):
 
 def variable_key(variable):
     """What tells one variable from another, the same for all its replicas."""
+    # Keras 3 keeps TensorFlow's variable in one of its own.
+    variable = variable if is_variable(variable) else getattr(variable, "_value", variable)
     container = getattr(variable, "_distributed_container", None)
     variable = (container and container()) or variable
     # In a graph (TF 1.14, 1.15) a variable has no id that is unique across graphs, but a name.
@@ -45,37 +44,9 @@ def is_variable(value):
 
 
 @contextlib.contextmanager
-def lifted_variables(tf, made):
-    """A context, for the inside of a conditional's branch: variables made in it are made outside of the branch.
-
-    Their initial values must be constants (zeros, as the slots of the v1 optimizers are).
-
-    Args:
-        tf: TensorFlow.
-        made: list of the variables that were made here another time, which are taken again, in that order; new ones
-            are added to it.
-    """
-    again = iter(list(made))
-
-    def lift(next_creator, **kwargs):
-        found = next(again, None)
-        if found is not None:
-            return found
-        value = kwargs["initial_value"]
-        if hasattr(value, "graph"):
-            value = constant_value(tf, value)
-        with tf.init_scope():
-            made.append(next_creator(**dict(kwargs, initial_value=value)))
-        return made[-1]
-
-    with v1_of(tf).variable_creator_scope(lift):
-        yield
-
-
-@contextlib.contextmanager
 def replica_local_variables(tf):
     """A context: variables made in it have a copy on each replica, where there is a strategy with replicas."""
-    if not lifts_variables(tf):
+    if not _graph.lifts_variables(tf):
         yield
         return
 
@@ -83,109 +54,8 @@ def replica_local_variables(tf):
         kwargs.update(synchronization=tf.VariableSynchronization.ON_READ, aggregation=tf.VariableAggregation.SUM)
         return next_creator(**kwargs)
 
-    with v1_of(tf).variable_creator_scope(make_local):
+    with _compat.v1_of(tf).variable_creator_scope(make_local):
         yield
-
-
-def constant_value(tf, tensor):
-    """The NumPy value of a constant tensor."""
-    # tf.get_static_value is there from TF 1.13 on, tf.contrib up to 1.15.
-    find = getattr(tf, "get_static_value", None) or tf.contrib.util.constant_value
-    value = find(tensor)
-    if value is None:
-        raise ValueError(
-            "The optimizer starts one of its variables at a value that is not constant, and cannot be accumulated "
-            "for. Received: {!r}. Make the variable in the optimizer's __init__.".format(tensor)
-        )
-    return value
-
-
-def lifts_variables(tf):
-    """Whether `lifted_variables` works: up to TF 1.10 tf.Variable passes the creators by. Deletable with 1.10."""
-    return type(tf.Variable) is not type
-
-
-def ordered(get_updates, ops):
-    """An operation that runs an optimizer's updates: all that they read before all they write.
-
-    In TensorFlow 1 graphs nothing orders the stock optimizers' reads of `iterations`, of their slots and of the
-    parameters with the writes of the same step. The update operations get an edge from everything that is written.
-
-    Args:
-        get_updates: function that returns the updates, whose operations it makes.
-        ops: an `Ops`.
-    """
-    graph = ops.v1.get_default_graph()
-    made_before = len(graph.get_operations())
-    updates = get_updates()
-    late = [update for update in updates if isinstance(update, tuple)]
-    writes = [getattr(update, "op", update) for update in updates if not isinstance(update, tuple)]
-    values = [tensor.op for write in writes for tensor in write.inputs[1:]] + [value.op for _, value in late]
-    before = set(writes)
-    _order_early_writes(before, set(writes + values), graph.get_operations()[made_before:])
-    # What is itself computed from a write of this step comes after that one, as its author meant.
-    values = [value for value in values if not _reaches(value, before)]
-    with ops.control_dependencies(values):
-        barrier = ops.tf.no_op()
-    for write in writes:
-        write._add_control_input(barrier)
-    with ops.control_dependencies([barrier]):
-        writes += [variable.assign(value) for variable, value in late]
-    return ops.done(writes)
-
-
-def _order_early_writes(updates, last, made):
-    """Give what writes on the way to the updates an edge from all that was made before it.
-
-    Adam and Adamax of tf.keras increment `iterations` ahead of everything, and their decay reads it unordered.
-    """
-    place = {operation: i for i, operation in enumerate(made)}
-    seen, stack = set(), [operation for operation in last if operation in place]
-    while stack:
-        each = stack.pop()
-        if each not in seen:
-            seen.add(each)
-            sources = [tensor.op for tensor in each.inputs] + list(each.control_inputs)
-            stack.extend(operation for operation in sources if operation in place)
-    for write in seen - updates:
-        if write.type.startswith("Assign"):
-            for each in seen:
-                if place[each] < place[write]:
-                    write._add_control_input(each)
-
-
-def with_values_of(pairs, update, ops):
-    """`update`, whose operations are in this graph, on the values of other variables than those it was made for.
-
-    Args:
-        pairs: list of (other variable, variable). The variables begin with the values of the others, and the others
-            end with theirs.
-        update: a tensor or operation after which all is written.
-        ops: an `Ops`.
-    """
-    made = ops.v1.get_default_graph().get_operations()
-    begun = [new.assign(old.read_value()).op for old, new in pairs]
-    for begin in begun:
-        # As this branch knows it.
-        handle = begin.inputs[0].name
-        for operation in made:
-            if operation.inputs and operation.inputs[0].name == handle:
-                operation._add_control_input(begin)
-    with ops.after(update, begun):
-        return ops.done([old.assign(new.read_value()) for old, new in pairs])
-
-
-def _reaches(operation, targets):
-    seen, stack = set(), [operation]
-    while stack:
-        each = stack.pop()
-        if each in targets:
-            return True
-        if each not in seen:
-            seen.add(each)
-            stack.extend(tensor.op for tensor in each.inputs)
-            stack.extend(each.control_inputs)
-    return False
 
 
 class Ops(object):
@@ -194,12 +64,13 @@ class Ops(object):
     def __init__(self, tf):
         self.tf = tf
         # Its cond is the one that can be told to leave a list of one a list.
-        self.v1 = v1 = v1_of(tf)
+        self.v1 = v1 = _compat.v1_of(tf)
         self.cond = functools.partial(v1.cond, strict=True)
         # Public from TF 1.11 on.
         self.init_scope = getattr(tf, "init_scope", None) or importlib.import_module(tf.Tensor.__module__).init_scope
         self.where = tf.where
         self.equal = tf.equal
+        self.logical_not = tf.logical_not
         self.cast = tf.cast
         self.identity = tf.identity
         self.maximum = tf.maximum
@@ -245,10 +116,20 @@ class Ops(object):
         return self.cond(self.equal(weight, 0), lambda: self.zeros_like(gradient), lambda: gradient * weight)
 
     def mean_over_replicas(self, value):
-        """In cross-replica context, the float32 mean of a scalar of each replica."""
+        """In cross-replica context, the float64 mean of a scalar of each replica."""
         if isinstance(getattr(value, "values", None), tuple):
-            value = sum(self.tf.cast(each, "float32") for each in value.values) / len(value.values)
-        return self.tf.cast(value, "float32")
+            value = sum(self.tf.cast(each, "float64") for each in value.values) / len(value.values)
+        return self.tf.cast(value, "float64")
+
+    def choose(self, condition, when_true, when_false):
+        """`cond`, of a tensor or of a Python bool."""
+        if isinstance(condition, bool):
+            return when_true() if condition else when_false()
+        return self.cond(condition, when_true, when_false)
+
+    def value_if_eager(self, tensor):
+        """The NumPy value of a tensor in eager mode, None of one in a graph or a function."""
+        return tensor.numpy() if self.tf.executing_eagerly() else None
 
     def nonzero(self, vector):
         """The int64 indices of the elements that are not zero."""
@@ -299,7 +180,7 @@ class Ops(object):
         distribute = getattr(self.tf, "distribute", None)
         replica = distribute.get_replica_context() if hasattr(distribute, "get_replica_context") else None
         number = 0 if replica is None else replica.replica_id_in_sync_group
-        return number if isinstance(number, int) else int(constant_value(self.tf, number))
+        return number if isinstance(number, int) else int(_graph.constant_value(self.tf, number))
 
     def in_replica_context(self):
         """Whether gradients can be applied here: everywhere but in the cross-replica context of a strategy."""

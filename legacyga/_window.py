@@ -11,10 +11,12 @@ which for a loss that is a mean over its samples is the gradient of the K micro-
 No TensorFlow is imported here. `ops` (`_ops.Ops`) brings the handful of operations.
 """
 
+import collections
 import operator
 import weakref
 
-from legacyga import _totals
+from legacyga import _accumulators
+from legacyga._accumulators import NOTHING, ROWS, WHOLE
 
 
 def check_steps(name, value):
@@ -28,11 +30,34 @@ def check_steps(name, value):
     return steps
 
 
-def check_reduction(value):
-    if value not in ("mean", "sum"):
-        raise ValueError('reduction must be "mean" or "sum". Received: {!r}'.format(value))
+class Settings(collections.namedtuple("Settings", ["steps", "reduction", "on_nonfinite"])):
+    """What an optimizer was made with: K, and the options, each checked. An option is named here and in `wrap`."""
+
+    OPTIONS = {"reduction": ("mean", "sum"), "on_nonfinite": ("propagate",)}
+
+    @classmethod
+    def checked(cls, steps, reduction="mean", on_nonfinite="propagate", name="gradient_accumulation_steps"):
+        return cls(
+            check_steps(name, steps), check_option("reduction", reduction), check_option("on_nonfinite", on_nonfinite)
+        )
+
+    @property
+    def options(self):
+        """The options that are not the defaults, by name."""
+        return {name: getattr(self, name) for name, values in self.OPTIONS.items() if getattr(self, name) != values[0]}
+
+
+def check_option(name, value):
+    """`value`, or a ValueError: it must be one of the option's values."""
+    values = Settings.OPTIONS[name]
+    if not any(value == each for each in values):
+        wanted = " or ".join('"{}"'.format(each) for each in values)
+        raise ValueError("{} must be {}. Received: {!r}".format(name, wanted, value))
     return value
 
+
+Weight = collections.namedtuple("Weight", ["value", "is_sample_count"])
+Weight.__doc__ = """The weight of one replica's mini-step: a scalar, and whether it counts the samples of its data."""
 
 NO_ACCUMULATORS = (
     "gradient_accumulation_steps was 1 when this optimizer's training graph was built, and a graph built at 1 has no "
@@ -40,10 +65,129 @@ NO_ACCUMULATORS = (
 )
 
 LATE_GRADIENT = (
-    "{} has a gradient now and had none when another function with this {} was traced, which knows no accumulator of "
-    "it. Received: {!r}. Give it a gradient of zeros there: "
+    "{} has a gradient now and had none when another function with this {} was traced, which takes it to have none. "
+    "Received: {!r}. Give it a gradient of zeros there: "
     "tape.gradient(..., unconnected_gradients=tf.UnconnectedGradients.ZERO)."
 )
+
+
+class Sums(object):
+    """The sums of several variables' gradients, and what may be done to them: one core for optimizers and for loops.
+
+    All of it is done on one replica, on variables that are its own.
+
+    Args:
+        ops: an `_ops.Ops`.
+        reduction: `"mean"` or `"sum"`.
+
+    Attributes:
+        states: an `_accumulators.State` a place, None where there can be no gradient.
+        forms: {place: ROWS or WHOLE}, what this process has seen there: ROWS where a gradient was an IndexedSlices.
+        without: the places whose gradient a traced function takes to be absent.
+    """
+
+    def __init__(self, ops, reduction):
+        self.ops, self.reduction = ops, reduction
+        self.states = []
+        self.forms, self.without = {}, set()
+
+    @property
+    def variables(self):
+        return [each for state in self.states if state is not None for each in (state.total, state.touched)]
+
+    def note(self, place, gradient, traced, name, owner):
+        """Take note of what a mini-step's gradient is, or raise where a traced function would lose it."""
+        if gradient is None:
+            if traced and place not in self.forms:
+                self.without.add(place)
+            return
+        if place in self.without:
+            raise ValueError(LATE_GRADIENT.format(name, owner, gradient))
+        self.forms[place] = min(self.forms.get(place, WHOLE), self._form(place, gradient))
+
+    def mask(self, given):
+        """What a mini-step with the gradients {place: gradient} leaves: NOTHING, ROWS or WHOLE a place, a list."""
+        return [self._form(i, given[i]) if i in given else NOTHING for i in range(len(self.states))]
+
+    def weigh(self, given, weight):
+        """{place: gradient}, each times the weight; None is 1, at no cost."""
+        if weight is None:
+            return given
+        largest = {i for i in given if self.states[i].largest}
+        return {
+            i: each if i in largest else self.ops.weighted(each, weight, self.states[i].total.dtype)
+            for i, each in given.items()
+        }
+
+    def write(self, given, held, begins):
+        """Store the gradients {place: gradient} where a window begins, a Python bool, else add them."""
+        writes = []
+        for i, state in self._places():
+            gradient = given.get(i)
+            each = self._accumulator(state, self._form(i, gradient))
+            if gradient is None:
+                writes += each.clear(held[i]) if begins else []
+            else:
+                writes += (each.store if begins else each.add)(gradient, held[i])
+        return self.ops.done(writes)
+
+    def reduced(self, given, held, weight, begins, absent=()):
+        """What the window's gradients are reduced to, with these added on the way: a list, None at a place without.
+
+        Args:
+            given: {place: gradient}.
+            held: what `states` hold, an int32 a place.
+            weight: the sum of the weights, these gradients' included.
+            begins: whether the window begins with these gradients, a bool or a boolean tensor.
+            absent: places to leave without a gradient.
+        """
+        ops, known = self.ops, self.ops.value_if_eager(held)
+        places = [
+            (i, state, self._form(i, given.get(i), 0 if known is None else known[i]))
+            for i, state in self._places()
+            if i not in absent
+        ]
+        dense = [(i, self._accumulator(state, form)) for i, state, form in places if form == WHOLE]
+        sparse = [(i, self._accumulator(state, form)) for i, state, form in places if form == ROWS]
+
+        def sums(begins):
+            return [ops.identity(each.sum(given.get(i), begins)) for i, each in dense]
+
+        # Where a window begins the gradients stand alone: K may have become 1.
+        totals = ops.choose(begins, lambda: sums(True), lambda: sums(False)) if dense else []
+        reduced = [None] * len(self.states)
+        for (i, _), total in zip(dense, totals):
+            state = self.states[i]
+            reduced[i] = ops.cast(total if state.largest else self._reduce(total, weight), state.dtype)
+        for i, each in sparse:
+            cleared = ops.choose(begins, lambda each=each, i=i: each.clear(held[i]), lambda: [ops.done([])])
+            with ops.after(cleared):
+                values, indices = each.sum(given.get(i), held[i] * ops.cast(ops.logical_not(begins), "int32"))
+            state = self.states[i]
+            values = ops.cast(self._reduce(values, weight), state.dtype)
+            reduced[i] = ops.indexed_slices(values, indices, state.total)
+        return reduced
+
+    def _reduce(self, total, weight):
+        if self.reduction == "sum":
+            return total
+        # A window whose weights are all 0 is one of zero gradients.
+        weight = self.ops.where(self.ops.equal(weight, 0), self.ops.ones_like(weight), weight)
+        return total / self.ops.cast(weight, total.dtype)
+
+    def _places(self):
+        return [(i, state) for i, state in enumerate(self.states) if state is not None]
+
+    def _accumulator(self, state, form):
+        local = self.ops.local
+        own = state._replace(total=local(state.total), touched=local(state.touched))
+        return _accumulators.accumulator(self.ops, own, form)
+
+    def _form(self, place, gradient, held=NOTHING):
+        """ROWS or WHOLE: what a gradient is; without one what was seen, or what the sums are known to hold."""
+        if gradient is not None:
+            return ROWS if self.ops.is_sparse(gradient) else WHOLE
+        return self.forms.get(place) or int(held) or WHOLE
 
 
 def _here(function, args):
@@ -54,122 +198,119 @@ class Window(object):
     """The state of the window that is under way, and what a mini-step does to it.
 
     Args:
-        accumulation: the `Accumulation` that this window belongs to.
-        number: of the optimizer's windows, for the names of its variables.
+        sums: its `Sums`.
         var_list: the model's variables, held weakly, so that a copy of the optimizer is no copy of the model.
-        scalar: `scalar(name, value, dtype="int64")` makes a variable of the optimizer.
+        scalar: `scalar(name, value, dtype, shape=())` makes a variable of the optimizer.
+        next_steps: function without arguments, of the K that a window beginning now has: a tensor.
+        mutex: a `_graph.Mutex`, None where mini-steps have an order already.
 
     Attributes:
-        accumulators: for each model variable a `_totals.Accumulator`, None for one that has not had a gradient.
         mini_step: the mini-steps taken in this window, 0 to K - 1.
         weight: the sum of their weights.
+        unit: the samples that a weight of 1 stands for, 0 where no mini-step of this window has counted its samples.
         steps: K of this window.
-        next_steps: K of the next one, the only one of these that the user sets; one for all windows of an optimizer.
+        held: what the sums hold of each variable: NOTHING, ROWS or WHOLE.
+        call: the arguments that its mini-steps came with beside gradients: (args, kwargs).
     """
 
-    def __init__(self, accumulation, number, var_list, scalar):
-        self.ops = accumulation.ops
-        self.reduction = accumulation.reduction
-        self.number = number
+    def __init__(self, sums, var_list, scalar, next_steps, steps, mutex=None):
+        self.ops, self.sums = sums.ops, sums
         self.var_list = [weakref.ref(var) for var in var_list]
-        self.accumulators = [None] * len(var_list)
-        self.mini_step = scalar("mini_step", 0)
-        self.weight = scalar("weight", 0, "float32")
-        self.steps = scalar("steps", accumulation.steps)
-        self.next_steps = accumulation.next_steps
-        if self.next_steps is None:
-            self.next_steps = scalar("gradient_accumulation_steps", accumulation.steps)
-        # Which variables have had a gradient, and which had none in a mini-step that was made into a graph.
-        self._seen, self._without_gradient = set(), set()
+        self.mini_step = scalar("mini_step", 0, "int64")
+        self.weight = scalar("weight", 0, "float64")
+        self.unit = scalar("unit", 0, "float64")
+        self.steps = scalar("steps", steps, "int64")
+        self.held = scalar("held", 0, "int32", (len(var_list),))
+        self._next_steps = next_steps
+        self._mutex = mutex
+        self.call = ((), {})
 
     @property
     def variables(self):
         """All of the state."""
-        present = [accumulator for accumulator in self.accumulators if accumulator is not None]
-        sums = [variable for accumulator in present for variable in accumulator.variables]
-        return [self.mini_step, self.weight, self.steps, self.next_steps] + sums
+        return [self.mini_step, self.weight, self.unit, self.steps, self.held] + self.sums.variables
 
     def restrict(self, places):
-        """Keep the variables at these places, before any use."""
+        """Let the window be one of the variables at these places alone, before any use."""
         self.var_list = [self.var_list[place] for place in places]
-        self.accumulators = [self.accumulators[place] for place in places]
+        self.sums.states = [self.sums.states[place] for place in places]
 
-    def prepare(self, zeros, gradients, traced=False, known=True):
-        """Make the accumulators that are missing for `gradients`.
-
-        Args:
-            zeros: `zeros(name, variable, shape, dtype)` makes a variable of the optimizer, beside `variable`.
-            gradients: one for each variable, None where it has none, or their dtypes.
-            traced: whether the mini-step is being made into a graph, which will not see accumulators made later.
-            known: whether it is known that the variables have these gradients.
-        """
-        ops = self.ops
-        for i, gradient in enumerate(gradients):
-            variable = self.var_list[i]()
-            if gradient is None:
-                if traced and i not in self._seen:
-                    self._without_gradient.add(i)
-                continue
-            if known:
-                if i in self._without_gradient:
-                    name = getattr(variable, "name", variable)
-                    raise ValueError(LATE_GRADIENT.format(repr(name), "optimizer", gradient))
-                self._seen.add(i)
-            if self.accumulators[i] is not None:
-                continue
-            dtype = getattr(gradient, "dtype", gradient)
-            name, total_dtype = "accumulator_{}".format(i), ops.accumulator_dtype(dtype)
-            total, touched = zeros(name, variable, variable.shape, total_dtype), None
-            if ops.is_sparse(gradient):
-                touched = zeros("touched_{}".format(i), variable, variable.shape[:1], ops.tf.int32)
-            self.accumulators[i] = _totals.Accumulator(
-                total, dtype, touched, largest=getattr(variable, "overwrite_with_gradient", False)
-            )
+    def remember(self, args, kwargs):
+        """Keep the arguments of a mini-step's call, for an update that no mini-step makes."""
+        known = {name: value for name, value in kwargs.items() if value is not None}
+        self.call = (args, dict(self.call[1], **known))
 
     def take_mini_step(self, gradients, at, update, run=_here, before=(), weight=None):
         """Take one mini-step: accumulate `gradients`, or end the window with an update.
 
         Args:
             gradients: list of tensors or IndexedSlices.
-            at: for each of them the place of its accumulator.
-            update: function of the list of reduced gradients, None where there is no accumulator: one step of the
-                inner optimizer, whose operations it creates when called, and returns.
+            at: for each of them the place of its variable.
+            update: function of the list of reduced gradients, None where a variable has none: one step of the inner
+                optimizer, whose operations it creates when called, and returns.
             run: `run(function, args)` calls `function` once on each replica with its own part of `args`.
             before: what else must have been computed before anything is written.
-            weight: the weight of these gradients, a scalar on each replica; None for 1, at no cost.
+            weight: a `Weight`, whose value is a scalar on each replica; None for 1, at no cost.
 
         Returns:
             A boolean tensor: whether this mini-step ended in an update. It is there after all that was written.
         """
-        ops = self.ops
         # In a TensorFlow 1 graph nothing else keeps the loss and the gradients ahead of the writes: all the work
-        # below hangs on this first read.
-        with ops.after(gradients, before):
-            mini_step = self.mini_step.read_value()
-        new_weight = self.weight.read_value() + (1 if weight is None else ops.mean_over_replicas(weight))
+        # below hangs on the first read.
+        with self.ops.after(gradients, before):
+            if self._mutex is None:
+                return self._take(gradients, at, update, run, weight)
+            with self._mutex.held() as free:
+                return free(self._take(gradients, at, update, run, weight))
+
+    def _take(self, gradients, at, update, run, weight):
+        ops = self.ops
+        mini_step, held = self.mini_step.read_value(), self.held.read_value()
         begins = ops.equal(mini_step, 0)
-        steps = ops.where(begins, self.next_steps.read_value(), self.steps.read_value())
-        arguments = (gradients,) if weight is None else (gradients, weight)
+        steps = ops.where(begins, self._next_steps(), self.steps.read_value())
+        scale, added, unit = self._scale(weight)
+        new_weight = self.weight.read_value() + added
+        arguments = (gradients,) if weight is None else (gradients, weight.value)
+        kept = ops.cast(ops.logical_not(begins), "int32")
+        new_held = ops.maximum(held * kept, ops.constant(self.sums.mask(dict(zip(at, gradients))), "int32"))
+
+        def weigh(gradients, weight=None):
+            weight = None if weight is None else ops.cast(weight, "float64") / scale
+            return self.sums.weigh(dict(zip(at, gradients)), weight)
 
         def write(begins):
-            def on_replica(gradients, weight=None):
-                pairs = self._pairs(gradients, at, weight)
-                return ops.done([each.write(ops, gradient, begins) for each, gradient in pairs])
-
-            return ops.done(run(on_replica, arguments))
+            return ops.done(run(lambda *args: self.sums.write(weigh(*args), held, begins), arguments))
 
         def go_on():
             with ops.after(ops.cond(begins, lambda: write(True), lambda: write(False))):
-                return self._move_to(mini_step + 1, new_weight, steps, updated=False)
+                return self._move_to(mini_step + 1, new_weight, unit, steps, new_held, updated=False)
 
         def end_window():
-            def on_replica(gradients, weight=None):
-                return self._end(self._pairs(gradients, at, weight), begins, new_weight, update)
+            def on_replica(*args):
+                return self._end(weigh(*args), held, new_held, new_weight, begins, update)
 
             with ops.after(run(on_replica, arguments)):
-                return self._move_to(0, 0, steps, updated=True)
+                return self._move_to(0, 0, 0, steps, new_held, updated=True)
 
         return ops.cond(mini_step + 1 >= steps, end_window, go_on)
+
+    def _scale(self, weight):
+        """What to divide a mini-step's weights by, what it adds to their sum, and the window's unit from then on.
+
+        In a window that knows how many samples a mini-step had, a mini-step that says nothing weighs as much as the
+        first that did. So equal batches weigh alike, whoever hands them over.
+        """
+        ops, unit = self.ops, self.unit.read_value()
+        if weight is None:
+            return None, 1, unit
+        mean = ops.mean_over_replicas(weight.value)
+        one = ops.ones_like(unit)
+        if self.sums.reduction == "sum":
+            return one, mean, unit
+        if weight.is_sample_count:
+            unit = ops.where(unit > 0, unit, mean)
+        scale = ops.where(unit > 0, unit, one)
+        return scale, mean / scale, unit
 
     def flush(self, update, run=_here):
         """End a window that is under way with an update, on the mean of what is there; else do nothing.
@@ -181,70 +322,40 @@ class Window(object):
             A boolean tensor: whether there was an update.
         """
         ops = self.ops
-        mini_step, weight, steps = self.mini_step.read_value(), self.weight.read_value(), self.steps.read_value()
+        mini_step, weight, held = self.mini_step.read_value(), self.weight.read_value(), self.held.read_value()
+        steps = self.steps.read_value()
 
         def end_window():
             def on_replica():
-                return self._end(self._pairs([], [], None), ops.constant(False, "bool"), weight, update)
+                return self._end({}, held, held, weight, False, update)
 
             with ops.after(run(on_replica, ())):
-                return self._move_to(0, 0, steps, updated=True)
+                return self._move_to(0, 0, 0, steps, held, updated=True)
 
         return ops.cond(mini_step > 0, end_window, lambda: ops.done([], False))
 
-    def drop(self, run=_here):
-        """Forget the mini-steps of a window that is under way."""
-        ops = self.ops
+    def drop(self):
+        """Forget the mini-steps of a window that is under way: the next one stores over its sums."""
+        with self.ops.after(self.mini_step.read_value()):
+            return self._move_to(0, 0, 0, self.steps.read_value(), self.held.read_value(), updated=False)
 
-        def on_replica():
-            sparse = [each for each in self.accumulators if each is not None and each.touched is not None]
-            return ops.done([each.clear(ops, each.rows(ops, None)) for each in sparse])
-
-        with ops.after(run(on_replica, ())):
-            return self._move_to(0, 0, self.steps.read_value(), updated=False)
-
-    def _pairs(self, gradients, at, weight):
-        """(accumulator, its weighted gradient or None) of every accumulator."""
-        given = dict(zip(at, gradients))
-        if weight is not None:
-            given = {i: self.ops.weighted(g, weight, self.accumulators[i].total.dtype) for i, g in given.items()}
-        return [(each, given.get(i)) for i, each in enumerate(self.accumulators) if each is not None]
-
-    def _end(self, pairs, begins, weight, update):
+    def _end(self, given, held, new_held, weight, begins, update):
         """The update of one replica, with the last gradients added on the way."""
-        ops = self.ops
-        dense = [pair for pair in pairs if pair[0].touched is None]
-        sums = (
-            # Where a window begins the gradients stand alone: K may have become 1.
-            ops.cond(
-                begins,
-                lambda: [ops.identity(each.sum(ops, gradient, True)) for each, gradient in dense],
-                lambda: [each.sum(ops, gradient, False) for each, gradient in dense],
-            )
-            if dense
-            else []
-        )
-        reduced = {
-            each: total if each.largest else self._reduce(total, weight) for (each, _), total in zip(dense, sums)
-        }
-        rows = {each: each.rows(ops, gradient) for each, gradient in pairs if each.touched is not None}
-        for each, (values, indices) in rows.items():
-            values = ops.cast(self._reduce(values, weight), each.dtype)
-            reduced[each] = ops.indexed_slices(values, indices, each.total)
-        for each, _ in dense:
-            reduced[each] = ops.cast(reduced[each], each.dtype)
-        # An accumulator made in advance, whose variable has no gradient, is none. After a restart nothing was seen yet.
-        seen = self._seen or range(len(self.accumulators))
-        with ops.after(update([reduced.get(each) if i in seen else None for i, each in enumerate(self.accumulators)])):
-            return ops.done([each.clear(ops, rows[each]) for each, _ in pairs if each in rows])
+        # Where the values can be read it is known which variables had no gradient in this window; in a traced function
+        # which had none in any that this process has seen, where it has seen one.
+        known = self.ops.value_if_eager(new_held)
+        if known is None:
+            absent = set(range(len(self.var_list))) - set(self.sums.forms) if self.sums.forms else ()
+        else:
+            absent = {i for i, each in enumerate(known) if each == NOTHING}
+        return self.ops.done(update(self.sums.reduced(given, held, weight, begins, absent)))
 
-    def _reduce(self, total, weight):
-        return total / self.ops.cast(weight, total.dtype) if self.reduction == "mean" else total
-
-    def _move_to(self, mini_step, weight, steps, updated):
+    def _move_to(self, mini_step, weight, unit, steps, held, updated):
         written = [
             self.mini_step.assign(self.ops.cast(mini_step, "int64")),
-            self.weight.assign(self.ops.cast(weight, self.weight.dtype.base_dtype)),
+            self.weight.assign(self.ops.cast(weight, "float64")),
+            self.unit.assign(self.ops.cast(unit, "float64")),
             self.steps.assign(steps),
+            self.held.assign(held),
         ]
         return self.ops.done(written, updated)

@@ -2,7 +2,8 @@
 
 import contextlib
 
-from legacyga import _compat, _gradients, _ops, _totals, _window
+from legacyga import _compat, _gradients, _ops, _window
+from legacyga._accumulators import State
 
 
 class GradientAccumulator(object):
@@ -57,37 +58,37 @@ class GradientAccumulator(object):
     """
 
     def __init__(self, reduction="mean"):
-        self.reduction = _window.check_reduction(reduction)
         self._home = _compat.TensorFlow()
         self._ops = _ops.Ops(self._home.tf)
+        self._sums = _window.Sums(self._ops, _window.check_option("reduction", reduction))
         self._strategy = None
-        self._step = None
-        self._weight = None
-        self._accumulators = None
-        # Places whose gradient a traced function takes to be absent.
-        self._absent = set()
+        self._step = self._weight = self._held = None
 
     def __call__(self, gradients, weight=1.0):
         ops = self._ops
-        number = None if self._accumulators is None else len(self._accumulators)
-        gradients = _gradients.check_gradients(self._home.tf, gradients, number)
+        gradients = _gradients.check_gradients(self._home.tf, gradients, len(self._sums.states) or None)
         weight = _gradients.check_weight(ops, weight)
         self._check_replica()
         self._prepare(gradients)
-        accumulators, step, total_weight = self._own()
-        pairs = [(each, gradient) for each, gradient in zip(accumulators, gradients) if each is not None]
-
-        def write(begins):
-            return ops.done([each.write(ops, gradient, begins) for each, gradient in pairs])
-
+        given = {i: gradient for i, gradient in enumerate(gradients) if gradient is not None}
         # In a TensorFlow 1 graph nothing else keeps the gradients ahead of the writes.
         with ops.after(gradients, weight):
-            taken = step.read_value()
-        pairs = self._weighted(pairs, weight)
-        with ops.after(ops.cond(ops.equal(taken, 0), lambda: write(True), lambda: write(False))):
+            taken, held = self._own(self._step).read_value(), self._own(self._held).read_value()
+            given = self._sums.weigh(given, None if isinstance(weight, float) else weight)
+        begins = ops.equal(taken, 0)
+        mask = ops.constant(self._sums.mask(given), "int32")
+        held_then = ops.maximum(held * ops.cast(ops.logical_not(begins), "int32"), mask)
+        written = ops.cond(
+            begins, lambda: self._sums.write(given, held, True), lambda: self._sums.write(given, held, False)
+        )
+        with ops.after(written):
             # A reference variable (TF 1) may change below what was read of it: one addition, made before the write.
-            taken, new_weight = taken + 1, total_weight.read_value() + weight
-            with ops.after(step.assign(taken), total_weight.assign(new_weight)):
+            taken, new_weight = taken + 1, self._own(self._weight).read_value() + weight
+            with ops.after(
+                self._own(self._step).assign(taken),
+                self._own(self._weight).assign(new_weight),
+                self._own(self._held).assign(held_then),
+            ):
                 return ops.identity(taken)
 
     @property
@@ -97,7 +98,7 @@ class GradientAccumulator(object):
             if self._home.tf.executing_eagerly():
                 # No variable before it is known where: this may be outside of the strategy.
                 return self._ops.constant(0, "int64")
-            self._make_scalars()
+            self._prepare([])
         if self._is_here():
             return self._ops.local(self._step).read_value()
         return self._strategy.experimental_local_results(self._step)[0].read_value()
@@ -105,12 +106,12 @@ class GradientAccumulator(object):
     @property
     def gradients(self):
         """The reduced gradients, a list in the order in which they were given."""
-        if self._accumulators is None:
+        if not self._sums.states:
             raise ValueError(
                 "The gradients of a GradientAccumulator are there after its first call. Received: no call yet. "
                 "Call it with a list of gradients first."
             )
-        self._note_absent()
+        self._note([None] * len(self._sums.states))
         return self._on_each_replica(self._reduced)
 
     def reset(self):
@@ -121,87 +122,50 @@ class GradientAccumulator(object):
         """
         if self._step is None:
             return self._ops.done([])
-        self._note_absent()
+        self._note([None] * len(self._sums.states))
         return self._on_each_replica(self._clear)
 
     def _reduced(self):
-        ops = self._ops
-        accumulators, step, weight = self._own()
-        present = [each for each in accumulators if each is not None]
-        dense = [each for each in present if each.touched is None]
         # The first mini-step of a window writes over what the last window left: until then it is there.
-        sums = (
-            ops.cond(
-                ops.equal(step.read_value(), 0),
-                lambda: [ops.identity(each.sum(ops, None, True)) for each in dense],
-                lambda: [ops.identity(each.sum(ops, None, False)) for each in dense],
-            )
-            if dense
-            else []
-        )
-        weight = weight.read_value()
-        weight = ops.where(ops.equal(weight, 0), ops.ones_like(weight), weight)
-
-        def reduce(total, dtype):
-            return ops.cast(total / ops.cast(weight, total.dtype) if self.reduction == "mean" else total, dtype)
-
-        reduced = {each: reduce(total, each.dtype) for each, total in zip(dense, sums)}
-        for each in present:
-            if each.touched is not None:
-                values, indices = each.rows(ops, None)
-                reduced[each] = ops.indexed_slices(reduce(values, each.dtype), indices, each.total)
-        return [None if each is None else reduced[each] for each in accumulators]
+        begins = self._ops.equal(self._own(self._step).read_value(), 0)
+        held, weight = self._own(self._held).read_value(), self._own(self._weight).read_value()
+        return self._sums.reduced({}, held, weight, begins)
 
     def _clear(self):
-        ops = self._ops
-        accumulators, step, weight = self._own()
-        sparse = [each for each in accumulators if each is not None and each.touched is not None]
-        return ops.done(
-            [each.clear(ops, each.rows(ops, None)) for each in sparse]
-            + [variable.assign(ops.zeros_like(variable.read_value())) for variable in (step, weight)]
-        )
-
-    def _weighted(self, pairs, weight):
-        """(accumulator, w * g), in the accumulator's dtype, for (accumulator, g)."""
-        if isinstance(weight, float):
-            return pairs
-        return [
-            (each, None if gradient is None else self._ops.weighted(gradient, weight, each.total.dtype))
-            for each, gradient in pairs
-        ]
+        scalars = [self._own(each) for each in (self._step, self._weight)]
+        return self._ops.done([each.assign(self._ops.zeros_like(each.read_value())) for each in scalars])
 
     def _prepare(self, gradients):
         """Make the variables that are missing for `gradients`."""
         if self._step is None:
-            self._make_scalars()
-        accumulators = [None] * len(gradients) if self._accumulators is None else list(self._accumulators)
+            with self._making():
+                self._step = self._make_zeros("step", [], "int64")
+                # As wide as the widest gradient: float32 would round weights that are no integers.
+                self._weight = self._make_zeros("weight", [], "float64")
+        if self._held is None and gradients:
+            self._sums.states = [None] * len(gradients)
+            with self._making():
+                self._held = self._make_zeros("held", [len(gradients)], "int32")
+        self._note(gradients)
         for i, gradient in enumerate(gradients):
-            if gradient is None:
-                continue
-            if accumulators[i] is not None:
-                _gradients.check_shape(i, gradient, accumulators[i])
-                continue
-            if i in self._absent:
-                place = "Place {} of the gradients".format(i)
-                raise ValueError(_window.LATE_GRADIENT.format(place, "GradientAccumulator", gradient))
-            accumulators[i] = self._make_accumulator(i, gradient)
-        self._accumulators = accumulators
-        self._note_absent()
+            if gradient is not None and self._sums.states[i] is not None:
+                _gradients.check_shape(i, gradient, self._sums.states[i].total.shape)
+            elif gradient is not None:
+                self._sums.states[i] = self._make_state(i, gradient)
 
-    def _make_accumulator(self, i, gradient):
+    def _note(self, gradients):
+        traced = not self._home.tf.executing_eagerly()
+        for i, gradient in enumerate(gradients):
+            self._sums.note(i, gradient, traced, "Place {} of the gradients".format(i), "GradientAccumulator")
+
+    def _make_state(self, i, gradient):
         ops = self._ops
         shape = _gradients.shape_of(self._home.tf, i, gradient)
         with self._making():
             total = self._make_zeros("accumulator_{}".format(i), shape, ops.accumulator_dtype(gradient.dtype))
-            touched = self._make_zeros("touched_{}".format(i), shape[:1], "int32") if ops.is_sparse(gradient) else None
+            touched = self._make_zeros("touched_{}".format(i), shape[:1] or [1], "int32")
         self._home.check_branches_take(total)
-        return _totals.Accumulator(total, gradient.dtype.base_dtype, touched)
-
-    def _make_scalars(self):
-        with self._making():
-            self._step = self._make_zeros("step", [], "int64")
-            # As wide as the widest gradient: float32 would round weights that are no integers.
-            self._weight = self._make_zeros("weight", [], "float64")
+        return State(total, touched, gradient.dtype.base_dtype, False)
 
     def _make_zeros(self, name, shape, dtype):
         tf = self._home.tf
@@ -244,19 +208,6 @@ class GradientAccumulator(object):
         with self._strategy.scope():
             return self._strategy.extended.call_for_each_replica(function)
 
-    def _own(self):
-        """The accumulators, the step and the weight of this replica."""
-        local = self._ops.local
-        accumulators = [
-            None
-            if each is None
-            else _totals.Accumulator(
-                local(each.total), each.dtype, None if each.touched is None else local(each.touched)
-            )
-            for each in self._accumulators or ()
-        ]
-        return accumulators, local(self._step), local(self._weight)
-
-    def _note_absent(self):
-        if not self._home.tf.executing_eagerly():
-            self._absent.update(i for i, each in enumerate(self._accumulators or ()) if each is None)
+    def _own(self, variable):
+        """This replica's part of a variable."""
+        return self._ops.local(variable)

@@ -3,7 +3,8 @@
 import sys
 import warnings
 
-from legacyga import _compat, _fit, _schedule, _window
+from legacyga import _compat, _fit_hooks, _sample_counts, _schedule, _window
+from legacyga.generations import _base, _finding
 
 PARTIAL_WINDOWS = ("flush", "carry", "drop")
 LOGS = ("updates", "gradient_accumulation_steps", "effective_batch_size")
@@ -98,10 +99,10 @@ class _Callback(object):
         self.schedule, self.partial_window = schedule, partial_window
         self._optimizers = []
         self._epoch_is_open = False
-        if _fit.has_raw_logs(self.home):
+        if _fit_hooks.has_raw_logs(self.home):
             # So Keras need not bring the loss from the device for our hook on every batch.
             self._supports_tf_logs = True
-        self._tells_early = not self.home.graph_mode and (_fit.has_two_dicts(self.home) or _fit.bar_is_first(self.home))
+        self._tells_early = not self.home.graph_mode and (_fit_hooks.has_two_dicts(self.home) or _fit_hooks.bar_is_first(self.home))
 
     # Asked for by the lists of TF 2.3 and newer, before they give a callback of another Keras its model.
 
@@ -115,8 +116,8 @@ class _Callback(object):
         return False
 
     def set_model(self, model):
-        optimizers = _fit.optimizers_of(model)
-        home = getattr(optimizers[0], "home", None) if optimizers else None
+        optimizers = _finding.optimizers_of(model)
+        home = _base.home_of(optimizers[0]) if optimizers else None
         if home is not None and hasattr(home, "module") and home.root != self.home.root:
             # Another Keras than could be known before.
             params = getattr(self, "params", None)
@@ -128,7 +129,7 @@ class _Callback(object):
         super(_Callback, self).set_model(model)
 
     def on_train_begin(self, logs=None):
-        self._optimizers = _fit.optimizers_of(self.model)
+        self._optimizers = _finding.optimizers_of(self.model)
         if not self._optimizers:
             raise ValueError(
                 "GradientAccumulationCallback needs a model whose optimizer accumulates. Received: {!r}. Compile the "
@@ -146,12 +147,10 @@ class _Callback(object):
             )
         # fit may be called where an exception is being handled.
         self._handled = sys.exc_info()[1]
-        self._left = {}
-        self._last_batch = -1
         self._batch_size = self._params.get("batch_size")
         self._epoch_is_open = False
         self._check_steps_to_come()
-        if _fit.has_two_dicts(self.home):
+        if _fit_hooks.has_two_dicts(self.home):
             # Raw logs reach CSVLogger and History from an epoch's last batch alone: it must be known. Nor does graph
             # mode make the epoch's logs of that batch's.
             self._supports_tf_logs = bool(self._batches()) and not self.home.graph_mode
@@ -160,41 +159,60 @@ class _Callback(object):
             known = list(self._params["metrics"])
             self._params["metrics"] = known + [name for name in LOGS if name not in known]
         if callable(self.schedule):
-            self._ask_schedule(first=True)
+            self._ask_schedule()
         elif isinstance(self.schedule, int):
-            self._set_steps(self.schedule)
-        self._weights = _fit.BatchWeights.for_fit(self.model, self._optimizers)
+            self._set_steps([self.schedule] * len(self._optimizers))
+        self._counts = _sample_counts.start_fit(self.model, self._optimizers)
+        self._sizes = set()
 
     def on_epoch_begin(self, epoch, logs=None):
-        self._epoch_is_open, self._last_batch = True, -1
-        if self._weights is not None:
-            self._weights.begin_epoch()
+        self._epoch_is_open = True
         if isinstance(self.schedule, dict):
             steps = _schedule.steps_at(self.schedule, epoch)
             if steps is not None:
-                self._set_steps(steps)
+                self._set_steps([steps] * len(self._optimizers))
 
     # Both kinds of Keras call the next two: those that have no other name for them, and those that have.
 
     def on_batch_begin(self, batch, logs=None):
-        size = (logs or {}).get("size")
-        if self._weights is not None:
-            self._weights.begin_batch(size)
+        size = (logs or {}).get("size") or 0
+        if isinstance(self._counts, _sample_counts.ToldSizes):
+            self._counts.tell(size)
+        elif self._counts is None and size:
+            self._sizes.add(size)
+            if len(self._sizes) > 1:
+                self._say_unweighed("Keras does not tell an optimizer here how many samples a batch has.")
         # Of a dataset it is 1, whatever it is.
-        if not self._batch_size and size and size > 1:
+        if not self._batch_size and size > 1:
             self._batch_size = size
 
     def on_batch_end(self, batch, logs=None):
+        if self._counts is None and self._has_own_train_step:
+            self._say_unweighed("The model has a train_step of its own, which may call legacyga.train_step.")
         if callable(self.schedule):
-            # With steps_per_execution a call comes once in several batches, with the number of the last.
-            self._count(batch - self._last_batch)
-            self._last_batch = batch
+            self._ask_schedule()
         batches = self._batches()
         if batches and batch + 1 >= batches:
             self._end_epoch()
             if logs is not None and self._tells_early:
                 # Of the last batch's logs Keras makes the epoch's, and of those the other dict: here all can be told.
                 self._write(logs)
+
+    @property
+    def _has_own_train_step(self):
+        return not self.home.graph_mode and _fit_hooks.homes_train_step(type(self.model)) is not None
+
+    def _say_unweighed(self, reason):
+        """Say once of an optimizer that a mean is not weighed, unless something else has weighed its mini-steps."""
+        for optimizer in self._optimizers:
+            accumulation = _base.accumulation_of(optimizer)
+            if not accumulation.knows_weights and accumulation.settings.reduction == "mean":
+                accumulation.knows_weights = True
+                warnings.warn(
+                    "All batches weigh the same, whatever their sizes. {} Batches of one size are exact as they "
+                    "are.".format(reason),
+                    stacklevel=4,
+                )
 
     def on_test_begin(self, logs=None):
         # Within fit: the epoch's validation.
@@ -205,23 +223,21 @@ class _Callback(object):
         if logs is not None:
             told_before = LOGS[0] in logs
             values = self._write(logs)
-            if self._params.get("verbose") and not told_before and _fit.bar_lacks_our_logs(self.home):
+            if self._params.get("verbose") and not told_before and _fit_hooks.bar_lacks_our_logs(self.home):
                 # In graph mode of TF 2.3 to 2.5 the bar's line is still open.
-                begin = "\n" if self.home.graph_mode and _fit.has_two_dicts(self.home) else ""
+                begin = "\n" if self.home.graph_mode and _fit_hooks.has_two_dicts(self.home) else ""
                 print(begin + " - ".join("{}: {}".format(name, value) for name, value in values))
 
     def on_train_end(self, logs=None):
         self._end_epoch()
-        if self._weights is not None:
-            self._weights.end_fit()
+        if isinstance(self._counts, _sample_counts.ToldSizes):
+            self._counts.tell(0)
 
     def _write(self, logs):
         steps = self._optimizers[0].gradient_accumulation_steps
         values = [self.home.value_of(self._optimizers[0].iterations), steps]
-        if not self._batch_size and self._weights is not None:
-            largest = self._weights.largest()
-            # What Keras does not count by samples it counts as 1.
-            self._batch_size = largest if largest > 1 else None
+        if not self._batch_size and isinstance(self._counts, _sample_counts.CountingTrainStep):
+            self._batch_size = self._counts.largest()
         if self._batch_size:
             values.append(steps * self._batch_size)
         if self.home.graph_mode:
@@ -239,7 +255,8 @@ class _Callback(object):
             return
         with self.home.default_session():
             for optimizer in self._optimizers:
-                optimizer.end_windows(drop=self.partial_window == "drop")
+                accumulation, of = _base.accumulation_of(optimizer), _finding.is_windows_of(self.model)
+                (accumulation.drop_windows if self.partial_window == "drop" else accumulation.end_windows)(of)
         if callable(self.schedule):
             self._ask_schedule()
 
@@ -249,35 +266,22 @@ class _Callback(object):
         return calls_us and sys.exc_info()[1] is not self._handled
 
     def _set_steps(self, steps):
+        """Let the next window of each optimizer have its K of this list, None for as it is."""
+        with self.home.default_session():
+            for optimizer, each in zip(self._optimizers, steps):
+                if each is not None and optimizer.gradient_accumulation_steps != each:
+                    optimizer.gradient_accumulation_steps = each
+
+    def _ask_schedule(self):
+        """Ask a function for the K of each window that is about to begin."""
+        steps = []
         with self.home.default_session():
             for optimizer in self._optimizers:
-                if optimizer.gradient_accumulation_steps != steps:
-                    optimizer.gradient_accumulation_steps = steps
-
-    # A function's K: counters are read where, by the mini-steps counted here, a window has ended, and nowhere else.
-
-    def _count(self, mini_steps):
-        ended = []
-        for optimizer in self._optimizers:
-            self._left[optimizer] -= mini_steps
-            if self._left[optimizer] <= 0:
-                ended.append(optimizer)
-        if ended:
-            self._ask_schedule(ended)
-
-    def _ask_schedule(self, optimizers=None, first=False):
-        with self.home.default_session():
-            for optimizer in optimizers or self._optimizers:
-                updates = self.home.value_of(optimizer.iterations)
-                steps = _window.check_steps("schedule({})".format(updates), self.schedule(updates))
-                if first or optimizer.gradient_accumulation_steps != steps:
-                    optimizer.gradient_accumulation_steps = steps
-                window, under_way = optimizer._accumulation.latest, 0
-                if window is not None:
-                    under_way = self.home.value_of(window.mini_step)
-                if under_way:
-                    steps = self.home.value_of(window.steps)
-                self._left[optimizer] = max(1, steps - under_way)
+                under_way = _base.accumulation_of(optimizer).mini_steps_under_way
+                updates = None if under_way else self.home.value_of(optimizer.iterations)
+                name = "schedule({})".format(updates)
+                steps.append(None if under_way else _window.check_steps(name, self.schedule(updates)))
+        self._set_steps(steps)
 
     def _batches(self):
         """The batches of an epoch, None where Keras does not know."""
@@ -290,12 +294,13 @@ class _Callback(object):
         """Before the first batch: what will fail later, and windows that no epoch fills."""
         to_come = _schedule.steps_to_come(self.schedule, self._params.get("epochs") or float("inf"))
         for optimizer in self._optimizers:
-            accumulation = optimizer._accumulation
+            accumulation = _base.accumulation_of(optimizer)
             most = max(to_come + [2 if callable(self.schedule) else 1])
-            if accumulation.windows and accumulation.next_steps is None and max(to_come + [1]) > 1:
+            if accumulation.has_no_accumulators and max(to_come + [1]) > 1:
                 raise ValueError(_window.NO_ACCUMULATORS.format(most))
-            # A graph that is still to be built has accumulators, though it may begin at K = 1.
-            accumulation.most_steps = max(accumulation.most_steps, most)
+            if not accumulation.has_no_accumulators:
+                # A graph that is still to be built has accumulators, though it may begin at K = 1.
+                accumulation.most_steps = max(accumulation.most_steps, most)
         batches = self._batches()
         largest = max(to_come or [self._optimizers[0].gradient_accumulation_steps])
         if batches and largest > batches:

@@ -1,6 +1,6 @@
 """flush: the update of a window that is not full."""
 
-from legacyga import _fit
+from legacyga.generations import _base, _finding
 
 
 def flush(optimizer):
@@ -24,9 +24,9 @@ def flush(optimizer):
         >>> legacyga.flush(legacyga.wrap(keras.optimizers.Adam(1e-3), gradient_accumulation_steps=8))
         False
     """
-    found = _fit.optimizers_in(optimizer)
+    found = _finding.optimizers_in(optimizer)
     if len(found) != 1:
         raise ValueError(
             "flush takes an optimizer that legacyga.wrap or legacyga.MySGD returned. Received: {!r}".format(optimizer)
         )
-    return found[0].end_windows()
+    return _base.accumulation_of(found[0]).end_windows()

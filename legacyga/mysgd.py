@@ -3,7 +3,7 @@
 import numbers
 
 from legacyga import _compat, _window
-from legacyga.generations import keras3, keras_v1, optimizer_v2
+from legacyga.generations import _base, keras3, keras_v1, optimizer_v2
 
 
 def MySGD(lr=0.01, momentum=0.0, decay=0.0, nesterov=False, steps_per_update=2, keras=None, **kwargs):
@@ -48,7 +48,7 @@ def MySGD(lr=0.01, momentum=0.0, decay=0.0, nesterov=False, steps_per_update=2, 
     """
     if "learning_rate" in kwargs:
         lr = kwargs.pop("learning_rate")
-    steps = _window.check_steps("steps_per_update", steps_per_update)
+    settings = _window.Settings.checked(steps_per_update, name="steps_per_update")
     home = _compat.find_home(keras)
     home.check_can_train()
     if not (callable(lr) and not home.graph_mode):
@@ -56,7 +56,7 @@ def MySGD(lr=0.01, momentum=0.0, decay=0.0, nesterov=False, steps_per_update=2, 
     momentum = _check_number("momentum", momentum, most=1)
     decay = _check_number("decay", decay)
     optimizer = _class_for(home)(lr=lr, momentum=momentum, decay=decay, nesterov=bool(nesterov), **kwargs)
-    optimizer.start_accumulating(steps)
+    _base.start(optimizer, settings)
     return optimizer
 
 
@@ -75,7 +75,7 @@ class _MySGD(object):
     def __str__(self):
         return (
             "<MySGD for {!r} in {} mode. A model of another Keras needs legacyga.MySGD(..., keras=that_keras)>".format(
-                self.home, "graph" if isinstance(self, keras_v1.Accumulating) else "eager"
+                _base.home_of(self), "graph" if isinstance(self, keras_v1.AccumulatingOptimizer) else "eager"
             )
         )
 
@@ -95,7 +95,7 @@ class _MySGD(object):
     def from_config(cls, config, custom_objects=None):
         config = dict(config)
         config.pop("is_legacy_optimizer", None)
-        return MySGD(keras=cls.home.module, **config)
+        return MySGD(keras=cls._legacyga_class[1].module, **config)
 
 
 class _GraphSGD(_MySGD):
@@ -105,7 +105,7 @@ class _GraphSGD(_MySGD):
         super(_GraphSGD, self).__init__(lr=lr, momentum=momentum, decay=decay, nesterov=nesterov, **kwargs)
 
     def _decay_argument(self):
-        return float(self.home.backend.get_value(self.decay))
+        return float(_base.home_of(self).backend.get_value(self.decay))
 
     # Keras 2.3.1 has `learning_rate` and an `lr` that cannot be set, the others have `lr` alone.
     @property
@@ -116,27 +116,30 @@ class _GraphSGD(_MySGD):
     @learning_rate.setter
     def learning_rate(self, value):
         if isinstance(value, numbers.Real):
-            self.home.backend.set_value(self._learning_rate, value)
+            _base.home_of(self).backend.set_value(self._learning_rate, value)
         else:
             self._learning_rate = value
 
     lr = learning_rate
 
-    def _create_weights(self, params):
+
+class _GraphAccumulation(keras_v1.Accumulation):
+    def create_weights(self, params):
         backend = self.home.backend
         slots = [backend.zeros(backend.int_shape(param), dtype=param.dtype.base_dtype.name) for param in params]
-        return [self.iterations] + slots
+        return [self.optimizer.iterations] + slots
 
-    def _update(self, gradients, params, weights):
-        ops = self._accumulation.ops
-        lr = self.lr
-        if self.initial_decay > 0:
-            lr = lr * (1.0 / (1.0 + self.decay * ops.cast(self.iterations, self.decay.dtype.base_dtype)))
+    def make_update(self, gradients, params, weights):
+        optimizer, ops = self.optimizer, self.ops
+        lr = optimizer.lr
+        if optimizer.initial_decay > 0:
+            iterations = ops.cast(optimizer.iterations, optimizer.decay.dtype.base_dtype)
+            lr = lr * (1.0 / (1.0 + optimizer.decay * iterations))
         writes = []
         for param, gradient, moment in zip(params, gradients, weights[1:]):
-            velocity = self.momentum * moment - lr * gradient
-            if self.nesterov:
-                new_param = param + self.momentum * velocity - lr * gradient
+            velocity = optimizer.momentum * moment - lr * gradient
+            if optimizer.nesterov:
+                new_param = param + optimizer.momentum * velocity - lr * gradient
             else:
                 new_param = param + velocity
             if getattr(param, "constraint", None) is not None:
@@ -146,13 +149,15 @@ class _GraphSGD(_MySGD):
         with ops.after([value for _, value in writes]):
             written = [variable.assign(value) for variable, value in writes]
         with ops.after(written):
-            return self.iterations.assign_add(1)
+            return optimizer.iterations.assign_add(1)
+
+
+class _EagerAccumulation(optimizer_v2.AccumulationBefore24):
+    clips_always = True
 
 
 class _EagerSGD(_MySGD):
     """The tf.function form on OptimizerV2, which has `decay` and `lr` of its own."""
-
-    clips_always = True
 
     def __init__(self, lr, momentum, decay, nesterov, name="MySGD", **kwargs):
         super(_EagerSGD, self).__init__(
@@ -184,7 +189,7 @@ class _Keras3SGD(_MySGD):
 
     def update_step(self, gradient, variable, learning_rate):
         if self.decay > 0:
-            ops = self._accumulation.ops
+            ops = self._legacyga.ops
             dtype = ops.accumulator_dtype(variable.dtype)
             iterations = ops.cast(self._iterations.value, dtype)
             learning_rate = ops.cast(learning_rate, dtype) / (1.0 + self.decay * iterations)
@@ -192,10 +197,14 @@ class _Keras3SGD(_MySGD):
 
 
 def _class_for(home):
+    attributes = {"__name__": "MySGD", "__doc__": MySGD.__doc__}
     if home.graph_mode:
-        form, generation, optimizers = _GraphSGD, keras_v1, home.v1_optimizers
+        form, generation, cls = _GraphSGD, keras_v1, home.v1_optimizers.SGD
+        attributes["_legacyga_type"] = _GraphAccumulation
     elif home.is_keras3:
-        form, generation, optimizers = _Keras3SGD, keras3, home.eager_optimizers
+        form, generation, cls = _Keras3SGD, keras3, home.eager_optimizers.SGD
     else:
-        form, generation, optimizers = _EagerSGD, optimizer_v2, home.eager_optimizers
-    return type("MySGD", (form, generation.accumulating(optimizers.SGD, home)), {"__doc__": MySGD.__doc__})
+        form, generation, cls = _EagerSGD, optimizer_v2, home.eager_optimizers.SGD
+        if generation.base_for(cls) is optimizer_v2.AccumulatingOptimizerBefore24:
+            attributes["_legacyga_type"] = _EagerAccumulation
+    return _base.class_for((form, generation.base_for(cls)), cls, home, **attributes)

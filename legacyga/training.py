@@ -1,6 +1,7 @@
 """train_step: micro-batches that weigh as much as they have samples."""
 
-from legacyga import _fit
+from legacyga import _fit_hooks, _sample_counts
+from legacyga.generations import _base, _finding
 
 
 def train_step(model, data, weight=None):
@@ -48,36 +49,24 @@ def train_step(model, data, weight=None):
         1
     """
     optimizer = _accumulating_optimizer(model)
-    tf = optimizer.home.tf
-    homes_own = _fit.homes_train_step(type(model))
-    if homes_own is None or optimizer.home.graph_mode:
+    home = _base.home_of(optimizer)
+    if _fit_hooks.homes_train_step(type(model)) is None or home.graph_mode:
         raise ValueError(
             "train_step is for models that Keras trains by theirs: from TensorFlow 2.2 on, in eager mode. Received: "
             "{!r} on TensorFlow {}{}. Let plain fit train it, on batches of one size.".format(
-                model, optimizer.home.tf_version, " in graph mode" if optimizer.home.graph_mode else ""
+                model, home.tf_version, " in graph mode" if home.graph_mode else ""
             )
         )
-    if weight is None:
-        weight = _samples(tf, data)
-    with optimizer.mini_steps_weigh(weight):
-        return homes_own(model, data)
+    return _sample_counts.train_step(model, optimizer, data, weight)
 
 
 def _accumulating_optimizer(model):
     """The model's optimizer, out of the LossScaleOptimizer that it may be in."""
     optimizer = getattr(model, "optimizer", None)
-    found = _fit.optimizers_in(optimizer)
+    found = _finding.optimizers_in(optimizer)
     if not found:
         raise ValueError(
             "train_step takes a model whose optimizer accumulates. Received: {!r} with the optimizer {!r}. Compile it "
             "with legacyga.wrap(optimizer, gradient_accumulation_steps) or legacyga.MySGD.".format(model, optimizer)
         )
     return found[0]
-
-
-def _samples(tf, data):
-    """The number of samples in a batch: a scalar tensor."""
-    first = next(leaf for leaf in tf.nest.flatten(data) if leaf is not None)
-    if isinstance(first, tf.RaggedTensor):
-        return first.nrows()
-    return first.dense_shape[0] if isinstance(first, tf.SparseTensor) else tf.shape(first)[0]

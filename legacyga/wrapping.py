@@ -1,10 +1,9 @@
 """wrap: gradient accumulation for any optimizer of any generation."""
 
-from legacyga import _accumulates, _compat, _ops, _window
-from legacyga.generations import keras3, keras_v1, optimizer_v2, optimizer_v3, tf1_train
+from legacyga import _compat, _graph, _window
+from legacyga.generations import _base, keras3, keras_v1, optimizer_v2, optimizer_v3, tf1_train
 
 GENERATIONS = {"v1": keras_v1, "train": tf1_train, "v2": optimizer_v2, "v3": optimizer_v3, "keras3": keras3}
-_CLASSES = {}
 
 
 def wrap(optimizer, gradient_accumulation_steps, reduction="mean", on_nonfinite="propagate"):
@@ -36,43 +35,51 @@ def wrap(optimizer, gradient_accumulation_steps, reduction="mean", on_nonfinite=
         >>> isinstance(optimizer, keras.optimizers.Adam), optimizer.gradient_accumulation_steps
         (True, 8)
     """
-    steps = _window.check_steps("gradient_accumulation_steps", gradient_accumulation_steps)
-    _window.check_reduction(reduction)
-    if on_nonfinite != "propagate":
-        raise ValueError('on_nonfinite must be "propagate". Received: {!r}'.format(on_nonfinite))
-    home = _check_optimizer(optimizer, steps)
-    cls = _class_for(type(optimizer), _compat.generation_of(type(optimizer)), home)
-    return cls.copy_of(optimizer, steps, reduction)
+    settings = _window.Settings.checked(gradient_accumulation_steps, reduction, on_nonfinite)
+    _check_is_optimizer(optimizer, settings.steps)
+    generation = _compat.generation_of(type(optimizer))
+    home = _compat.TensorFlow() if generation == "train" else _compat.home_of(optimizer)
+    if home is None:
+        raise ValueError(NO_OPTIMIZER.format(optimizer))
+    _check_can_train(optimizer, generation, home)
+    base = GENERATIONS[generation].base_for(type(optimizer))
+    return _base.copy_of(_base.class_for((base,), type(optimizer), home), optimizer, settings)
 
 
-def _check_optimizer(optimizer, steps):
-    """The optimizer's `Home`, or an error that says why it cannot be wrapped."""
-    example = "wrap takes an optimizer object, such as wrap(Adam(1e-3), 8). Received: {!r}"
+EXAMPLE = "wrap takes an optimizer object, such as wrap(Adam(1e-3), 8). Received: {!r}"
+NO_OPTIMIZER = EXAMPLE + ", which is no optimizer of a Keras or of tf.compat.v1.train."
+
+
+def _check_is_optimizer(optimizer, steps):
+    """Raise where there is nothing to wrap, or nothing that must not be wrapped."""
     if isinstance(optimizer, type):
-        raise ValueError(example.format(optimizer) + ", a class. Call it.")
+        raise ValueError(EXAMPLE.format(optimizer) + ", a class. Call it.")
     if isinstance(optimizer, str):
-        raise ValueError(example.format(optimizer) + ", a string. Make the optimizer that it names.")
-    if isinstance(optimizer, _accumulates.Accumulates):
+        raise ValueError(EXAMPLE.format(optimizer) + ", a string. Make the optimizer that it names.")
+    if isinstance(optimizer, _base.AccumulatingOptimizer):
         raise ValueError(
             "This optimizer accumulates already, over {} mini-steps. Received: {!r}. Wrap the optimizer that it was "
             "made of, or set its gradient_accumulation_steps.".format(optimizer.gradient_accumulation_steps, optimizer)
         )
     generation = _compat.generation_of(type(optimizer))
-    covered = generation not in (None, "keras3") and _compat.covered_optimizer(optimizer)
-    if covered:
+    if generation is None:
+        raise ValueError(NO_OPTIMIZER.format(optimizer))
+    inner = generation != "keras3" and _compat.refused_inner_optimizer(optimizer)
+    if inner:
         raise ValueError(
-            "{0} is a cover of another optimizer. Received: {1!r}. Wrap the optimizer in it, and put the cover on what "
-            "wrap returns: {0}(wrap({2}, {3})).".format(type(optimizer).__name__, optimizer, covered, steps)
+            "{0} is a wrapper that decides on each micro-batch. Received: {1!r}. Wrap the optimizer in it, and put it "
+            "around what wrap returns: {0}(wrap({2}, {3})).".format(type(optimizer).__name__, optimizer, inner, steps)
         )
-    home = generation and (_compat.TensorFlow() if generation == "train" else _compat.home_of(optimizer))
-    if home is None:
-        raise ValueError(example.format(optimizer) + ", which is no optimizer of a Keras or of tf.compat.v1.train.")
-    home.check_can_train()
     if generation == "keras3" and optimizer.gradient_accumulation_steps:
         raise ValueError(
             "The optimizer has Keras's own gradient_accumulation_steps={}, and wrap would accumulate on top of it. "
             "Received: {!r}. Leave that argument out.".format(optimizer.gradient_accumulation_steps, optimizer)
         )
+
+
+def _check_can_train(optimizer, generation, home):
+    """Raise where an optimizer of this generation cannot train here, in our own words before Keras's obscure ones."""
+    home.check_can_train()
     if generation == "v3" and home.graph_mode:
         raise ValueError(
             "{!r} trains in eager mode only, and this is graph mode. Take one of {}.optimizers.legacy.".format(
@@ -84,17 +91,8 @@ def _check_optimizer(optimizer, steps):
             "{!r} is an optimizer of the v1 API, which trains in graph mode only, and this is eager mode. Take one of "
             "tf.keras.optimizers, or call tf.compat.v1.disable_eager_execution() first.".format(optimizer)
         )
-    if generation == "v1" and not _ops.lifts_variables(home.tf):
+    if generation == "v1" and not _graph.lifts_variables(home.tf):
         raise ValueError(
             "wrap needs TensorFlow 1.11 or newer for optimizers of the v1 API. Received: TensorFlow {}. "
             "legacyga.MySGD works there.".format(home.tf_version)
         )
-    return home
-
-
-def _class_for(cls, generation, home):
-    # One class for one class: two wrapped Adams are of the same type.
-    key = cls, home.root
-    if key not in _CLASSES:
-        _CLASSES[key] = GENERATIONS[generation].accumulating(cls, home)
-    return _CLASSES[key]

@@ -285,9 +285,9 @@ class Home(object):
             return get_updates()
         # A stock v1 optimizer has several results, for nothing orders its reads and writes; this is the one that its
         # author meant.
-        from legacyga import _ops
+        from legacyga import _graph, _ops
 
-        return [_ops.ordered(get_updates, _ops.Ops(self.tf))]
+        return [_graph.ordered(get_updates, _ops.Ops(self.tf))]
 
     def apply_to(self, start, optimizer, gradients):
         """Give an optimizer of this home gradients to apply to variables of its own, one list after the other.

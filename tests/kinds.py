@@ -5,7 +5,7 @@ import collections
 import oracle
 
 import legacyga
-from legacyga import _compat, _ops
+from legacyga import _compat, _graph
 
 K, RATE, MOMENTUM = 4, 2.0**-3, 0.875
 BETAS, EPSILON = (0.875, 0.96875), 2.0**-8
@@ -58,7 +58,7 @@ def of(home):
     """All that a home has."""
     train = _compat.TensorFlow().v1.train
     classes = [cls for _, cls in home.optimizer_classes() if cls.__name__ in ("SGD", "Adam")]
-    if not _ops.lifts_variables(home.tf):
+    if not _graph.lifts_variables(home.tf):
         classes = [cls for cls in classes if _compat.generation_of(cls) != "v1"]
     # The optimizers of TensorFlow 1 belong to no Keras: beside standalone Keras the run of tf.keras has them.
     if not (home.name == "keras" and home.mode == "graph"):

@@ -1,5 +1,5 @@
-"""One file a generation of optimizer classes, the same names inside each; none imports another.
+"""One file a generation of optimizer classes, on the base that `_base` declares; none imports another.
 
-`accumulating(cls, home)` makes a subclass of the optimizer class `cls` that accumulates; its instances are told how by
-`start_accumulating(steps, reduction)` right after they are made.
+Each has an `AccumulatingOptimizer`, which stands before the user's class and takes Keras's calls, and an `Accumulation`,
+which supplies the hooks.
 """

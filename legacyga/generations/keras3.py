@@ -3,21 +3,94 @@
 import contextlib
 import types
 
-from legacyga import _accumulates, _ops
+from legacyga import _ops
+from legacyga.generations import _base, _copying
 
-PLAIN = (bool, int, float, str, type(None), types.FunctionType, types.MethodType)
+PLAIN = (bool, int, float, str, type(None), types.FunctionType)
 
 
-class Accumulating(_accumulates.HasConfig):
-    """What `accumulating` puts before an optimizer class.
+class AccumulatingOptimizer(_base.ConfiguredOptimizer):
+    """Takes Keras 3's calls.
 
     Keras 3 has an accumulation of its own under the same argument. Its code must never see our K: it sees None.
     """
 
-    _as_bare = 0
+    def __deepcopy__(self, memo):
+        # As the inner class's: a copy by its config, without its state.
+        return type(self).from_config(self.get_config())
+
+    def get_config(self):
+        with self._legacyga.bare():
+            return super(AccumulatingOptimizer, self).get_config()
+
+    @property
+    def gradient_accumulation_steps(self):
+        """K of the next window, an int. Setting it takes effect at the next window."""
+        accumulation = self._legacyga
+        return None if accumulation is None or accumulation.is_bare else accumulation.next_steps
+
+    @gradient_accumulation_steps.setter
+    def gradient_accumulation_steps(self, value):
+        if self._legacyga is not None:
+            _base.AccumulatingOptimizer.gradient_accumulation_steps.fset(self, value)
+
+    @property
+    def iterations(self):
+        """The updates made: a variable."""
+        with self._legacyga.bare() if self._legacyga is not None else contextlib.ExitStack():
+            return super(AccumulatingOptimizer, self).iterations
+
+    def build(self, variables):
+        if self.built:
+            return
+        self._legacyga.build_inner(variables)
+        self._legacyga.build(list(variables))
+
+    def apply(self, grads, trainable_variables=None):
+        """Take one mini-step. Arguments, and what is done at the end of a window, are the inner optimizer's."""
+        grads, accumulation = list(grads), self._legacyga
+        if trainable_variables is not None:
+            trainable_variables = list(trainable_variables)
+        variables = self._trainable_variables if trainable_variables is None else trainable_variables
+        if len(grads) != len(variables):
+            # The inner optimizer has the error for it.
+            return accumulation.apply_inner(grads, trainable_variables)
+        if not self.built:
+            # Where the inner optimizer would do it: within a function, where variables that the function has made, and
+            # that have no value yet outside of it, can be read.
+            with accumulation.home.module.name_scope(self.name, caller=self):
+                accumulation.build_inner(variables)
+        accumulation.take_mini_step(list(zip(grads, variables)), scope=self.name)
+
+    def update_step(self, *args, **kwargs):
+        self._legacyga.check_is_applying("update_step")
+        return super(AccumulatingOptimizer, self).update_step(*args, **kwargs)
+
+    def stateless_apply(self, *args, **kwargs):
+        if self._legacyga.most_steps > 1:
+            raise ValueError(
+                "stateless_apply keeps no mini-steps. Received: a call of it on {!r}, which accumulates. Call "
+                "apply_gradients or apply.".format(self)
+            )
+        return super(AccumulatingOptimizer, self).stateless_apply(*args, **kwargs)
+
+
+class Accumulation(_base.Accumulation):
+    """The hooks of the `keras3` generation."""
+
+    # A count, not a flag: under MirroredStrategy the replicas' threads are in here at the same time.
+    is_bare = 0
+
+    @contextlib.contextmanager
+    def bare(self):
+        """A context in which Keras 3 sees no K."""
+        self.is_bare += 1
+        try:
+            yield
+        finally:
+            self.is_bare -= 1
 
     def inherit(self, optimizer):
-        """Become a copy of `optimizer`, with variables of its own."""
         # Keras 3's own way of copying, for its deepcopy forgets the state. What cannot go through a config, a rate
         # that is a function or a schedule, and what a subclass has and does not put there, goes along as it is.
         config, rate = optimizer.get_config(), optimizer._learning_rate
@@ -33,113 +106,65 @@ class Accumulating(_accumulates.HasConfig):
             )
         if callable(rate):
             copied._learning_rate = rate
-        self.__dict__.update(optimizer.__dict__)
-        self.__dict__.update(copied.__dict__)
-        self.__dict__.update(
-            (name, value) for name, value in vars(optimizer).items() if isinstance(value, PLAIN) and name != "built"
-        )
+        attributes = vars(self.optimizer)
+        attributes.update((name, value) for name, value in vars(copied).items() if name != "_legacyga")
+        own, optimizers = [id(each) for each in optimizer.variables], self.home.module.optimizers
+
+        def is_of_the_copy(value):
+            # Slots, which build makes anew, and optimizers within a wrapper, which its config has made.
+            return id(value) in own or isinstance(value, optimizers.Optimizer)
+
+        # What Keras itself keeps is the copy's own, too.
+        kept = set(vars(optimizers.SGD()))
+        names = {
+            name
+            for name, value in vars(optimizer).items()
+            if (isinstance(value, PLAIN) and name != "built")
+            or not (name in kept or _copying.holds(value, is_of_the_copy))
+        }
+        _copying.copy_attributes(optimizer, self.optimizer, lambda each: [], None, names)
         if optimizer.built:
-            super(Accumulating, self).build(optimizer._trainable_variables)
-            for variable, value in zip(self.variables, optimizer.variables):
+            super(AccumulatingOptimizer, self.optimizer).build(optimizer._trainable_variables)
+            for variable, value in zip(self.optimizer.variables, optimizer.variables):
                 variable.assign(value)
 
-    def __deepcopy__(self, memo):
-        # As the inner class's: a copy by its config, without its state.
-        return type(self).from_config(self.get_config())
+    def started(self):
+        pass
 
-    def get_config(self):
-        with self._bare():
-            return super(Accumulating, self).get_config()
+    def prepare(self, grads_and_vars):
+        self.optimizer._check_variables_are_known([var for _, var in grads_and_vars])
+        return True
 
-    @property
-    def gradient_accumulation_steps(self):
-        """K, an int: the mini-steps of a window. Setting it takes effect at the next window."""
-        return None if self._as_bare or self._accumulation is None else self._accumulation.steps
+    def apply(self, pairs):
+        return self.apply_inner([gradient for gradient, _ in pairs], [var for _, var in pairs])
 
-    @gradient_accumulation_steps.setter
-    def gradient_accumulation_steps(self, value):
-        if self._accumulation is not None:
-            _accumulates.Accumulates.gradient_accumulation_steps.fset(self, value)
+    def apply_inner(self, grads, variables):
+        """The inner optimizer's `apply`."""
+        with self.bare():
+            return super(AccumulatingOptimizer, self.optimizer).apply(grads, variables)
 
-    @property
-    def iterations(self):
-        """The updates made: a variable."""
-        with self._bare():
-            return super(Accumulating, self).iterations
+    def build_inner(self, variables):
+        """Make the inner optimizer's own variables."""
+        with self.bare():
+            super(AccumulatingOptimizer, self.optimizer).build(variables)
 
-    @contextlib.contextmanager
-    def _bare(self):
-        # A count, not a flag: under MirroredStrategy the replicas' threads are in here at the same time.
-        self._as_bare += 1
-        try:
-            yield
-        finally:
-            self._as_bare -= 1
-
-    def build(self, variables):
-        if self.built:
-            return
-        self._build_inner(variables)
-        self._build_window(variables)
-
-    def _build_inner(self, variables):
-        with self._bare():
-            super(Accumulating, self).build(variables)
-
-    def apply(self, grads, trainable_variables=None):
-        """Take one mini-step. Arguments, and what is done at the end of a window, are the inner optimizer's."""
-        grads = list(grads)
-        if trainable_variables is not None:
-            trainable_variables = list(trainable_variables)
-        variables = self._trainable_variables if trainable_variables is None else trainable_variables
-
-        def apply_inner(pairs):
-            with self._bare():
-                return super(Accumulating, self).apply([gradient for gradient, _ in pairs], trainable_variables)
-
-        if len(grads) != len(variables):
-            # The inner optimizer has the error for it.
-            return apply_inner([(gradient, None) for gradient in grads])
-        if not self.built:
-            # Where the inner optimizer would do it: within a function, where variables that the function has made, and
-            # that have no value yet outside of it, can be read.
-            with self.home.module.name_scope(self.name, caller=self):
-                self._build_inner(variables)
-        self._take_mini_step(list(zip(grads, variables)), apply_inner, scope=self.name)
-
-    def _apply_inner(self, pairs):
-        with self._bare():
-            return super(Accumulating, self).apply([gradient for gradient, _ in pairs], [var for _, var in pairs])
-
-    def _window_for_step(self, grads_and_vars):
-        variables = [var for _, var in grads_and_vars]
-        self._check_variables_are_known(variables)
-        return self._window_for(variables)
-
-    def _window_key(self, var_list):
-        return tuple(self._get_variable_index(var) for var in var_list)
-
-    def _make_weight(self, number, name, **kwargs):
-        with self.home.module.name_scope(self.name, caller=self):
-            created = self.home.module.Variable(trainable=False, name="window_{}_{}".format(number, name), **kwargs)
-        self._track_variable(created)
+    def _make_weight(self, name, **kwargs):
+        optimizer, module = self.optimizer, self.home.module
+        with module.name_scope(optimizer.name, caller=optimizer):
+            created = module.Variable(trainable=False, name=name.replace("/", "_"), **kwargs)
+        optimizer._track_variable(created)
         return created.value
 
-    def _make_scalar(self, number, name, value, dtype="int64"):
+    def make_scalar(self, name, value, dtype, shape):
+        initializer = self.home.module.initializers.Constant(value)
         return self._make_weight(
-            number,
-            name,
-            shape=(),
-            dtype=dtype,
-            initializer=self.home.module.initializers.Constant(value),
-            aggregation="only_first_replica",
+            name, shape=shape, dtype=dtype, initializer=initializer, aggregation="only_first_replica"
         )
 
-    def _make_zeros(self, number, name, var, shape, dtype):
-        with self._distribution_strategy.extended.colocate_vars_with(var if _ops.is_variable(var) else var.value):
-            # A copy on each replica, written without a word to the others; a checkpoint takes their sum.
+    def make_zeros(self, name, variable, shape, dtype):
+        variable = variable if _ops.is_variable(variable) else variable.value
+        with self.optimizer._distribution_strategy.extended.colocate_vars_with(variable):
             return self._make_weight(
-                number,
                 name,
                 shape=tuple(shape),
                 dtype=dtype.name,
@@ -148,7 +173,13 @@ class Accumulating(_accumulates.HasConfig):
                 aggregation="sum",
             )
 
+    def session(self, variable, action):
+        raise ValueError("Keras 3 trains in eager mode only. Received: graph mode.")
 
-def accumulating(cls, home):
-    """A subclass of the optimizer class `cls` that accumulates."""
-    return type("Accumulating" + cls.__name__, (Accumulating, cls), {"home": home, "inner_class": cls})
+
+AccumulatingOptimizer._legacyga_type = Accumulation
+
+
+def base_for(cls):
+    """The `AccumulatingOptimizer` for an optimizer class of this generation."""
+    return AccumulatingOptimizer

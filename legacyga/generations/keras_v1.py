@@ -4,169 +4,239 @@ Standalone Keras up to 2.3.1, and the v1 optimizers that tf.keras and tf_keras s
 """
 
 import contextlib
-import copy
 
-from legacyga import _accumulates, _ops
+from legacyga import _graph
+from legacyga.generations import _base, _copying
 
 
-class Accumulating(_accumulates.HasConfig):
-    """What `accumulating` puts before an optimizer class. Made in a graph, and of use in that graph only."""
+class AccumulatingOptimizer(_base.ConfiguredOptimizer):
+    """Takes Keras's calls of a v1 optimizer. Made in a graph, and of use in that graph only."""
 
-    _reduced = None
-    _inherited = None
+    def get_updates(self, *args, **kwargs):
+        """The one operation that is a mini-step, in a list. Called by Keras when it builds the training function.
 
-    def start_accumulating(self, steps, reduction="mean"):
-        super(Accumulating, self).start_accumulating(steps, reduction)
-        self._weights_of = {}
-        self._made = {}
-        self._lifted = {}
+        `get_updates(loss, params)`, or the `get_updates(params, constraints, loss)` that Keras 2.1 to 2.3 still take.
+        """
+        loss, params = _arguments(*args, **kwargs)
+        accumulation = self._legacyga
+        accumulation.check_graph(params[0] if loss is None else loss)
+        # TF 2.0 takes a branch of a graph that nobody has entered to be one of eager mode. Deletable with 2.0.
+        with params[0].graph.as_default():
+            self.updates = [accumulation.mini_step_of(loss, params)]
+        return self.updates
+
+    def get_gradients(self, loss, params):
+        reduced = self._legacyga.reduced
+        return super(AccumulatingOptimizer, self).get_gradients(loss, params) if reduced is None else reduced
+
+    def _create_all_weights(self, params):
+        """Make the optimizer's variables, once for a list of `params`. The HDF5 loader calls it from TF 2.3 on."""
+        return self._legacyga.create_all_weights(list(params))
+
+
+def _arguments(*args, **kwargs):
+    """`loss` and `params` of a call of `get_updates`, in the new order or in the old."""
+    kwargs.pop("constraints", None)
+    if len(args) == 3 or (len(args) == 2 and isinstance(args[0], (list, tuple))):
+        # The old order; deletable with Keras 2.3.
+        given = dict(zip(("params", "constraints", "loss"), args))
+        given.pop("constraints")
+    else:
+        given = dict(zip(("loss", "params"), args))
+        if isinstance(given.get("loss"), (list, tuple)):
+            given = {"params": given["loss"]}
+    given.update(kwargs)
+    return given["loss"], list(given["params"])
+
+
+class Accumulation(_base.Accumulation):
+    """The hooks of the `v1` generation."""
+
+    def __init__(self, optimizer, settings):
+        super(Accumulation, self).__init__(optimizer, settings)
+        # The inner optimizer's gradients while it makes an update.
+        self.reduced = None
+        # By the names of the params: the inner optimizer's variables, what its own method made, those lifted.
+        self._weights_of, self._made_of, self._lifted = {}, {}, {}
+        self._inherited = None
 
     def inherit(self, optimizer):
-        """Become a copy of `optimizer`, with variables of its own."""
         backend = self.home.backend
-        for name, value in vars(optimizer).items():
-            self.__dict__[name] = copy.copy(value) if isinstance(value, (dict, list)) else value
-        variables = [(name, value) for name, value in vars(optimizer).items() if _ops.is_variable(value)]
-        values = backend.batch_get_value([variable for _, variable in variables])
-        for (name, variable), value in zip(variables, values):
-            self.__dict__[name] = backend.variable(value, dtype=backend.dtype(variable), name=name)
-        self.updates, self.weights = [], []
+
+        def new_variable(variable):
+            value, dtype = backend.get_value(variable), backend.dtype(variable)
+            return backend.variable(value, dtype=dtype, name=variable.name.split("/")[-1].split(":")[0])
+
+        _copying.copy_attributes(optimizer, self.optimizer, self._own, new_variable)
+        # Variables that it makes for a model are found, or made anew, by its own get_updates.
+        self.optimizer.updates, self.optimizer.weights = [], []
         self._inherited = backend.batch_get_value(optimizer.weights) if optimizer.weights else None
 
-    def get_updates(self, loss, params):
-        """The one operation that is a mini-step, in a list. Called by Keras when it builds the training function."""
+    def _own(self, optimizer):
+        """The optimizer's own variables: `iterations`, and what its `__init__` made of numbers."""
+        for cls in type(optimizer).__mro__:
+            if cls.__module__.startswith(self.home.root + "."):
+                break
+        named = set(cls.get_config(optimizer)) | {"iterations"}
+        made = _copying.attributes_that_are_variables(optimizer)
+        # A variable that was given in place of a number has the name that its maker gave it.
+        return [each for name, each in made.items() if name in named and _is_named(each, name)]
+
+    def started(self):
+        pass
+
+    def prepare(self, grads_and_vars):
+        return True
+
+    def apply(self, pairs):
+        """One call of the inner optimizer's `get_updates`, made to read everything before it writes anything."""
+        params = [param for _, param in pairs]
+        gradients = [self.ops.dense(gradient) for gradient, _ in pairs]
+        if self.most_steps > 1:
+            gradients = self._clip(gradients)
+        return self.make_update(gradients, params, self._weights_of[_names(params)])
+
+    def make_scalar(self, name, value, dtype, shape):
+        for size in shape:
+            value = [value] * size
+        return self.home.backend.variable(value, dtype=dtype, name=name.split("/")[-1])
+
+    def make_zeros(self, name, variable, shape, dtype):
+        return self.home.backend.zeros(tuple(shape), dtype=dtype.name, name=name.split("/")[-1])
+
+    def session(self, variable, action):
+        return self.home.backend.get_session()
+
+    # How a mini-step is made.
+
+    def check_graph(self, tensor):
+        """Raise where the optimizer was made in another graph than `tensor`."""
         # TF 2.0 in eager mode calls this, in a graph of its own; all later ones refuse such an optimizer in compile.
-        if not self.home.graph_mode or getattr(self.iterations, "graph", None) is not loss.graph:
+        if not self.home.graph_mode or getattr(self.optimizer.iterations, "graph", None) is not tensor.graph:
             raise ValueError(
                 "{} was made in another graph than the model, and cannot train it. Make both in one place: after the "
                 "same disable_eager_execution() or clear_session(), in one tf.Graph, or both in eager mode.".format(
-                    self
+                    self.optimizer
                 )
             )
-        # TF 2.0 takes a branch of a graph that nobody has entered to be one of eager mode. Deletable with 2.0.
-        with loss.graph.as_default():
-            return self._get_updates(loss, list(params))
 
-    def _get_updates(self, loss, params):
+    def mini_step_of(self, loss, params):
+        """The operation of a mini-step on the gradients of `loss`."""
         weights, window = self._state_for(params)
+        with self._unclipped() if window is not None else contextlib.ExitStack():
+            gradients = self.optimizer.get_gradients(loss, params)
         if window is None:
-            gradients = self.get_gradients(loss, params)
-            with self._accumulation.ops.after(gradients, loss):
-                gradients = [self._accumulation.ops.identity(gradient) for gradient in gradients]
-            update = self._update(gradients, params, weights)
-        else:
-            with self._unclipped():
-                gradients = self.get_gradients(loss, params)
-            update = window.take_mini_step(
-                gradients,
-                range(len(params)),
-                self._update_of(params),
-                before=[loss],
-            )
-        self.weights = self._all_weights(weights, window)
+            with self.ops.after(gradients, loss):
+                gradients = [self.ops.identity(gradient) for gradient in gradients]
+        taken = self.take_mini_step(list(zip(gradients, params)), before=[loss])
+        self.optimizer.weights = self._all_weights(weights, window)
         if self._inherited is not None:
             self.home.backend.batch_set_value(list(zip(weights, self._inherited)))
             self._inherited = None
-        self.updates = [update]
-        return self.updates
+        return taken
 
-    def _update_of(self, params):
-        return lambda means: self._update(self._clip(means), params, self._weights_of[self._window_key(params)])
+    def create_all_weights(self, params):
+        """Make all variables for these params; what the inner optimizer's own method returned."""
+        if self.reduced is None:
+            self._state_for(params)
+        return self._made_of.get(_names(params))
+
+    def _state_for(self, params):
+        key = _names(params)
+        with self.home.backend.name_scope(type(self.optimizer).__name__):
+            if key not in self._weights_of:
+                self._weights_of[key] = self.create_weights(params)
+            window = self.window_for(params)
+        weights = self._weights_of[key]
+        self.optimizer.weights = self._all_weights(weights, window)
+        return weights, window
 
     def _all_weights(self, weights, window):
         if window is None:
             return list(weights)
         # Some of the stock optimizers do not list it.
-        listed = any(weight is self.iterations for weight in weights)
-        return weights + ([] if listed else [self.iterations]) + window.variables
-
-    def _create_all_weights(self, params):
-        """Make the optimizer's variables, once for a list of `params`. The HDF5 loader calls it from TF 2.3 on."""
-        if self._reduced is None:
-            self._state_for(list(params))
-        return self._made.get(self._window_key(params))
+        iterations = self.optimizer.iterations
+        listed = any(weight is iterations for weight in weights)
+        return weights + ([] if listed else [iterations]) + self.variables_of(window)
 
     # The next two are one update of any optimizer of this generation, by its own get_updates. MySGD states its own.
 
-    def _create_weights(self, params):
+    def create_weights(self, params):
         """The list of the inner optimizer's variables, empty where they are made by get_updates alone."""
         # Before TF 2.3 nothing makes them but get_updates, out of which they are lifted, nor for a class of the user's
         # own later. The first half is deletable with 2.2.
-        create = getattr(super(Accumulating, self), "_create_all_weights", None)
+        create = getattr(super(AccumulatingOptimizer, self.optimizer), "_create_all_weights", None)
         try:
-            self._made[self._window_key(params)] = create and create(params)
+            self._made_of[_names(params)] = create and create(params)
         except NotImplementedError:
             create = None
-        return list(self.weights) if create else []
+        return list(self.optimizer.weights) if create else []
 
-    def _update(self, gradients, params, weights):
-        """One call of the inner optimizer's `get_updates`, made to read everything before it writes anything."""
-        self._reduced = gradients
+    def make_update(self, gradients, params, weights):
+        """The operation of an update with these gradients; `weights` are, and are to be, the inner optimizer's."""
+        optimizer, ops = self.optimizer, self.ops
+        self.reduced = gradients
         # The inner optimizer's, to be found or made anew; a flush leaves the list of all weights as it was.
-        listed, self.weights = self.weights, list(weights)
+        listed, optimizer.weights = optimizer.weights, list(weights)
         # A hook that the user has put on the object has had its call, with the micro-batch's.
-        hook = {name: self.__dict__.pop(name) for name in ("get_gradients",) if name in self.__dict__}
-        ops = self._accumulation.ops
+        hidden = _hide(optimizer, "get_gradients")
+
+        def get_updates():
+            return super(AccumulatingOptimizer, optimizer).get_updates(loss=None, params=params)
+
         try:
-            with _ops.lifted_variables(self.home.tf, self._lifted.setdefault(self._window_key(params), [])):
-                update = _ops.ordered(lambda: super(Accumulating, self).get_updates(loss=None, params=params), ops)
+            with _graph.lifted_variables(self.home.tf, self._lifted.setdefault(_names(params), [])):
+                update = _graph.ordered(get_updates, ops)
         finally:
-            self._reduced = None
-            self.__dict__.update(hook)
-            inner, self.weights = self.weights, listed
+            self.reduced = None
+            vars(optimizer).update(hidden)
+            inner, optimizer.weights = optimizer.weights, listed
         again = [(old, new) for old, new in zip(weights, inner) if old is not new]
         if again:
             # K.variable of tf.keras in TF 1.11 to 1.13, 2.0 and 2.1 cannot be lifted; deletable with 2.1.
-            return _ops.with_values_of(again, update, ops)
+            return _graph.with_values_of(again, update, ops)
         weights[:] = inner
         return update
-
-    def get_gradients(self, loss, params):
-        if self._reduced is not None:
-            return self._reduced
-        return super(Accumulating, self).get_gradients(loss, params)
-
-    def _state_for(self, params):
-        key = self._window_key(params)
-        with self.home.backend.name_scope(type(self).__name__):
-            if key not in self._weights_of:
-                self._weights_of[key] = self._create_weights(params)
-            window = self._window_for(params)
-            if window is not None:
-                # Dense for sparse gradients too: the optimizers of this generation make them dense themselves.
-                self._prepare_window(window, [param.dtype.base_dtype for param in params])
-        weights = self._weights_of[key]
-        self.weights = self._all_weights(weights, window)
-        return weights, window
-
-    def _make_scalar(self, number, name, value, dtype="int64"):
-        return self.home.backend.variable(value, dtype=dtype, name=name)
-
-    def _make_zeros(self, number, name, var, shape, dtype):
-        return self.home.backend.zeros(self.home.backend.int_shape(var), dtype=dtype.name, name=name)
 
     @contextlib.contextmanager
     def _unclipped(self):
         """`get_gradients`, which users override, without the clipping that the home does at its end."""
-        clips = {name: self.__dict__.pop(name) for name in ("clipnorm", "clipvalue") if name in self.__dict__}
+        hidden = _hide(self.optimizer, "clipnorm", "clipvalue")
         try:
             yield
         finally:
-            self.__dict__.update(clips)
+            vars(self.optimizer).update(hidden)
 
     def _clip(self, means):
         """`means` clipped as this home's `get_gradients` clips.
 
         That method can only clip what it differentiates itself: it is given sum(mean * point), whose gradient is mean.
         """
-        if not any(hasattr(self, name) for name in ("clipnorm", "clipvalue")):
+        if not any(hasattr(self.optimizer, name) for name in ("clipnorm", "clipvalue")):
             return means
         tf = self.home.tf
         points = [tf.zeros_like(mean) for mean in means]
         surrogate = [tf.reduce_sum(mean * point) for mean, point in zip(means, points)]
-        return self.home.v1_optimizers.Optimizer.get_gradients(self, surrogate, points)
+        return self.home.v1_optimizers.Optimizer.get_gradients(self.optimizer, surrogate, points)
 
 
-def accumulating(cls, home):
-    """A subclass of the optimizer class `cls` that accumulates."""
-    return type("Accumulating" + cls.__name__, (Accumulating, cls), {"home": home, "inner_class": cls})
+def _names(params):
+    return tuple(param.name for param in params)
+
+
+def _is_named(variable, name):
+    last = variable.name.split("/")[-1].split(":")[0]
+    return last == name or last.startswith(name + "_") and last[len(name) + 1 :].isdigit()
+
+
+def _hide(optimizer, *names):
+    """Take attributes of the object away; those there were."""
+    return {name: vars(optimizer).pop(name) for name in names if name in vars(optimizer)}
+
+
+AccumulatingOptimizer._legacyga_type = Accumulation
+
+
+def base_for(cls):
+    """The `AccumulatingOptimizer` for an optimizer class of this generation."""
+    return AccumulatingOptimizer

@@ -1,63 +1,84 @@
 """The `v3` generation: the optimizers of tf.keras 2.11 to 2.15 and of tf_keras, `experimental` in 2.9 and 2.10."""
 
-from legacyga import _accumulates
+import copy
+
+from legacyga.generations import _base, _copying
 
 
-class Accumulating(_accumulates.HasConfig):
-    """What `accumulating` puts before an optimizer class."""
+class AccumulatingOptimizer(_base.ConfiguredOptimizer):
+    """Takes Keras's calls of an optimizer of TF 2.11 and newer."""
 
     def build(self, var_list):
-        super(Accumulating, self).build(var_list)
-        self._build_window(var_list)
+        super(AccumulatingOptimizer, self).build(var_list)
+        self._legacyga.build(list(var_list))
 
     def apply_gradients(self, grads_and_vars, *args, **kwargs):
         """Take one mini-step. Arguments, and what is done at the end of a window, are the inner optimizer's."""
-
-        def apply_inner(pairs):
-            return self._apply_inner(pairs, *args, **kwargs)
-
-        scope = kwargs.get("name") or self.name or "optimizer"
-        taken = self._take_mini_step(list(grads_and_vars), apply_inner, scope)
+        accumulation, scope = self._legacyga, kwargs.get("name") or self.name or "optimizer"
+        taken = accumulation.take_mini_step(list(grads_and_vars), args, kwargs, scope)
         # Whatever the branch, the value that the inner optimizer returns.
-        with self._accumulation.ops.after(taken):
-            return self._accumulation.ops.identity(self.iterations)
+        with accumulation.ops.after(taken):
+            return accumulation.ops.identity(self.iterations)
 
-    def _apply_inner(self, pairs, *args, **kwargs):
-        return super(Accumulating, self).apply_gradients(pairs, *args, **kwargs)
+    def update_step(self, *args, **kwargs):
+        self._legacyga.check_is_applying("update_step")
+        return super(AccumulatingOptimizer, self).update_step(*args, **kwargs)
 
-    def _window_for_step(self, grads_and_vars):
-        var_list = [var for _, var in grads_and_vars]
+
+class Accumulation(_base.Accumulation):
+    """The hooks of the `v3` generation."""
+
+    def inherit(self, optimizer):
+        _copying.copy_attributes(optimizer, self.optimizer, _own, copy.deepcopy)
+
+    def started(self):
+        pass
+
+    def prepare(self, grads_and_vars):
+        optimizer, var_list = self.optimizer, [var for _, var in grads_and_vars]
         with_gradient = [var for gradient, var in grads_and_vars if gradient is not None]
-        super(Accumulating, self).build(with_gradient if self.home.v3_is_experimental else var_list)
-        if any(self._var_key(var) not in self._index_dict for var in with_gradient):
-            # A variable that it was not built with: the inner optimizer has the error for it.
-            return None
-        return self._window_for(var_list)
+        super(AccumulatingOptimizer, optimizer).build(with_gradient if self.home.v3_is_experimental else var_list)
+        # Of a variable that it was not built with the inner optimizer has the error.
+        return all(optimizer._var_key(var) in optimizer._index_dict for var in with_gradient)
 
-    def _make_weight(self, number, name, value, **kwargs):
-        name = "window_{}/{}".format(number, name)
+    def apply(self, pairs, *args, **kwargs):
+        return super(AccumulatingOptimizer, self.optimizer).apply_gradients(pairs, *args, **kwargs)
+
+    def _make_weight(self, name, value, **kwargs):
         created = self.home.tf.Variable(value, name=name, trainable=False, **kwargs)
-        self._variables.append(created)
+        self.optimizer._variables.append(created)
         return created
 
-    def _make_scalar(self, number, name, value, dtype="int64"):
+    def make_scalar(self, name, value, dtype, shape):
         tf = self.home.tf
-        value = tf.constant(value, dtype)
-        return self._make_weight(number, name, value, aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA)
+        value = tf.constant(value, dtype, shape)
+        return self._make_weight(name, value, aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA)
 
-    def _make_zeros(self, number, name, var, shape, dtype):
+    def make_zeros(self, name, variable, shape, dtype):
         tf = self.home.tf
-        with tf.distribute.get_strategy().extended.colocate_vars_with(var):
-            # A copy on each replica, written without a word to the others; a checkpoint takes their sum.
+        with tf.distribute.get_strategy().extended.colocate_vars_with(variable):
             return self._make_weight(
-                number,
                 name,
                 tf.zeros(shape, dtype),
                 synchronization=tf.VariableSynchronization.ON_READ,
                 aggregation=tf.VariableAggregation.SUM,
             )
 
+    def session(self, variable, action):
+        raise ValueError("The optimizers of this generation train in eager mode only. Received: graph mode.")
 
-def accumulating(cls, home):
-    """A subclass of the optimizer class `cls` that accumulates."""
-    return type("Accumulating" + cls.__name__, (Accumulating, cls), {"home": home, "inner_class": cls})
+
+def _own(optimizer):
+    """The optimizer's own variables: those it lists, and the rate's."""
+    made = _copying.attributes_that_are_variables(optimizer)
+    return list(vars(optimizer)["_variables"]) + [
+        made[name] for name in ("_iterations", "_learning_rate", "_current_learning_rate") if name in made
+    ]
+
+
+AccumulatingOptimizer._legacyga_type = Accumulation
+
+
+def base_for(cls):
+    """The `AccumulatingOptimizer` for an optimizer class of this generation."""
+    return AccumulatingOptimizer

@@ -1,9 +1,9 @@
 """The `train` generation: the optimizers of tf.compat.v1.train (tf.train in TensorFlow 1), with their own sessions."""
 
-import contextlib
 import copy
 
-from legacyga import _accumulates, _ops
+from legacyga import _ops
+from legacyga.generations import _base
 
 NO_SESSION = (
     "{} in graph mode needs a default session, of the optimizer's graph. Received: {!r}. Do it inside "
@@ -11,152 +11,162 @@ NO_SESSION = (
 )
 
 
-class Accumulating(_accumulates.Accumulates):
-    """What `accumulating` puts before an optimizer class."""
-
-    _original = None
-    _global_step = None
-
-    def start_accumulating(self, steps, reduction="mean"):
-        super(Accumulating, self).start_accumulating(steps, reduction)
-        self._accumulations = {}
-        self._iterations = None
-
-    def inherit(self, optimizer):
-        """Become a copy of `optimizer`, with variables of its own."""
-        for name, value in vars(optimizer).items():
-            self.__dict__[name] = copy.copy(value) if isinstance(value, (dict, list)) else value
-        self._slots, self._non_slot_dict = {}, {}
-        self._original = optimizer
+class AccumulatingOptimizer(_base.AccumulatingOptimizer):
+    """Takes the calls of an optimizer of tf.compat.v1.train."""
 
     @property
     def iterations(self):
         """The updates made: a variable (a constant 0 before the first use of the optimizer)."""
-        return self._accumulation.ops.constant(0, "int64") if self._iterations is None else self._iterations
+        return self._legacyga.iterations
 
     def compute_gradients(self, *args, **kwargs):
         """As the inner optimizer's, with one point for all gradients."""
-        grads_and_vars = super(Accumulating, self).compute_gradients(*args, **kwargs)
-        if self._accumulation.most_steps > 1 or not self.home.graph_mode:
-            return grads_and_vars
-        # At K = 1 nothing else keeps an update of one variable behind the gradients of the others (R7).
-        present = [gradient for gradient, _ in grads_and_vars if gradient is not None]
-        together = iter(self.home.tf.tuple(present) if present else ())
-        return [(gradient if gradient is None else next(together), var) for gradient, var in grads_and_vars]
+        grads_and_vars = super(AccumulatingOptimizer, self).compute_gradients(*args, **kwargs)
+        return self._legacyga.at_one_point(grads_and_vars)
 
     def apply_gradients(self, grads_and_vars, global_step=None, name=None, **kwargs):
         """Take one mini-step. Arguments, and what is done at the end of a window, are the inner optimizer's.
 
         `global_step` counts updates.
         """
-        ops, graph_mode = self._accumulation.ops, self.home.graph_mode
-        # The inner optimizer lists its operation, which stands in a branch of the conditional, for all to run.
-        train_ops = self.home.v1.get_collection_ref("train_op") if graph_mode else []
-        listed = list(train_ops)
+        kwargs.update(global_step=global_step, name=name)
+        return self._legacyga.mini_step_of(list(grads_and_vars), kwargs)
 
-        def apply_inner(pairs):
-            return self._apply_inner(pairs, name=name, **kwargs)
+    def _apply_dense(self, *args, **kwargs):
+        self._legacyga.check_is_applying("_apply_dense")
+        return super(AccumulatingOptimizer, self)._apply_dense(*args, **kwargs)
 
-        self._global_step = global_step
-        # A graph that nobody has entered is not what the init_scope of TF 2.0 to 2.13 leads to.
-        with contextlib.ExitStack() as entered:
-            if graph_mode:
-                entered.enter_context(self.home.v1.get_default_graph().as_default())
-            taken = self._take_mini_step(list(grads_and_vars), apply_inner, scope=self.get_name())
-        if not graph_mode:
-            return None
-        mini_step = ops.tf.group(taken, name=name or self.get_name())
-        train_ops[:] = listed + [mini_step]
-        return mini_step
+    def _resource_apply_dense(self, *args, **kwargs):
+        self._legacyga.check_is_applying("_resource_apply_dense")
+        return super(AccumulatingOptimizer, self)._resource_apply_dense(*args, **kwargs)
 
-    def _apply_inner(self, pairs, **kwargs):
-        # A flush, too, is an update that the global step counts.
-        updated = super(Accumulating, self).apply_gradients(pairs, self._global_step, **kwargs)
-        with self._accumulation.ops.after(updated):
-            return self._iterations.assign_add(1)
+    def _apply_sparse(self, *args, **kwargs):
+        self._legacyga.check_is_applying("_apply_sparse")
+        return super(AccumulatingOptimizer, self)._apply_sparse(*args, **kwargs)
 
-    def _window_for_step(self, grads_and_vars):
-        var_list = [var for gradient, var in grads_and_vars if gradient is not None]
-        self._accumulate_in(var_list[0].graph if self.home.graph_mode else None)
-        self._create_slots(var_list)
-        # Found, not made, where this graph has one.
-        self._iterations = self._create_non_slot_variable(
-            self.home.tf.constant(0, "int64"), "iterations", colocate_with=var_list[0]
-        )
-        if self._accumulation.most_steps > 1:
-            for var in var_list:
-                self.home.check_branches_take(var)
-        return self._window_for([var for _, var in grads_and_vars])
-
-    def _accumulate_in(self, graph):
-        """Each graph has an accumulation of its own: an Estimator takes one optimizer through many graphs."""
-        if graph not in self._accumulations and self._accumulations:
-            latest = self._accumulation
-            self._accumulation = _accumulates.Accumulation(latest.ops, latest.steps, latest.reduction)
-            self._accumulation.most_steps = latest.most_steps
-        self._accumulation = self._accumulations.setdefault(graph, self._accumulation)
-
-    def _make_scalar(self, number, name, value, dtype="int64"):
-        value = self.home.tf.constant(value, dtype)
-        return self._create_non_slot_variable(value, "window_{}/{}".format(number, name), self._iterations)
-
-    def _make_zeros(self, number, name, var, shape, dtype):
-        # A copy on each replica, written without a word to the others.
-        with _ops.replica_local_variables(self.home.tf):
-            value = self.home.tf.zeros(shape, dtype)
-            return self._create_non_slot_variable(value, "window_{}/{}".format(number, name), colocate_with=var)
-
-    def _assign_steps(self, variable, steps):
-        if not self.home.graph_mode:
-            variable.assign(steps)
-        else:
-            # The initializer, fed, adds no operation to a graph that may be finalized.
-            session = self._session_of(variable, "Setting gradient_accumulation_steps to {}".format(steps))
-            session.run(variable.initializer, {variable.initializer.inputs[1]: steps})
-
-    def _session(self, window):
-        return self._session_of(window.mini_step, "flush")
-
-    def _session_of(self, variable, action):
-        session = self.home.v1.get_default_session()
-        if session is None or session.graph is not variable.graph:
-            raise ValueError(NO_SESSION.format(action, session))
-        return session
+    def _resource_apply_sparse(self, *args, **kwargs):
+        self._legacyga.check_is_applying("_resource_apply_sparse")
+        return super(AccumulatingOptimizer, self)._resource_apply_sparse(*args, **kwargs)
 
     # A slot starts where the same slot of the optimizer that was wrapped is; in a graph when it is initialized.
 
     def _zeros_slot(self, var, slot_name, op_name):
-        value = self._inherited_slot(var, slot_name)
+        value = self._legacyga.inherited_slot(var, slot_name)
         if value is None:
-            return super(Accumulating, self)._zeros_slot(var, slot_name, op_name)
-        return super(Accumulating, self)._get_or_make_slot(var, value, slot_name, op_name)
+            return super(AccumulatingOptimizer, self)._zeros_slot(var, slot_name, op_name)
+        return super(AccumulatingOptimizer, self)._get_or_make_slot(var, value, slot_name, op_name)
 
     def _get_or_make_slot(self, var, val, slot_name, op_name):
-        value = self._inherited_slot(var, slot_name)
-        return super(Accumulating, self)._get_or_make_slot(var, val if value is None else value, slot_name, op_name)
+        value = self._legacyga.inherited_slot(var, slot_name)
+        value = val if value is None else value
+        return super(AccumulatingOptimizer, self)._get_or_make_slot(var, value, slot_name, op_name)
 
     def _get_or_make_slot_with_initializer(self, var, initializer, shape, dtype, slot_name, op_name):
-        value = self._inherited_slot(var, slot_name)
+        value = self._legacyga.inherited_slot(var, slot_name)
         if value is None:
-            return super(Accumulating, self)._get_or_make_slot_with_initializer(
+            return super(AccumulatingOptimizer, self)._get_or_make_slot_with_initializer(
                 var, initializer, shape, dtype, slot_name, op_name
             )
-        return super(Accumulating, self)._get_or_make_slot(var, value, slot_name, op_name)
+        return super(AccumulatingOptimizer, self)._get_or_make_slot(var, value, slot_name, op_name)
 
     def _create_non_slot_variable(self, initial_value, name, colocate_with):
+        value = self._legacyga.inherited_non_slot(name, colocate_with)
+        value = initial_value if value is None else value
+        return super(AccumulatingOptimizer, self)._create_non_slot_variable(value, name, colocate_with)
+
+
+class Accumulation(_base.Accumulation):
+    """The hooks of the `train` generation. An Estimator takes one optimizer through many graphs."""
+
+    def __init__(self, optimizer, settings):
+        super(Accumulation, self).__init__(optimizer, settings)
+        self.iterations = self.ops.constant(0, "int64")
+        self._original = None
+
+    def inherit(self, optimizer):
+        attributes = vars(self.optimizer)
+        for name, value in vars(optimizer).items():
+            attributes[name] = copy.copy(value) if isinstance(value, (dict, list)) else value
+        attributes.update(_slots={}, _non_slot_dict={})
+        self._original = optimizer
+
+    def started(self):
+        pass
+
+    def prepare(self, grads_and_vars):
+        optimizer, var_list = self.optimizer, [var for gradient, var in grads_and_vars if gradient is not None]
+        accumulates = self.most_steps > 1
+        optimizer._create_slots([var for _, var in grads_and_vars] if accumulates else var_list)
+        # Found, not made, where this graph has one.
+        self.iterations = self._make("iterations", self.ops.constant(0, "int64"), var_list[0])
+        if accumulates:
+            for var in var_list:
+                self.home.check_branches_take(var)
+        return True
+
+    def apply(self, pairs, global_step=None, name=None, **kwargs):
+        # A flush, too, is an update that the global step counts.
+        updated = super(AccumulatingOptimizer, self.optimizer).apply_gradients(pairs, global_step, name, **kwargs)
+        with self.ops.after(updated):
+            return self.iterations.assign_add(1)
+
+    def _make(self, name, value, variable):
+        return self.optimizer._create_non_slot_variable(value, name, variable)
+
+    def make_scalar(self, name, value, dtype, shape):
+        return self._make(name, self.home.tf.constant(value, dtype, shape), self.iterations)
+
+    def make_zeros(self, name, variable, shape, dtype):
+        with _ops.replica_local_variables(self.home.tf):
+            return self._make(name, self.home.tf.zeros(shape, dtype), variable)
+
+    def session(self, variable, action):
+        session = self.home.v1.get_default_session()
+        if session is not None and session.graph is variable.graph:
+            return session
+        if action is not None:
+            raise ValueError(NO_SESSION.format(action, session))
+        return None
+
+    def at_one_point(self, grads_and_vars):
+        """(gradient, variable) pairs whose gradients are all there before one is applied (R7 at K = 1)."""
+        if self.most_steps > 1 or not self.home.graph_mode:
+            return grads_and_vars
+        present = [gradient for gradient, _ in grads_and_vars if gradient is not None]
+        together = iter(self.home.tf.tuple(present) if present else ())
+        return [(gradient if gradient is None else next(together), var) for gradient, var in grads_and_vars]
+
+    def mini_step_of(self, grads_and_vars, kwargs):
+        """The operation of a mini-step in graph mode; else None."""
+        scope = self.optimizer.get_name()
+        if not self.home.graph_mode:
+            self.take_mini_step(grads_and_vars, (), kwargs, scope)
+            return None
+        # The inner optimizer lists its operation, which stands in a branch of the conditional, for all to run.
+        train_ops = self.home.v1.get_collection_ref("train_op")
+        listed = list(train_ops)
+        taken = self.take_mini_step(grads_and_vars, (), kwargs, scope)
+        mini_step = self.home.tf.group(taken, name=kwargs["name"] or scope)
+        train_ops[:] = listed + [mini_step]
+        return mini_step
+
+    def inherited_slot(self, var, slot_name):
+        """Where a slot starts that is to be made, None where no slot was inherited."""
+        original = self._original.get_slot(var, slot_name)
+        if original is None or self.optimizer.get_slot(var, slot_name) is not None:
+            return None
+        return self.ops.present_value(original, self.home.graph_mode)
+
+    def inherited_non_slot(self, name, colocate_with):
+        """Where a variable of the optimizer starts, None where none was inherited."""
         graph = colocate_with.graph if self.home.graph_mode else None
         original = self._original._non_slot_dict.get((name, graph))
-        if original is not None:
-            initial_value = self._accumulation.ops.present_value(original, self.home.graph_mode)
-        return super(Accumulating, self)._create_non_slot_variable(initial_value, name, colocate_with)
-
-    def _inherited_slot(self, var, slot_name):
-        original = self._original.get_slot(var, slot_name)
-        if original is None or self.get_slot(var, slot_name) is not None:
-            return None
-        return self._accumulation.ops.present_value(original, self.home.graph_mode)
+        return None if original is None else self.ops.present_value(original, self.home.graph_mode)
 
 
-def accumulating(cls, home):
-    """A subclass of the optimizer class `cls` that accumulates."""
-    return type("Accumulating" + cls.__name__, (Accumulating, cls), {"home": home, "inner_class": cls})
+AccumulatingOptimizer._legacyga_type = Accumulation
+
+
+def base_for(cls):
+    """The `AccumulatingOptimizer` for an optimizer class of this generation."""
+    return AccumulatingOptimizer

@@ -1,0 +1,142 @@
+"""The sum of one variable's gradients: dense, of rows, or the largest elements. No TensorFlow is imported here.
+
+Every variable has the same state, whatever its gradients are (`State`). The gradient of a mini-step alone, and so that
+of a traced function, decides which of the classes below works on it.
+
+The first mini-step of a window stores its gradients over what the last window left, so no pass sets zeros; the last
+one adds on its way into the update and stores nothing: K - 1 additions and K - 1 writes.
+"""
+
+import collections
+
+# What a window holds of a variable.
+NOTHING, ROWS, WHOLE = 0, 1, 2
+
+State = collections.namedtuple("State", ["total", "touched", "dtype", "largest"])
+State.__doc__ = """What is kept of one variable's gradients.
+
+    total: variable of the gradient's shape, of at least float32: their sum.
+    touched: int32 variable with an element for each row of `total`: 1 where a gradient of rows was added.
+    dtype: of the gradient.
+    largest: whether the window's largest elements are kept in place of the sum. Keras 3's float8 layers hand over new
+        values of their scales as gradients, and take the largest of several.
+"""
+
+
+def accumulator(ops, state, form):
+    """The accumulator that works on a `State`, which is this replica's own: for ROWS or WHOLE gradients."""
+    if state.largest:
+        return MaxAccumulator(ops, state)
+    return (SparseAccumulator if form == ROWS else DenseAccumulator)(ops, state)
+
+
+class DenseAccumulator(object):
+    """The sum of gradients that are tensors.
+
+    Each method that is given `held` needs to know what `total` holds: NOTHING, ROWS or WHOLE, an int32 tensor.
+    """
+
+    def __init__(self, ops, state):
+        self._ops = ops
+        self._total, self._touched, self._dtype = state.total, state.touched, state.total.dtype.base_dtype
+
+    def store(self, gradient, held):
+        """Write the first gradient of a window over what the last window left."""
+        return [self._total.assign(self._widen(gradient))]
+
+    def add(self, gradient, held):
+        """Add a gradient."""
+        return [self._total.assign_add(self._widen(gradient))]
+
+    def clear(self, held):
+        """Make zero what the last window left: where a window's first mini-step has no gradient to store."""
+        ops = self._ops
+
+        def write():
+            return ops.done([each.assign(ops.zeros_like(each.read_value())) for each in (self._total, self._touched)])
+
+        return [ops.cond(ops.equal(held, NOTHING), lambda: ops.done([]), write)]
+
+    def sum(self, gradient, begins):
+        """The window's sum with a gradient, or None, added: a tensor. Nothing is written.
+
+        Args:
+            begins: whether the window begins with this gradient, a Python bool.
+        """
+        if begins:
+            return self._ops.zeros_like(self._total.read_value()) if gradient is None else self._widen(gradient)
+        total = self._total.read_value()
+        return self._ops.identity(total) if gradient is None else self._combine(total, self._widen(gradient))
+
+    def _combine(self, total, gradient):
+        return total + gradient
+
+    def _widen(self, gradient):
+        return self._ops.cast(self._ops.dense(gradient), self._dtype)
+
+
+class MaxAccumulator(DenseAccumulator):
+    """The largest element of each place, of gradients that are tensors."""
+
+    def add(self, gradient, held):
+        return [self._total.assign(self.sum(gradient, False))]
+
+    def _combine(self, total, gradient):
+        return self._ops.maximum(total, gradient)
+
+
+class SparseAccumulator(object):
+    """The sum of gradients that are IndexedSlices: its cost is that of the rows touched, never of the table.
+
+    Rows are added to a table in which the rows that no gradient has touched are zero.
+    """
+
+    def __init__(self, ops, state):
+        self._ops = ops
+        self._total, self._touched = state.total, state.touched
+        self._dtype = state.total.dtype.base_dtype
+
+    def store(self, gradient, held):
+        """Make zero what the last window left, and add the first gradient of this one."""
+        with self._ops.after(self.clear(held)):
+            return self.add(gradient, held)
+
+    def add(self, gradient, held):
+        """Add a gradient's rows."""
+        ops = self._ops
+        ones = ops.ones_like(gradient.indices, self._touched.dtype.base_dtype)
+        return [
+            ops.scatter_add(self._total, gradient.indices, ops.cast(gradient.values, self._dtype)),
+            ops.scatter_update(self._touched, gradient.indices, ones),
+        ]
+
+    def clear(self, held):
+        """Make zero the rows that the last window left, or the whole table where it left more."""
+        ops = self._ops
+
+        def clear_rows():
+            rows = ops.nonzero(self._touched.read_value())
+            zeros = ops.zeros_like(ops.gather(self._total, rows))
+            return ops.done(
+                [
+                    ops.scatter_update(self._total, rows, zeros),
+                    ops.scatter_update(self._touched, rows, ops.zeros_like(rows, self._touched.dtype.base_dtype)),
+                ]
+            )
+
+        def clear_all():
+            return ops.done([each.assign(ops.zeros_like(each.read_value())) for each in (self._total, self._touched)])
+
+        return [ops.cond(ops.equal(held, WHOLE), clear_all, clear_rows)]
+
+    def sum(self, gradient, held):
+        """The window's rows, each once, with a gradient added: (values, their int64 indices).
+
+        With a gradient `total` is written. `held` is what it holds without it.
+        """
+        ops = self._ops
+        with ops.after([] if gradient is None else self.add(gradient, held)):
+            # A dense gradient has touched all rows.
+            whole = ops.cast(ops.equal(held, WHOLE), self._touched.dtype.base_dtype)
+            rows = ops.nonzero(self._touched.read_value() + whole)
+            return ops.gather(self._total, rows), rows

@@ -1,0 +1,170 @@
+"""What a TensorFlow 1 graph needs: the order of reads and writes, lifted variables, one mini-step at a time."""
+
+import contextlib
+import importlib
+
+from legacyga import _compat
+
+
+def lifts_variables(tf):
+    """Whether `lifted_variables` works: up to TF 1.10 tf.Variable passes the creators by. Deletable with 1.10."""
+    return type(tf.Variable) is not type
+
+
+@contextlib.contextmanager
+def lifted_variables(tf, made):
+    """A context, for the inside of a conditional's branch: variables made in it are made outside of the branch.
+
+    Their initial values must be constants (zeros, as the slots of the v1 optimizers are).
+
+    Args:
+        tf: TensorFlow.
+        made: list of the variables that were made here another time, which are taken again, in that order; new ones
+            are added to it.
+    """
+    again = iter(list(made))
+
+    def lift(next_creator, **kwargs):
+        found = next(again, None)
+        if found is not None:
+            return found
+        value = kwargs["initial_value"]
+        if hasattr(value, "graph"):
+            value = constant_value(tf, value)
+        with tf.init_scope():
+            made.append(next_creator(**dict(kwargs, initial_value=value)))
+        return made[-1]
+
+    with _compat.v1_of(tf).variable_creator_scope(lift):
+        yield
+
+
+def constant_value(tf, tensor):
+    """The NumPy value of a constant tensor."""
+    # tf.get_static_value is there from TF 1.13 on, tf.contrib up to 1.15.
+    find = getattr(tf, "get_static_value", None) or tf.contrib.util.constant_value
+    value = find(tensor)
+    if value is None:
+        raise ValueError(
+            "The optimizer starts one of its variables at a value that is not constant, and cannot be accumulated "
+            "for. Received: {!r}. Make the variable in the optimizer's __init__.".format(tensor)
+        )
+    return value
+
+
+class Mutex(object):
+    """A lock in a graph: of the mini-steps that one session call makes on a window, one at a time.
+
+    Nothing in a graph orders two operations that only a third one has in common.
+
+    Args:
+        ops: an `_ops.Ops`.
+    """
+
+    def __init__(self, ops):
+        self._ops = ops
+        # tf.raw_ops is there from TF 1.14 on.
+        self._raw = getattr(ops.tf, "raw_ops", None)
+        if self._raw is None:
+            self._raw = importlib.import_module("tensorflow.python.ops.gen_resource_variable_ops")
+        self._handle = self._make("MutexV2", "mutex_v2")
+
+    def _make(self, name, old_name, **kwargs):
+        return (getattr(self._raw, name, None) or getattr(self._raw, old_name))(**kwargs)
+
+    @contextlib.contextmanager
+    def held(self):
+        """A context: what is made in it runs with the lock. Yields a function of the last result: free, then it."""
+        ops, lock = self._ops, self._make("MutexLock", "mutex_lock", mutex=self._handle)
+
+        def free(result):
+            with ops.after(result):
+                freed = self._make("ConsumeMutexLock", "consume_mutex_lock", mutex_lock=lock)
+            with ops.after(freed):
+                return ops.identity(result)
+
+        with ops.after(lock):
+            yield free
+
+
+def ordered(get_updates, ops):
+    """An operation that runs an optimizer's updates: all that they read before all they write.
+
+    In TensorFlow 1 graphs nothing orders the stock optimizers' reads of `iterations`, of their slots and of the
+    parameters with the writes of the same step. The update operations get an edge from everything that is written.
+
+    Args:
+        get_updates: function that returns the updates, whose operations it makes.
+        ops: an `_ops.Ops`.
+    """
+    graph = ops.v1.get_default_graph()
+    made_before = len(graph.get_operations())
+    updates = get_updates()
+    late = [update for update in updates if isinstance(update, tuple)]
+    writes = [getattr(update, "op", update) for update in updates if not isinstance(update, tuple)]
+    values = [tensor.op for write in writes for tensor in write.inputs[1:]] + [value.op for _, value in late]
+    before = set(writes)
+    _order_early_writes(before, set(writes + values), graph.get_operations()[made_before:])
+    # What is itself computed from a write of this step comes after that one, as its author meant.
+    values = [value for value in values if not _reaches(value, before)]
+    with ops.control_dependencies(values):
+        barrier = ops.tf.no_op()
+    for write in writes:
+        write._add_control_input(barrier)
+    with ops.control_dependencies([barrier]):
+        writes += [variable.assign(value) for variable, value in late]
+    return ops.done(writes)
+
+
+def _order_early_writes(updates, last, made):
+    """Give what writes on the way to the updates an edge from all that was made before it.
+
+    Adam and Adamax of tf.keras increment `iterations` ahead of everything, and their decay reads it unordered.
+    """
+    place = {operation: i for i, operation in enumerate(made)}
+    seen, stack = set(), [operation for operation in last if operation in place]
+    while stack:
+        each = stack.pop()
+        if each not in seen:
+            seen.add(each)
+            sources = [tensor.op for tensor in each.inputs] + list(each.control_inputs)
+            stack.extend(operation for operation in sources if operation in place)
+    for write in seen - updates:
+        if write.type.startswith("Assign"):
+            for each in seen:
+                if place[each] < place[write]:
+                    write._add_control_input(each)
+
+
+def with_values_of(pairs, update, ops):
+    """`update`, whose operations are in this graph, on the values of other variables than those it was made for.
+
+    Args:
+        pairs: list of (other variable, variable). The variables begin with the values of the others, and the others
+            end with theirs.
+        update: a tensor or operation after which all is written.
+        ops: an `_ops.Ops`.
+    """
+    made = ops.v1.get_default_graph().get_operations()
+    begun = [new.assign(old.read_value()).op for old, new in pairs]
+    for begin in begun:
+        # As this branch knows it.
+        handle = begin.inputs[0].name
+        for operation in made:
+            if operation.inputs and operation.inputs[0].name == handle:
+                operation._add_control_input(begin)
+    with ops.after(update, begun):
+        return ops.done([old.assign(new.read_value()) for old, new in pairs])
+
+
+def _reaches(operation, targets):
+    seen, stack = set(), [operation]
+    while stack:
+        each = stack.pop()
+        if each in targets:
+            return True
+        if each not in seen:
+            seen.add(each)
+            stack.extend(tensor.op for tensor in each.inputs)
+            stack.extend(each.control_inputs)
+    return False

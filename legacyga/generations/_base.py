@@ -1,0 +1,432 @@
+"""What an accumulating optimizer is, the same in all five generations, and the hooks that a generation supplies.
+
+An accumulating optimizer is of a subclass of the user's optimizer class (`class_for`). What we know of it stands in one
+object, its `Accumulation`, so that no name of ours meets one of the user's.
+"""
+
+import contextlib
+
+from legacyga import _ops, _window
+from legacyga.generations._registry import Registry
+
+HOOKS = []
+_CLASSES = {}
+
+
+def hook(function):
+    """Declare a method that each generation supplies."""
+    HOOKS.append(function.__name__)
+    return function
+
+
+def class_for(bases, cls, home, **attributes):
+    """The accumulating subclass of the optimizer class `cls`: one for one class, so that two wrapped Adams are alike.
+
+    Args:
+        bases: the classes to put before it, the generation's `AccumulatingOptimizer` the last.
+        cls: the optimizer class.
+        home: its `_compat.Home`.
+        attributes: more of the class, `__name__` included.
+    """
+    key = bases, cls, home.root
+    if key not in _CLASSES:
+        name = attributes.pop("__name__", "Accumulating" + cls.__name__)
+        attributes.update(_legacyga_class=(cls, home))
+        # Where the user's class has a method of the same name, that one is kept.
+        attributes.update({name: getattr(cls, name) for name in PUBLIC_METHODS if hasattr(cls, name)})
+        _CLASSES[key] = type(name, bases + (cls,), attributes)
+    return _CLASSES[key]
+
+
+def accumulation_of(optimizer):
+    """The `Accumulation` of an optimizer, None of one that does not accumulate."""
+    return vars(optimizer).get("_legacyga") if isinstance(optimizer, AccumulatingOptimizer) else None
+
+
+def home_of(optimizer):
+    """The `_compat.Home` of an accumulating optimizer."""
+    return type(optimizer)._legacyga_class[1]
+
+
+def start(optimizer, settings):
+    """Make a new optimizer of an accumulating class accumulate."""
+    vars(optimizer)["_legacyga"] = type(optimizer)._legacyga_type(optimizer, settings)
+    accumulation_of(optimizer).started()
+
+
+def copy_of(cls, optimizer, settings):
+    """An optimizer of the accumulating class `cls` that is a copy of `optimizer`, of the inner class."""
+    copied = object.__new__(cls)
+    vars(copied)["_legacyga"] = cls._legacyga_type(copied, settings)
+    accumulation_of(copied).inherit(optimizer)
+    accumulation_of(copied).started()
+    return copied
+
+
+class AccumulatingOptimizer(object):
+    """The part of an optimizer's surface that is the same in every generation."""
+
+    _legacyga = None
+
+    @property
+    def gradient_accumulation_steps(self):
+        """K of the next window, an int. Setting it takes effect at the next window."""
+        return self._legacyga.next_steps
+
+    @gradient_accumulation_steps.setter
+    def gradient_accumulation_steps(self, value):
+        self._legacyga.set_steps(_window.check_steps("gradient_accumulation_steps", value))
+
+    @property
+    def mini_step(self):
+        """The mini-steps taken in the window, 0 to K - 1: a variable, as `iterations` is (a constant at K = 1)."""
+        latest = self._legacyga.latest
+        return self._legacyga.ops.constant(0, "int64") if latest is None else latest.mini_step
+
+    def mini_step_weight(self, weight):
+        """A context: the mini-steps taken in it have this weight, a scalar; outside of it all weigh 1.
+
+        In graph mode the mini-steps that are *made* in it have the weight, a number or a tensor.
+        """
+        return self._legacyga.weighing(_window.Weight(weight, False))
+
+    # Its name until 0.1.
+    mini_steps_weigh = mini_step_weight
+
+    def end_windows(self):
+        """End the windows that are under way with an update each.
+
+        Returns:
+            Whether there was an update: a bool; within a tf.function a tensor.
+        """
+        return self._legacyga.end_windows()
+
+    def drop_windows(self):
+        """Forget the mini-steps of the windows that are under way."""
+        self._legacyga.drop_windows()
+
+
+PUBLIC_METHODS = ("mini_step_weight", "mini_steps_weigh", "end_windows", "drop_windows")
+
+
+class ConfiguredOptimizer(AccumulatingOptimizer):
+    """`AccumulatingOptimizer` for the optimizers of a Keras, which can be described."""
+
+    def get_config(self):
+        """The inner optimizer's config, with `gradient_accumulation_steps` and the options where K is not 1."""
+        config = super(ConfiguredOptimizer, self).get_config()
+        steps = self._legacyga.next_steps
+        if steps > 1:
+            config.update(self._legacyga.settings.options, gradient_accumulation_steps=steps)
+            config.setdefault("reduction", self._legacyga.settings.reduction)
+        return config
+
+    @classmethod
+    def from_config(cls, config, **kwargs):
+        """The optimizer that `get_config` described."""
+        config = dict(config)
+        options = {name: config.pop(name) for name in _window.Settings.OPTIONS if name in config}
+        settings = _window.Settings.checked(config.pop("gradient_accumulation_steps", None) or 1, **options)
+        return copy_of(cls, cls._legacyga_class[0].from_config(config, **kwargs), settings)
+
+
+class Accumulation(object):
+    """What an accumulating optimizer knows, and how it takes a mini-step. A generation's subclass supplies the hooks.
+
+    Args:
+        optimizer: the accumulating optimizer.
+        settings: the `_window.Settings` that it was made with.
+    """
+
+    def __init__(self, optimizer, settings):
+        self.optimizer, self.settings = optimizer, settings
+        self.home = home_of(optimizer)
+        self.ops = _ops.Ops(self.home.tf)
+        # K where there is no variable of it: until the first window is made, and at K = 1.
+        self.steps = settings.steps
+        # The largest K that is to come: where it is 1 there are no accumulators.
+        self.most_steps = settings.steps
+        self.latest = None
+        # Whether a mini-step has ever had a weight, or somebody was told that none has; and a function of the weight of
+        # mini-steps that come without one.
+        self.knows_weights = False
+        self.told = None
+        self._registries = {}
+        self._weights = {}
+        self._made = 0
+        self._applying = 0
+
+    # The hooks.
+
+    @hook
+    def inherit(self, optimizer):
+        """Make the new optimizer a copy of `optimizer`, of the inner class, with variables of its own.
+
+        Called once, by `wrap`, before all else, wherever the user calls it. Returns nothing.
+        """
+
+    @hook
+    def started(self):
+        """Finish an optimizer that has just been made, by `wrap` or as a MySGD. Returns nothing."""
+
+    @hook
+    def prepare(self, grads_and_vars):
+        """Make the inner optimizer's own state for these (gradient, variable) pairs.
+
+        Called at each mini-step that is made, in replica context, within an init_scope, before there is a window.
+        Returns whether the mini-step can be taken; if not, the inner optimizer is called, which has the error for it.
+        """
+
+    @hook
+    def apply(self, pairs, *args, **kwargs):
+        """Make one update of the inner optimizer, with the arguments of the mini-step's call.
+
+        Called where a window ends, within the conditional's branch, in replica context, and at K = 1 in place of a
+        mini-step. `pairs` are (reduced gradient or None, variable). Returns what the inner optimizer returns.
+        """
+
+    @hook
+    def make_scalar(self, name, value, dtype, shape):
+        """Make a variable of the optimizer's state, with one value for all replicas.
+
+        Called within an init_scope, in replica context or in none. `value` is a number, for all elements of `shape`.
+        Returns the variable.
+        """
+
+    @hook
+    def make_zeros(self, name, variable, shape, dtype):
+        """Make a variable of zeros beside `variable`, with a copy on each replica of which a checkpoint takes the sum.
+
+        Called as `make_scalar` is. Returns the variable.
+        """
+
+    @hook
+    def session(self, variable, action):
+        """The session to run in graph mode, of the graph of `variable`, or None where there is none to be had.
+
+        Called outside of all functions. `action` says what for, in an error where none is open.
+        """
+
+    # What is the same in all generations.
+
+    def take_mini_step(self, grads_and_vars, args=(), kwargs=None, scope=None, result=None, before=()):
+        """One call of an optimizer that is given gradients and variables, in replica context, whatever the strategy.
+
+        Args:
+            grads_and_vars: list of (gradient, variable) pairs. Pairs without a gradient go along to the inner
+                optimizer: what is said of those variables is its to say.
+            args, kwargs: what else the call came with, for `apply`.
+            scope: the name of the scope that variables are made in.
+            result: function without arguments, of what to return for all replicas, made after all else.
+            before: tensors that must have been computed before anything is written.
+
+        Returns:
+            What the inner optimizer returns where it is called straight away; else the result, by default a tensor:
+            whether there was an update.
+        """
+        kwargs = kwargs or {}
+        at = [i for i, (gradient, _) in enumerate(grads_and_vars) if gradient is not None]
+        self._made += 1
+        if not at or not self.ops.in_replica_context():
+            # Nothing to accumulate, or a call from where none is allowed: the inner optimizer has the error for it.
+            return self.update(grads_and_vars, args, kwargs)
+        with self._outside_of_functions(scope):
+            window = self._window_for_step(grads_and_vars)
+        if window is None:
+            return self.update(grads_and_vars, args, kwargs)
+        window.remember(args, kwargs)
+        weight = self._weights.get(self.ops.replica_number())
+        if weight is None and self.told is not None:
+            weight = _window.Weight(self.told(), False)
+
+        def take(run, gradients, value=None):
+            weighed = None if weight is None else _window.Weight(value, weight.is_sample_count)
+            update = self._update_of(window, (args, kwargs))
+            updated = window.take_mini_step(gradients, at, update, run, before, weighed)
+            if result is None:
+                return updated
+            with self.ops.after(updated):
+                return result()
+
+        gradients = [grads_and_vars[i][0] for i in at]
+        return self.ops.on_all_replicas(take, (gradients,) if weight is None else (gradients, weight.value))
+
+    def update(self, pairs, args, kwargs):
+        """One update of the inner optimizer, whose own methods may be called meanwhile."""
+        # A count, not a flag: replicas' threads are in here at the same time.
+        self._applying += 1
+        try:
+            return self.apply(pairs, *args, **kwargs)
+        finally:
+            self._applying -= 1
+
+    def check_is_applying(self, method):
+        """Raise where somebody calls the inner optimizer's own method, round accumulation."""
+        if self.most_steps > 1 and not self._applying:
+            raise ValueError(
+                "{0} of an optimizer that accumulates was called by another than itself: its update would be made on "
+                "every mini-step. Received: {1!r}. Wrap the optimizer that calls it: wrap(Lookahead(Adam()), {2}), not "
+                "Lookahead(wrap(Adam(), {2})).".format(method, self.optimizer, self.next_steps)
+            )
+
+    def _update_of(self, window, call):
+        """A function of the reduced gradients: an update of those of the window's variables that are still there."""
+
+        def update(reduced):
+            var_list = [reference() for reference in window.var_list]
+            pairs = [(gradient, var) for gradient, var in zip(reduced, var_list) if var is not None]
+            return self.update(pairs, *call)
+
+        return update
+
+    @contextlib.contextmanager
+    def weighing(self, weight):
+        """A context: the mini-steps taken in it on this replica have this `Weight`."""
+        # By replica: their threads take turns between here and the optimizer's call.
+        weights, number, made = self._weights, self.ops.replica_number(), self._made
+        before, weights[number] = weights.get(number), weight
+        self.knows_weights = True
+        try:
+            yield
+        finally:
+            weights[number] = before
+        if self.home.graph_mode and self._made == made:
+            raise ValueError(
+                "In graph mode a mini-step has the weight that it is made with, and none was made here. Received: "
+                "{!r}. Make the mini-step in this context, with a tensor as its weight.".format(weight.value)
+            )
+
+    # K.
+
+    @property
+    def next_steps(self):
+        """K of the next window, an int."""
+        registry = self._registry()
+        if registry.next_steps is None:
+            return self.steps
+        made_with, steps = self.read([registry.made_with, registry.next_steps], "gradient_accumulation_steps")
+        return steps if made_with == self.settings.steps else self.settings.steps
+
+    def set_steps(self, steps):
+        """Let the next window have this K."""
+        registry = self._registry()
+        if registry.next_steps is not None:
+            self._assign(registry.next_steps, steps)
+            self._assign(registry.made_with, self.settings.steps)
+        elif self.has_no_accumulators and steps > 1:
+            raise ValueError(_window.NO_ACCUMULATORS.format(steps))
+        self.steps = steps
+        self.most_steps = max(self.most_steps, steps)
+
+    @property
+    def has_windows(self):
+        """Whether a mini-step was ever made here."""
+        return bool(self._registry().windows)
+
+    @property
+    def has_no_accumulators(self):
+        """Whether there are windows, and they were made at K = 1."""
+        return self.has_windows and self._registry().next_steps is None
+
+    @property
+    def mini_steps_under_way(self):
+        """The mini-steps in the latest window, an int."""
+        return 0 if self.latest is None else self.read([self.latest.mini_step], "mini_step")[0]
+
+    def read(self, variables, action):
+        """The ints that counters hold; in a graph without a session, of K, what this program made of it."""
+        if not self.home.graph_mode:
+            with self.ops.init_scope():
+                return [int(variable.read_value()) for variable in variables]
+        session = self.session(variables[0], None)
+        if session is None:
+            return [self.settings.steps, self.steps][: len(variables)]
+        return [int(value) for value in session.run(variables)]
+
+    def _assign(self, variable, value):
+        if not self.home.graph_mode:
+            variable.assign(value)
+            return
+        # The initializer, fed, adds no operation to a graph that may be finalized.
+        session = self.session(variable, "Setting gradient_accumulation_steps to {}".format(value))
+        session.run(variable.initializer, {variable.initializer.inputs[1]: value})
+
+    # Windows.
+
+    def window_for(self, var_list):
+        """The window of these variables, made if there is none, None at K = 1."""
+        self.latest = self._registry(var_list).window_for(var_list)
+        return self.latest
+
+    def variables_of(self, window):
+        """All of a window's state, K included."""
+        registry = self._registry()
+        return [registry.next_steps, registry.made_with] + window.variables
+
+    def build(self, var_list):
+        """Make the window of all variables before any gradient is known."""
+        self._registry(var_list).build(var_list)
+
+    def end_windows(self, of=None):
+        """End the windows that are under way, of all variables, or of those lists of keys that `of` says True for."""
+        ended = [self._end(window, False) for window in self._registry().present(of)]
+        if all(isinstance(each, bool) for each in ended):
+            return any(ended)
+        return self.home.tf.reduce_any(self.home.tf.stack(ended))
+
+    def drop_windows(self, of=None):
+        """Forget what is in those windows."""
+        for window in self._registry().present(of):
+            self._end(window, True)
+
+    def _end(self, window, drop):
+        if not self.home.graph_mode:
+            with self.ops.strategy_scope(window.mini_step):
+                updated = self._make_ending(window, drop)
+            return bool(updated) if self.home.tf.executing_eagerly() else updated
+        session, endings = self.session(window.mini_step, "flush"), self._registry().endings
+        if (window, drop) not in endings:
+            with window.mini_step.graph.as_default():
+                endings[window, drop] = self._make_ending(window, drop)
+        return bool(session.run(endings[window, drop]))
+
+    def _make_ending(self, window, drop):
+        # Of a model that is no more there is nothing to update.
+        gone = all(reference() is None for reference in window.var_list)
+
+        def end(run):
+            return window.drop() if drop or gone else window.flush(self._update_of(window, window.call), run)
+
+        return self.ops.on_all_replicas(end, ())
+
+    def _window_for_step(self, grads_and_vars):
+        if not self.prepare(grads_and_vars):
+            return None
+        window = self.window_for([var for _, var in grads_and_vars])
+        if window is not None:
+            # A TensorFlow 1 graph is no function among others.
+            traced = not self.home.tf.executing_eagerly() and not self.home.graph_mode
+            for i, (gradient, var) in enumerate(grads_and_vars):
+                window.sums.note(i, gradient, traced, repr(getattr(var, "name", var)), "optimizer")
+        return window
+
+    def _registry(self, var_list=None):
+        """The registry of the graph of these variables; without them of the graph here and now, or the only one."""
+        graph = None
+        if self.home.graph_mode:
+            graph = var_list[0].graph if var_list else self.home.v1.get_default_graph()
+            if not var_list and graph not in self._registries and len(self._registries) == 1:
+                (graph,) = self._registries
+        if graph not in self._registries:
+            self._registries[graph] = Registry(self)
+        return self._registries[graph]
+
+    @contextlib.contextmanager
+    def _outside_of_functions(self, scope):
+        with contextlib.ExitStack() as entered:
+            if self.home.graph_mode:
+                # A graph that nobody has entered is not what the init_scope of TF 2.0 to 2.13 leads to.
+                entered.enter_context(self.home.v1.get_default_graph().as_default())
+            entered.enter_context(self.ops.init_scope())
+            entered.enter_context(self.home.tf.name_scope(scope))
+            yield

@@ -95,15 +95,17 @@ class Sums(object):
     def variables(self):
         return [each for state in self.states if state is not None for each in (state.total, state.touched)]
 
-    def note(self, place, gradient, traced, name, owner):
-        """Take note of what a mini-step's gradient is, or raise where a traced function would lose it."""
-        if gradient is None:
-            if traced and place not in self.forms:
-                self.without.add(place)
-            return
-        if place in self.without:
+    def check_not_late(self, place, gradient, name, owner):
+        """Raise where a traced function would lose a gradient."""
+        if gradient is not None and place in self.without:
             raise ValueError(LATE_GRADIENT.format(name, owner, gradient))
-        self.forms[place] = min(self.forms.get(place, WHOLE), self._form(place, gradient))
+
+    def note(self, place, gradient, traced):
+        """Take note of what a mini-step's gradient is; `traced`: in a function, one among others."""
+        if gradient is not None:
+            self.forms[place] = min(self.forms.get(place, WHOLE), self._form(place, gradient))
+        elif traced and place not in self.forms:
+            self.without.add(place)
 
     def mask(self, given):
         """What a mini-step with the gradients {place: gradient} leaves: NOTHING, ROWS or WHOLE a place, a list."""

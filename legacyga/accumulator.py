@@ -142,24 +142,29 @@ class GradientAccumulator(object):
                 self._step = self._make_zeros("step", [], "int64")
                 # As wide as the widest gradient: float32 would round weights that are no integers.
                 self._weight = self._make_zeros("weight", [], "float64")
-        if self._held is None and gradients:
-            self._sums.states = [None] * len(gradients)
+        if not gradients:
+            return
+        for i, gradient in enumerate(gradients):
+            self._sums.check_not_late(i, gradient, "Place {} of the gradients".format(i), "GradientAccumulator")
+        states = self._sums.states or [None] * len(gradients)
+        states = [self._state_for(i, each, state) for i, (each, state) in enumerate(zip(gradients, states))]
+        if self._held is None:
             with self._making():
                 self._held = self._make_zeros("held", [len(gradients)], "int32")
+        self._sums.states = states
         self._note(gradients)
-        for i, gradient in enumerate(gradients):
-            if gradient is not None and self._sums.states[i] is not None:
-                _gradients.check_shape(i, gradient, self._sums.states[i].total.shape)
-            elif gradient is not None:
-                self._sums.states[i] = self._make_state(i, gradient)
 
     def _note(self, gradients):
-        traced = not self._home.tf.executing_eagerly()
         for i, gradient in enumerate(gradients):
-            self._sums.note(i, gradient, traced, "Place {} of the gradients".format(i), "GradientAccumulator")
+            self._sums.note(i, gradient, not self._home.tf.executing_eagerly())
 
-    def _make_state(self, i, gradient):
+    def _state_for(self, i, gradient, state):
         ops = self._ops
+        if gradient is None:
+            return state
+        if state is not None:
+            _gradients.check_shape(i, gradient, state.total.shape)
+            return state
         shape = _gradients.shape_of(self._home.tf, i, gradient)
         with self._making():
             total = self._make_zeros("accumulator_{}".format(i), shape, ops.accumulator_dtype(gradient.dtype))

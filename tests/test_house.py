@@ -15,13 +15,18 @@ pytestmark = pytest.mark.capability("house")
 # What a module may import of the package. The public modules may import everything below them.
 BELOW = {
     "_compat": set(),
-    "_ops": set(),
-    "_totals": set(),
-    "_window": {"_totals"},
-    "_accumulates": {"_ops", "_window"},
-    "_fit": {"_accumulates", "_compat", "_ops"},
+    "_accumulators": set(),
+    "_graph": {"_compat"},
+    "_ops": {"_compat", "_graph"},
+    "_window": {"_accumulators"},
+    "_fit_hooks": {"_compat"},
     "_schedule": {"_window"},
-    "_gradients": {"_ops"},
+    "_gradients": {"_graph", "_ops"},
+    "_registry": {"_accumulators", "_graph", "_ops", "_window"},
+    "_base": {"_ops", "_registry", "_window"},
+    "_copying": {"_compat", "_ops"},
+    "_finding": {"_base", "_compat", "_ops"},
+    "_sample_counts": {"_base", "_finding", "_fit_hooks", "_ops", "_window"},
 }
 GENERATIONS = ["keras_v1", "tf1_train", "optimizer_v2", "optimizer_v3", "keras3"]
 COMMAND_LINE = {"cli", "main", "demo", "demo_training", "versions"}
@@ -62,7 +67,7 @@ def test_imports_go_one_way(name, path):
     if last in BELOW:
         allowed = BELOW[last]
     elif name.startswith("generations."):
-        allowed = set(BELOW)
+        allowed = set(BELOW) - {"_sample_counts"}
     elif last == "__init__":
         return
     else:
@@ -90,12 +95,34 @@ def test_versions_are_looked_at_in_compat_alone():
             assert not re.search(r"__version__|\bVERSION\b", text), name
 
 
-def test_every_generation_has_the_same_names():
-    for name, path in modules():
-        if name.startswith("generations.") and not name.endswith("__init__"):
-            with open(path, encoding="utf-8") as file:
-                names = {node.name for node in ast.parse(file.read()).body if hasattr(node, "name")}
-            assert {"Accumulating", "accumulating"} <= names, name
+def methods_of(module, name):
+    """{method: (its decorators, its docstring)} of the class `name` of a module of the generations."""
+    with open(os.path.join(PACKAGE, "generations", module + ".py"), encoding="utf-8") as file:
+        (found,) = [each for each in ast.parse(file.read()).body if getattr(each, "name", "") == name]
+    return {
+        each.name: ([getattr(d, "id", "") for d in each.decorator_list], ast.get_docstring(each) or "")
+        for each in found.body
+        if isinstance(each, ast.FunctionDef)
+    }
+
+
+def test_the_hooks_are_declared_with_their_context():
+    declared = {name: text for name, (marks, text) in methods_of("_base", "Accumulation").items() if "hook" in marks}
+    assert len(declared) == 7
+    for name, text in declared.items():
+        assert "Called" in text and "eturns" in text, name
+
+
+@pytest.mark.parametrize("module", GENERATIONS)
+def test_a_generation_supplies_every_hook_and_no_other(module):
+    base, own = methods_of("_base", "Accumulation"), methods_of(module, "Accumulation")
+    hooks = {name for name, (marks, _) in base.items() if "hook" in marks}
+    assert hooks <= set(own)
+    assert set(own) & set(base) <= hooks | {"__init__"}
+    taken = methods_of(module, "AccumulatingOptimizer")
+    shared = set(methods_of("_base", "AccumulatingOptimizer")) | {"get_config", "from_config"}
+    # Keras 3 has a K of its own, which must not see ours.
+    assert set(taken) & shared <= ({"gradient_accumulation_steps", "get_config"} if module == "keras3" else set())
 
 
 def test_import_is_quiet():

@@ -167,7 +167,7 @@ class Accumulation(object):
 
     @hook
     def started(self):
-        """Finish an optimizer that has just been made, by `wrap` or as a MySGD. Returns nothing."""
+        """Finish a new optimizer. Called once it is made, by `wrap` or as a MySGD. Returns nothing."""
 
     @hook
     def prepare(self, grads_and_vars):
@@ -202,9 +202,10 @@ class Accumulation(object):
 
     @hook
     def session(self, variable, action):
-        """The session to run in graph mode, of the graph of `variable`, or None where there is none to be had.
+        """Find the session of the graph of `variable`, in graph mode.
 
-        Called outside of all functions. `action` says what for, in an error where none is open.
+        Called outside of all functions. Returns it, or None where none is open: with an `action`, which says what for,
+        that is an error.
         """
 
     # What is the same in all generations.
@@ -407,7 +408,9 @@ class Accumulation(object):
             # A TensorFlow 1 graph is no function among others.
             traced = not self.home.tf.executing_eagerly() and not self.home.graph_mode
             for i, (gradient, var) in enumerate(grads_and_vars):
-                window.sums.note(i, gradient, traced, repr(getattr(var, "name", var)), "optimizer")
+                window.sums.check_not_late(i, gradient, repr(getattr(var, "name", var)), "optimizer")
+            for i, (gradient, _) in enumerate(grads_and_vars):
+                window.sums.note(i, gradient, traced)
         return window
 
     def _registry(self, var_list=None):

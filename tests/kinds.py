@@ -48,10 +48,10 @@ class Kind(object):
 
     def slots(self, optimizer):
         """The slots of an optimizer of the oracle, as this one has them."""
-        if self.is_adam:
-            return [slots[name] for slots in optimizer.state for name in ("mean", "squares")]
+        names = ("mean", "squares") if self.is_adam else ("velocity",)
         # TensorFlow 1's momentum leaves the rate out of the velocity.
-        return [each / (-RATE if self.generation == "train" else 1.0) for each in optimizer.velocities]
+        scale = -RATE if self.generation == "train" and not self.is_adam else 1.0
+        return [slots[name] / scale for slots in optimizer.state.values() for name in names]
 
 
 def of(home):

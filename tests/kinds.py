@@ -3,9 +3,9 @@
 import collections
 
 import oracle
+from homes import generation_of, v1_of
 
 import legacyga
-from legacyga import _compat, _ops
 
 K, RATE, MOMENTUM = 4, 2.0**-3, 0.875
 BETAS, EPSILON = (0.875, 0.96875), 2.0**-8
@@ -16,7 +16,7 @@ class Kind(object):
 
     def __init__(self, home, cls=None):
         self.home, self.cls = home, cls
-        self.generation = _compat.generation_of(cls or type(self.bare()))
+        self.generation = generation_of(cls or type(self.bare()))
         self.is_adam = cls is not None and cls.__name__.startswith("Adam")
         self.id = "-".join([self.generation, cls.__name__]) if cls else "MySGD"
 
@@ -56,10 +56,10 @@ class Kind(object):
 
 def of(home):
     """All that a home has."""
-    train = _compat.TensorFlow().v1.train
+    train = v1_of(home.tf).train
     classes = [cls for _, cls in home.optimizer_classes() if cls.__name__ in ("SGD", "Adam")]
-    if not _ops.lifts_variables(home.tf):
-        classes = [cls for cls in classes if _compat.generation_of(cls) != "v1"]
+    if not home.has_wrap_in_v1:
+        classes = [cls for cls in classes if generation_of(cls) != "v1"]
     # The optimizers of TensorFlow 1 belong to no Keras: beside standalone Keras the run of tf.keras has them.
     if not (home.name == "keras" and home.mode == "graph"):
         classes += [train.MomentumOptimizer, train.AdamOptimizer]

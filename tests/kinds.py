@@ -54,6 +54,24 @@ class Kind(object):
         return [slots[name] / scale for slots in optimizer.state.values() for name in names]
 
 
+def classes(home):
+    """{generation: {name: class}} of the home's stock optimizers."""
+    found = collections.OrderedDict()
+    for _, cls in home.optimizer_classes():
+        # Where `legacy` has a second class of the name, the public one stays.
+        found.setdefault(generation_of(cls), {}).setdefault(cls.__name__, cls)
+    return found
+
+
+def parametrize(metafunc, argument, name):
+    """Give a test the stock optimizer class of this name, of each generation that the home has."""
+    if argument in metafunc.fixturenames:
+        from conftest import home_of
+
+        found = [(generation, each[name]) for generation, each in classes(home_of(metafunc.config)).items()]
+        metafunc.parametrize(argument, [cls for _, cls in found], ids=[generation for generation, _ in found])
+
+
 def of(home):
     """All that a home has."""
     train = v1_of(home.tf).train

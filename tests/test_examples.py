@@ -8,6 +8,9 @@ import pytest
 
 import legacyga
 
+pytestmark = pytest.mark.capability("demo and examples")
+
+
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 NUMBER = r"([-+.\w]+)"  # also inf and nan
 ROW = re.compile(r"^ +(\d\.\d)  (\S.*?)  +([.X]+) +(\d+) +{0} +(\d+) of (\d+)$".format(NUMBER), re.MULTILINE)
@@ -27,7 +30,10 @@ def distances_of(printed):
     return {name: float(value) for name, value in (each.rsplit(" ", 1) for each in distances.split("; "))}
 
 
-@pytest.mark.capability("demo and examples")
+def options_for(home):
+    return ["--home", home.name] + (["--graph"] if home.mode == "graph" else [])
+
+
 def test_mysgd_vs_snippet(home):
     graph_homes = [name for name, mode in homes.available() if mode == "graph"]
     if not graph_homes:
@@ -51,3 +57,111 @@ def test_mysgd_vs_snippet(home):
         moved, iterations, distance, _, _ = rows[momentum, "snippet"]
         assert moved.startswith("X" * 8) and iterations == "24", printed
         assert not float(distance) < 0.1 * way, printed  # "not", for it can be nan
+
+
+# The callback
+
+
+@pytest.mark.usefixtures("once_in_an_environment")
+def test_old_keras_project(home):
+    graph_homes = [name for name, mode in homes.available() if mode == "graph"]
+    if not graph_homes:
+        pytest.skip("no Keras with a graph mode is installed, and get_updates needs one")
+    name = home.name if home.name in graph_homes else graph_homes[0]
+    printed = run("old_keras_project.py", "--home", name, "--epochs", "2", "--images", "240")
+    rows = re.findall(r"^batches of (\d+)(, K = 4)? +(\d+) +(\d\.\d+) *(\S*)$", printed, re.MULTILINE)
+    # 240 are 15 batches of 16: 3 windows of 4, and one of 3; 4 epochs.
+    assert [row[:3] for row in rows] == [("64", "", "16"), ("16", ", K = 4", "16"), ("16", "", "60")], printed
+    assert rows[0][3] == rows[1][3] != rows[2][3], printed
+    assert distances_of(printed)["K = 4"] < 4e-6 and float(rows[2][4]) > 1e-2, printed
+
+
+@pytest.mark.usefixtures("once_in_an_environment")
+def test_schedule(home):
+    printed = run("schedule.py", *options_for(home) + ["--epochs", "6", "--images", "240"])
+    rows = [line.split() for line in printed.splitlines()[2:-1]]
+    assert [row[:3] for row in rows] == [
+        ["0", "1", "15"],
+        ["1", "1", "30"],
+        ["2", "2", "38"],
+        ["3", "2", "46"],
+        ["4", "4", "50"],
+        ["5", "4", "54"],
+    ], printed
+    for row in rows:
+        assert float(row[3]) == pytest.approx(float(row[4]), abs=2e-5), printed
+    assert float(rows[0][3]) > 1.2 * float(rows[-1][3]), printed
+    assert distances_of(printed)["by the callback"] < 4e-6, printed
+
+
+@pytest.mark.usefixtures("once_in_an_environment")
+def test_partial_windows(home, tmp_path):
+    out = str(tmp_path / "picture.png")
+    # Two processes of TensorFlow, not five.
+    small = ["--ways", "flush", "--epochs", "2", "--images", "288", "--out", out]
+    printed = run("partial_windows.py", *options_for(home) + small)
+    rows = re.findall(r"^(\S.*?)  +(\d+)  +(\d\.\d+)  +(\d+\.\d)  +(\d+|-)  +(\S+)$", printed, re.MULTILINE)
+    # 288 are 9 batches of 32: 2 windows of 4, and one batch.
+    assert [row[:2] for row in rows] == [("batches of 128", "6"), ("K = 4, flush", "6")], printed
+    assert rows[0][2] == rows[1][2] and distances_of(printed)["K = 4, flush"] < 4e-6, printed
+    if "picture: " in printed:
+        assert os.path.getsize(out) > 1000
+
+
+# Loops of one's own
+
+
+def arguments(home):
+    if home.mode != "eager":
+        pytest.skip("graph mode: the loops of these examples are eager TensorFlow 2")
+    return ["--small", "--home", home.name]
+
+
+def test_custom_loop(home):
+    printed = run("custom_loop.py", *arguments(home))
+    distances = distances_of(printed)
+    assert distances["with weights"] <= 4e-6 and distances["without"] > 1e-3, printed
+    # 450 samples in batches of 96, twice over.
+    assert re.findall(r"^\S.*  +(\d+)  +\d\.\d+  +\d\.\d+ ", printed, re.MULTILINE) == ["10"] * 3, printed
+
+
+def test_embeddings(home):
+    printed = run("embeddings.py", *arguments(home))
+    assert distances_of(printed)["K = 4"] <= 4e-6, printed
+    rows = re.findall(r"  (\d+) of (\d+)  +([.\d]+) ", printed)
+    # The same rows, a fraction of all; and a guess is right once in 16 times.
+    assert len(rows) == 2 and rows[0] == rows[1], printed
+    assert 0 < int(rows[0][0]) < int(rows[0][1]) / 2 and float(rows[0][2]) > 0.2, printed
+
+
+@pytest.mark.parametrize("name", ["custom_loop.py", "embeddings.py"])
+def test_on_tensorflow_1_they_say_what_they_need(home, name):
+    if home.tf_version >= (2,):
+        pytest.skip("TensorFlow 1 only")
+    with pytest.raises(AssertionError, match="needs TensorFlow 2. Received: TensorFlow 1.*Take legacyga.wrap"):
+        run(name)
+
+
+# train_step
+
+
+TRAIN_STEP_ROW = re.compile(
+    r"^(each|last) +(no weights|the callback|train_step) +(\d+) +(\d\.\d+) +(\S+)$", re.MULTILINE
+)
+
+
+def test_fit_train_step(home):
+    eager = [name for name, mode in homes.available() if mode == "eager" and home.tf_version >= (2, 2)]
+    options = [] if home.mode == "eager" and home.name in eager else ["--graph"]
+    printed = run("fit_train_step.py", "--home", home.name, "--epochs", "3", "--images", "240", *options)
+    rows = {(row[0], row[1]): row[2:] for row in TRAIN_STEP_ROW.findall(printed)}
+    assert len(rows) == (2 if options else 6), printed
+    ending = distances_of(printed)
+    for (cut, way), (updates, _, distance) in rows.items():
+        # 240 are 17 times 4 + 4 + 4 + 2, and 2; and 7 times 32, and 16.
+        assert int(updates) == 3 * {"each": 18, "last": 2}[cut], printed
+        assert ending["{}, {}".format(cut, way)] == float(distance), printed
+        if way == "no weights":
+            assert float(distance) > 1e-3, printed
+        else:
+            assert float(distance) < 4e-6, printed

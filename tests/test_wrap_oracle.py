@@ -1,12 +1,12 @@
 """wrap against the NumPy oracle: the optimizers that have one formula everywhere, in every generation of the home."""
 
+import needs
 import numpy as np
 import oracle
 import pytest
-from test_wrap import wrap_or_skip
+from homes import generation_of
 
 import legacyga
-from legacyga import _compat
 
 pytestmark = pytest.mark.capability("wrap: NumPy oracle")
 
@@ -47,12 +47,12 @@ CASES = [
 
 def is_forerunner(home, cls):
     """Whether this is one of the `experimental` v3 optimizers of TF 2.9 and 2.10, beside which v2 was the default."""
-    return _compat.generation_of(cls) == "v3" and _compat.generation_of(home.keras.optimizers.SGD) == "v2"
+    return generation_of(cls) == "v3" and generation_of(home.keras.optimizers.SGD) == "v2"
 
 
 def lacks(cls, kwargs):
     """Whether an optimizer class has not all of these arguments."""
-    generation = _compat.generation_of(cls)
+    generation = generation_of(cls)
     missing = []
     if generation == "v1":
         missing += ["centered", "initial_accumulator_value"] + ["momentum"] * (cls.__name__ != "SGD")
@@ -63,7 +63,7 @@ def lacks(cls, kwargs):
 
 def details(home, cls, kwargs):
     """What this home's form of the formula gives the oracle beyond `kwargs`; None where it has no such thing."""
-    generation, name = _compat.generation_of(cls), cls.__name__
+    generation, name = generation_of(cls), cls.__name__
     if lacks(cls, kwargs):
         return None
     if name == "RMSprop":
@@ -97,7 +97,7 @@ def pytest_generate_tests(metafunc):
 
         home = home_of(metafunc.config)
         ids = [
-            "{}-{}-{}".format(_compat.generation_of(cls), cls.__module__.split(".")[-2], name_of(cls, kwargs))
+            "{}-{}-{}".format(generation_of(cls), cls.__module__.split(".")[-2], name_of(cls, kwargs))
             for cls, kwargs, _ in cases_of(home)
         ]
         metafunc.parametrize("number", range(len(ids)), ids=ids)
@@ -123,7 +123,7 @@ def run_all(home, dtype, steps, mini_steps):
     try:
         optimizers = []
         for cls, kwargs, _ in cases_of(home):
-            rate = "lr" if _compat.generation_of(cls) == "v1" else "learning_rate"
+            rate = "lr" if generation_of(cls) == "v1" else "learning_rate"
             optimizers.append(legacyga.wrap(cls(**dict(kwargs, **{rate: RATE})), steps))
         gradients = [cast(each, dtype) for each in GRADIENTS[:mini_steps]]
         histories = home.apply_all_to(cast(START, dtype), optimizers, gradients)
@@ -136,7 +136,7 @@ def run_all(home, dtype, steps, mini_steps):
 
 @pytest.fixture(scope="module")
 def run(home):
-    wrap_or_skip(home)
+    needs.wrap(home)
     found = {}
     for each in RUNS:
         found.update(run_all(home, *each))

@@ -136,8 +136,9 @@ class Home(object):
         """The module of those of the generation that MySGD is of."""
         if self.mode == "graph":
             return self.v1_optimizers
-        # From TF 2.11 on `decay` is an argument of those alone.
-        return getattr(self.keras.optimizers, "legacy", self.keras.optimizers)
+        optimizers = self.keras.optimizers
+        # From TF 2.11 on `decay` is an argument of those in `legacy` alone; in Keras 3 the name is there and raises.
+        return optimizers if self.is_keras3 else getattr(optimizers, "legacy", optimizers)
 
     @property
     def has_wrap_in_v1(self):

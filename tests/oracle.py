@@ -294,21 +294,22 @@ class Nadam(Moments):
 
     Args:
         schedule_decay: psi. The report has 0.004, as the older Keras; the newer ones have 1.
-        base: 0.96, or what a home rounds it to.
+        base, base_of_product: 0.96, or what a home rounds it to; the second for the product of all mu.
     """
 
     slots = ("mean", "squares")
 
-    def __init__(self, lr, schedule_decay=0.004, base=0.96, **kwargs):
+    def __init__(self, lr, schedule_decay=0.004, base=0.96, base_of_product=None, **kwargs):
         super(Nadam, self).__init__(lr, **kwargs)
         self.schedule_decay, self.base = schedule_decay, base
+        self.base_of_product = base if base_of_product is None else base_of_product
         self.product = 1.0  # of mu_1 to mu_t
 
-    def mu(self, t):
-        return self.beta_1 * (1.0 - 0.5 * self.base ** (t * self.schedule_decay))
+    def mu(self, t, base=None):
+        return self.beta_1 * (1.0 - 0.5 * (base or self.base) ** (t * self.schedule_decay))
 
     def begin(self):
-        self.product *= self.mu(self.iterations)
+        self.product *= self.mu(self.iterations, self.base_of_product)
 
     def step(self, weight, gradient, slots):
         t = self.iterations

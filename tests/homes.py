@@ -9,7 +9,6 @@ import numpy as np
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
-NAMES = ("keras", "tf.keras", "tf_keras")
 # Base classes, and those that hold other optimizers.
 NOT_ALONE = ("Optimizer", "OptimizerV2", "TFOptimizer", "LossScaleOptimizer", "MultiOptimizer")
 
@@ -85,6 +84,20 @@ def start_on_two_replicas(name):
     return home, home.tf.distribute.MirroredStrategy(["/cpu:0", "/cpu:1"])
 
 
+def v1_of(tf):
+    """tf.compat.v1, which TF 1.8 to 1.12 do not have."""
+    return getattr(getattr(tf, "compat", None), "v1", tf)
+
+
+def generation_of(cls):
+    """The generation of an optimizer class, by the hooks it has; None if it is no optimizer."""
+    if hasattr(cls, "_resource_apply_dense"):
+        return "v2" if hasattr(cls, "get_updates") else "train"
+    if hasattr(cls, "update_step"):
+        return "keras3" if hasattr(cls, "stateless_apply") else "v3"
+    return "v1" if hasattr(cls, "get_updates") else None
+
+
 class Home(object):
     """A Keras module, the mode it runs in, and what the tests do with it."""
 
@@ -98,11 +111,39 @@ class Home(object):
         self.clipnorm_means = "all" if name == "keras" and mode == "graph" or self.tf_version < (1, 11) else "each"
 
     @property
+    def root(self):
+        """The package that implements the home: "keras", "tensorflow.python.keras", "keras.src", ..."""
+        # Models are in `.models` in Keras 3, and in `.engine` in all others.
+        return self.keras.models.Model.__module__.split(".models." if self.is_keras3 else ".engine")[0]
+
+    @property
     def backend(self):
         """The internal keras.backend: the public one of Keras 3 and of newer tf.keras lacks half of it."""
-        from legacyga import _compat
+        return importlib.import_module(self.root + ".backend")
 
-        return _compat.Home(self.keras).backend
+    @property
+    def v1_optimizers(self):
+        """The module of the optimizers that have `get_updates` alone."""
+        for name in (".optimizers.optimizer_v1", ".optimizer_v1", ".optimizers"):
+            try:
+                return importlib.import_module(self.root + name)
+            except ImportError:
+                continue
+        raise ImportError("no v1 optimizers in {}".format(self.root))
+
+    @property
+    def default_optimizers(self):
+        """The module of those of the generation that MySGD is of."""
+        if self.mode == "graph":
+            return self.v1_optimizers
+        optimizers = self.keras.optimizers
+        # From TF 2.11 on `decay` is an argument of those in `legacy` alone; in Keras 3 the name is there and raises.
+        return optimizers if self.is_keras3 else getattr(optimizers, "legacy", optimizers)
+
+    @property
+    def has_wrap_in_v1(self):
+        """Whether wrap takes v1 optimizers: up to TF 1.10 tf.Variable passes the creators of variables by."""
+        return type(self.tf.Variable) is not type
 
     def reset(self, plain_session=False):
         """Forget what earlier tests built.
@@ -116,7 +157,7 @@ class Home(object):
             return
         self.keras.backend.clear_session()
         if plain_session and self.mode == "graph":
-            v1 = getattr(getattr(self.tf, "compat", None), "v1", self.tf)
+            v1 = v1_of(self.tf)
             config = v1.ConfigProto()
             config.graph_options.optimizer_options.opt_level = -1
             rewrites = config.graph_options.rewrite_options
@@ -247,11 +288,8 @@ class Home(object):
 
     def optimizer_classes(self):
         """[(generation, class)] of every stock optimizer, of every generation that the home has in this mode."""
-        from legacyga import _compat
-
-        home = _compat.Home(self.keras)
         if self.mode == "graph":
-            modules = [("v1", home.v1_optimizers)]
+            modules = [("v1", self.v1_optimizers)]
             public = getattr(self.keras.optimizers, "legacy", self.keras.optimizers)
             if hasattr(public.SGD, "_resource_apply_dense"):
                 modules.append(("v2", public))
@@ -265,7 +303,7 @@ class Home(object):
             for name in dir(module):
                 cls = getattr(module, name)
                 if isinstance(cls, type) and cls not in seen and name not in NOT_ALONE and name[0] != "_":
-                    if _compat.generation_of(cls) in generation.split("/"):
+                    if generation_of(cls) in generation.split("/"):
                         seen.add(cls)
                         found.append((generation, cls))
         return found
@@ -275,19 +313,29 @@ class Home(object):
         variable = self.keras.Variable if self.is_keras3 else self.tf.Variable
         return [variable(value) for value in start]
 
-    def updates(self, optimizer, loss, params):
-        """In graph mode, the operations of one step of an optimizer of this home."""
+    def function(self, inputs, outputs, updates, bare=()):
+        """In graph mode, a function of the list of the inputs' values that makes updates.
 
-        def get_updates():
-            return optimizer.get_updates(loss=loss, params=params)
+        Args:
+            inputs, outputs, updates: as of backend.function.
+            bare: the updates of stock v1 optimizers. Nothing orders what they read with what they write: what they
+                are to write is computed in one session call, without a write, and written in a second.
+        """
+        backend = self.backend
+        ours = backend.function(inputs, outputs, updates=updates) if updates else None
+        writes = [each[0].assign(each[1]) if isinstance(each, tuple) else each for each in bare]
+        writes = [getattr(each, "op", each) for each in writes]
+        values = [write.inputs[1] for write in writes]
 
-        if hasattr(optimizer, "mini_step") or hasattr(optimizer, "apply_gradients"):
-            return get_updates()
-        # A stock v1 optimizer has several results, for nothing orders its reads and writes; this is the one that its
-        # author meant.
-        from legacyga import _graph, _ops
+        def run(fed):
+            if ours:
+                ours(fed)
+            if bare:
+                session = backend.get_session()
+                found = session.run(values, dict(zip(inputs, fed)))
+                session.run(writes, dict(zip(values, found)))
 
-        return [_graph.ordered(get_updates, _ops.Ops(self.tf))]
+        return run
 
     def apply_to(self, start, optimizer, gradients):
         """Give an optimizer of this home gradients to apply to variables of its own, one list after the other.
@@ -306,45 +354,39 @@ class Home(object):
             A list with what `apply_to` returns for each.
         """
         if self.mode == "eager":
-            return [self._apply_eagerly(start, optimizer, gradients) for optimizer in optimizers]
-        backend = self.backend
-        fed = [backend.placeholder(shape=value.shape) for value in start]
-        params, losses, updates = [], [], []
-        for optimizer in optimizers:
-            params.append([backend.variable(value) for value in start])
-            losses.append(sum(self.tf.reduce_sum(gradient * param) for gradient, param in zip(fed, params[-1])))
-            updates += self.updates(optimizer, losses[-1], params[-1])
-        apply = backend.function(fed, losses, updates=updates)
-        flat = [param for each in params for param in each]
+            gradients = list(gradients) if len(optimizers) > 1 else gradients
+            return [self._apply_eagerly(Fed(self, optimizer, start), gradients) for optimizer in optimizers]
+        fed = [self.backend.placeholder(shape=value.shape) for value in start]
+        each_fed = [Fed(self, optimizer, start, placeholders=fed) for optimizer in optimizers]
+        apply = self.function(
+            fed,
+            [each.loss for each in each_fed],
+            [update for each in each_fed for update in each.updates],
+            [update for each in each_fed for update in each.bare_updates],
+        )
+        flat = [variable for each in each_fed for variable in each.variables]
         histories = [[] for _ in optimizers]
         for each in gradients:
             apply(each)
-            values = iter(backend.batch_get_value(flat))
+            values = iter(self.backend.batch_get_value(flat))
             for history in histories:
                 history.append([next(values) for _ in start])
         return histories
 
-    def _apply_eagerly(self, start, optimizer, gradients):
+    def _apply_eagerly(self, fed, gradients):
         history = []
-        variables = start if hasattr(start[0], "assign") else self.variables(start)
-        if self.is_keras3:
-            optimizer.build(variables)
         for each in gradients:
-            optimizer.apply_gradients([(self.tf.constant(g), v) for g, v in zip(each, variables)])
-            history.append([np.array(v.numpy()) for v in variables])
+            fed.step(each)
+            history.append([np.array(variable.numpy()) for variable in fed.variables])
         return history
 
     def bare_sgd(self, **kwargs):
         """The home's own SGD: of the v1 API in graph mode, of the generation MySGD is built on in eager mode."""
-        from legacyga import _compat
-
-        home = _compat.Home(self.keras)
-        optimizers = home.v1_optimizers if self.mode == "graph" else home.eager_optimizers
         rate = "lr" if self.mode == "graph" else "learning_rate"
         kwargs[rate] = kwargs.pop("lr")
         if self.is_keras3:
             assert not kwargs.pop("decay", 0), "Keras 3 has no decay"
-        return optimizers.SGD(**kwargs)
+        return self.default_optimizers.SGD(**kwargs)
 
 
 class Fed(object):
@@ -353,41 +395,53 @@ class Fed(object):
     Args:
         home: a `Home`.
         optimizer: one of the home, or of tf.compat.v1.train.
-        start: list of the variables' values.
+        start: list of the variables' values; in eager mode also of variables.
         sparse: whether there is one variable, whose gradients are given as [ids, rows].
+        placeholders: in graph mode, for the gradients, if several optimizers take their steps in one call.
     """
 
-    def __init__(self, home, optimizer, start, sparse=False):
+    def __init__(self, home, optimizer, start, sparse=False, placeholders=None):
         self.home, self.optimizer, self.sparse = home, optimizer, sparse
         if home.mode == "eager":
-            if home.is_keras3 and not hasattr(optimizer, "build"):
+            if hasattr(start[0], "assign"):
+                self.variables = start
+            elif home.is_keras3 and not hasattr(optimizer, "build"):
                 # One of tf.compat.v1.train.
                 self.variables = [home.tf.Variable(value) for value in start]
-                return
-            self.variables = home.variables(start)
-            if home.is_keras3:
+            else:
+                self.variables = home.variables(start)
+            if home.is_keras3 and hasattr(optimizer, "build"):
                 optimizer.build(self.given(self.variables))
             return
         backend, tf = home.backend, home.tf
-        self.variables = [backend.variable(value) for value in start]
+        self.variables, fed = [backend.variable(value) for value in start], placeholders
         if sparse:
             fed = [
                 backend.placeholder(shape=(None,), dtype="int64"),
                 backend.placeholder(shape=(None,) + start[0][0].shape),
             ]
-            loss = tf.reduce_sum(tf.gather(self.variables[0], fed[0]) * fed[1])
+            self.loss = tf.reduce_sum(tf.gather(self.variables[0], fed[0]) * fed[1])
         else:
-            fed = [backend.placeholder(shape=value.shape) for value in start]
-            loss = sum(tf.reduce_sum(gradient * var) for gradient, var in zip(fed, self.variables))
-        if hasattr(optimizer, "get_updates"):
-            updates = home.updates(optimizer, loss, self.given(self.variables))
-        else:
-            v1 = getattr(getattr(tf, "compat", None), "v1", tf)
-            updates = [optimizer.minimize(loss, var_list=self.variables)]
-            backend.get_session().run(v1.variables_initializer(optimizer.variables()))
-        self.apply = backend.function(fed, [loss], updates=updates)
+            fed = fed or [backend.placeholder(shape=value.shape) for value in start]
+            self.loss = sum(tf.reduce_sum(gradient * var) for gradient, var in zip(fed, self.variables))
+        self._make_updates()
+        if placeholders is None:
+            self.apply = home.function(fed, [self.loss], self.updates, self.bare_updates)
         # A v1 optimizer that is given to two models lists the weights of the second.
         self.weights = self.optimizer_weights()
+
+    def _make_updates(self):
+        self.updates, self.bare_updates = [], []
+        if not hasattr(self.optimizer, "get_updates"):
+            self.updates = [self.optimizer.minimize(self.loss, var_list=self.variables)]
+            initializer = v1_of(self.home.tf).variables_initializer(self.optimizer.variables())
+            self.home.backend.get_session().run(initializer)
+            return
+        updates = self.optimizer.get_updates(loss=self.loss, params=self.given(self.variables))
+        if hasattr(self.optimizer, "mini_step") or hasattr(self.optimizer, "apply_gradients"):
+            self.updates = updates
+        else:
+            self.bare_updates = updates
 
     def optimizer_weights(self):
         """The optimizer's variables, as it lists them now."""

@@ -3,9 +3,9 @@
 import collections
 
 import oracle
+from homes import generation_of, v1_of
 
 import legacyga
-from legacyga import _compat, _graph
 
 K, RATE, MOMENTUM = 4, 2.0**-3, 0.875
 BETAS, EPSILON = (0.875, 0.96875), 2.0**-8
@@ -16,7 +16,7 @@ class Kind(object):
 
     def __init__(self, home, cls=None):
         self.home, self.cls = home, cls
-        self.generation = _compat.generation_of(cls or type(self.bare()))
+        self.generation = generation_of(cls or type(self.bare()))
         self.is_adam = cls is not None and cls.__name__.startswith("Adam")
         self.id = "-".join([self.generation, cls.__name__]) if cls else "MySGD"
 
@@ -48,18 +48,36 @@ class Kind(object):
 
     def slots(self, optimizer):
         """The slots of an optimizer of the oracle, as this one has them."""
-        if self.is_adam:
-            return [slots[name] for slots in optimizer.state for name in ("mean", "squares")]
+        names = ("mean", "squares") if self.is_adam else ("velocity",)
         # TensorFlow 1's momentum leaves the rate out of the velocity.
-        return [each / (-RATE if self.generation == "train" else 1.0) for each in optimizer.velocities]
+        scale = -RATE if self.generation == "train" and not self.is_adam else 1.0
+        return [slots[name] / scale for slots in optimizer.state.values() for name in names]
+
+
+def classes(home):
+    """{generation: {name: class}} of the home's stock optimizers."""
+    found = collections.OrderedDict()
+    for _, cls in home.optimizer_classes():
+        # Where `legacy` has a second class of the name, the public one stays.
+        found.setdefault(generation_of(cls), {}).setdefault(cls.__name__, cls)
+    return found
+
+
+def parametrize(metafunc, argument, name):
+    """Give a test the stock optimizer class of this name, of each generation that the home has."""
+    if argument in metafunc.fixturenames:
+        from conftest import home_of
+
+        found = [(generation, each[name]) for generation, each in classes(home_of(metafunc.config)).items()]
+        metafunc.parametrize(argument, [cls for _, cls in found], ids=[generation for generation, _ in found])
 
 
 def of(home):
     """All that a home has."""
-    train = _compat.TensorFlow().v1.train
+    train = v1_of(home.tf).train
     classes = [cls for _, cls in home.optimizer_classes() if cls.__name__ in ("SGD", "Adam")]
-    if not _graph.lifts_variables(home.tf):
-        classes = [cls for cls in classes if _compat.generation_of(cls) != "v1"]
+    if not home.has_wrap_in_v1:
+        classes = [cls for cls in classes if generation_of(cls) != "v1"]
     # The optimizers of TensorFlow 1 belong to no Keras: beside standalone Keras the run of tf.keras has them.
     if not (home.name == "keras" and home.mode == "graph"):
         classes += [train.MomentumOptimizer, train.AdamOptimizer]

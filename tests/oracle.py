@@ -1,33 +1,48 @@
-"""The numbers that must come out, in NumPy float64: written from the formulas, importing nothing of legacyga.
+"""The numbers that must come out, in NumPy float64: written from the papers' formulas, importing nothing of legacyga.
 
-A network of two dense layers, the gradients of its mean squared error by hand, the optimizers that have one formula
-in every Keras but for the details that are arguments here, and gradient accumulation in the plainest way there is:
-keep the K gradients, and average them when there are K.
+A network of dense layers, the gradients of its mean squared error by hand, the optimizers, and gradient accumulation
+in the plainest way there is: keep the K gradients, and average them when there are K. What an optimizer's formula
+leaves open, and one Keras settles in another way than the next, is an argument.
 """
 
 import numpy as np
 
-EPSILON = 1e-7  # keras.backend.epsilon(), in the max-norm constraint
+EPSILON = 1e-7  # keras.backend.epsilon()
 
 
-def predict(weights, x):
-    """Two dense layers, tanh between them. `weights` is [kernel, bias, kernel, bias] as Keras orders them."""
-    kernel_1, bias_1, kernel_2, bias_2 = weights
-    return np.tanh(x.dot(kernel_1) + bias_1).dot(kernel_2) + bias_2
+# The network
+
+
+def double(weights):
+    """The weights in float64."""
+    return [np.asarray(weight, "float64") for weight in weights]
+
+
+def hidden_and_output(weights, x):
+    """The input of each dense layer, and the last one's output; tanh between them."""
+    inputs = [np.asarray(x, "float64")]
+    for i in range(0, len(weights) - 2, 2):
+        inputs.append(np.tanh(inputs[-1].dot(weights[i]) + weights[i + 1]))
+    return inputs, inputs[-1].dot(weights[-2]) + weights[-1]
 
 
 def loss(weights, x, y):
     """Mean squared error: the mean over samples and outputs."""
-    return np.mean((predict(weights, x) - y) ** 2)
+    return np.mean((hidden_and_output(weights, x)[1] - y) ** 2)
 
 
 def gradients(weights, x, y):
-    """The gradient of `loss` by each of the weights, by the chain rule."""
-    kernel_1, bias_1, kernel_2, bias_2 = weights
-    hidden = np.tanh(x.dot(kernel_1) + bias_1)
-    error = 2.0 * (hidden.dot(kernel_2) + bias_2 - y) / y.size
-    inner = error.dot(kernel_2.T) * (1.0 - hidden**2)
-    return [x.T.dot(inner), inner.sum(axis=0), hidden.T.dot(error), error.sum(axis=0)]
+    """The gradient of `loss` by each of the weights, [kernel, bias, kernel, bias, ...], by the chain rule."""
+    inputs, output = hidden_and_output(weights, x)
+    error = 2.0 * (output - y) / y.size
+    found = []
+    for i in range(len(weights) - 2, -1, -2):
+        found = [inputs[i // 2].T.dot(error), error.sum(axis=0)] + found
+        error = error.dot(weights[i].T) * (1.0 - inputs[i // 2] ** 2)
+    return found
+
+
+# Clipping and constraints
 
 
 def clip_by_each_norm(gradients, limit):
@@ -54,73 +69,90 @@ def max_norm(weight, limit):
     return weight * np.clip(norms, 0, limit) / (EPSILON + norms)
 
 
-class SGD(object):
-    """SGD with momentum in Keras's form (Sutskever et al. 2013, section 2), the rate lr / (1 + decay * t)."""
-
-    def __init__(self, lr, momentum=0.0, nesterov=False, decay=0.0, clip=None, limit=None, constraints=None):
-        self.lr, self.momentum, self.nesterov, self.decay = lr, momentum, nesterov, decay
-        self.clip, self.limit, self.constraints = clip, limit, constraints or {}
-        self.iterations = 0
-        self.velocities = None
-
-    def update(self, weights, gradients):
-        """The weights after one update."""
-        if self.velocities is None:
-            self.velocities = [np.zeros_like(w) for w in weights]
-        if self.clip:
-            gradients = CLIPS[self.clip](gradients, self.limit)
-        lr = self.lr / (1.0 + self.decay * self.iterations)
-        self.iterations += 1
-        self.velocities = [self.momentum * v - lr * g for v, g in zip(self.velocities, gradients)]
-        if self.nesterov:
-            weights = [w + self.momentum * v - lr * g for w, v, g in zip(weights, self.velocities, gradients)]
-        else:
-            weights = [w + v for w, v in zip(weights, self.velocities)]
-        return [self.constraints[i](w) if i in self.constraints else w for i, w in enumerate(weights)]
+# The optimizers
 
 
-class Adaptive(object):
-    """An update of each weight by its own gradient and its own slots.
+class Optimizer(object):
+    """An update of each weight by its gradient and its slots.
 
     Args:
         lr: the rate before the first update, lr / (1 + decay * t) after t of them.
-        epsilon: what keeps the denominator from zero.
+        clip, limit: what is done to the gradients first, a key of `CLIPS`, and its limit.
+        constraints: {place of a weight: function of what it is after an update}.
+
+    Attributes:
+        iterations: the number of updates.
+        rate: that of the present update.
+        state: {name of a weight: {name of a slot: array}}.
     """
 
     slots = ()
 
-    def __init__(self, lr, decay=0.0, epsilon=EPSILON):
-        self.first_lr, self.decay, self.epsilon = lr, decay, epsilon
+    def __init__(self, lr, decay=0.0, clip=None, limit=None, constraints=None):
+        self.lr, self.decay = lr, decay
+        self.clip, self.limit, self.constraints = clip, limit, constraints or {}
         self.iterations = 0
-        self.state = None
+        self.state = {}
 
-    def update(self, weights, gradients):
-        """The weights after one update."""
-        if self.state is None:
-            self.state = [{name: np.full_like(w, self.first(name)) for name in self.slots} for w in weights]
-        self.lr = self.first_lr / (1.0 + self.decay * self.iterations)
+    def update(self, weights, gradients, names=None):
+        """The weights after one update.
+
+        Args:
+            names: one for each weight, by which its slots are kept. None: their places, for weights that are always
+                the same.
+        """
+        names = range(len(weights)) if names is None else names
+        if self.clip:
+            gradients = CLIPS[self.clip](gradients, self.limit)
+        self.rate = self.lr / (1.0 + self.decay * self.iterations)
         self.iterations += 1
-        return [self.step(w, g, slots) for w, g, slots in zip(weights, gradients, self.state)]
+        self.begin()
+        updated = []
+        for weight, gradient, name in zip(weights, gradients, names):
+            if name not in self.state:
+                self.state[name] = {slot: np.full(np.shape(weight), self.first(slot)) for slot in self.slots}
+            updated.append(self.step(weight, gradient, self.state[name]))
+        return [self.constraints[i](w) if i in self.constraints else w for i, w in enumerate(updated)]
 
     def first(self, slot):
         """What a slot starts at."""
         return 0.0
+
+    def begin(self):
+        """What an update does once for all weights; `iterations` is its number, from 1 on."""
 
     def step(self, weight, gradient, slots):
         """`weight` after an update; `slots` are changed."""
         raise NotImplementedError
 
 
-class RootOfSquares(Adaptive):
+class SGD(Optimizer):
+    """SGD with momentum in Keras's form (Sutskever et al. 2013, section 2)."""
+
+    slots = ("velocity",)
+
+    def __init__(self, lr, momentum=0.0, nesterov=False, decay=0.0, **kwargs):
+        super(SGD, self).__init__(lr, decay, **kwargs)
+        self.momentum, self.nesterov = momentum, nesterov
+
+    def step(self, weight, gradient, slots):
+        slots["velocity"] = self.momentum * slots["velocity"] - self.rate * gradient
+        if self.nesterov:
+            return weight + self.momentum * slots["velocity"] - self.rate * gradient
+        return weight + slots["velocity"]
+
+
+class RootOfSquares(Optimizer):
     """A gradient divided by the root of an average or a sum of squares.
 
     Args:
+        epsilon: what keeps the denominator from zero.
         epsilon_inside: whether the denominator is sqrt(s + epsilon), else sqrt(s) + epsilon.
     """
 
-    def __init__(self, lr, epsilon_inside=False, **kwargs):
+    def __init__(self, lr, epsilon=EPSILON, epsilon_inside=False, **kwargs):
         super(RootOfSquares, self).__init__(lr, **kwargs)
-        self.epsilon_inside = epsilon_inside
+        self.epsilon, self.epsilon_inside = epsilon, epsilon_inside
 
     def divide(self, gradient, squares):
         if self.epsilon_inside:
@@ -135,19 +167,24 @@ class RMSprop(RootOfSquares):
         rho: of the averages.
         momentum: of the update, the rate in it (Graves 2013, equation 40).
         centered: subtract the square of the averaged gradient: the variance for the second moment (equations 38 to 40).
+        initial_accumulator_value: what the average of the squares starts at. tf.compat.v1.train takes 1.
     """
 
     slots = ("squares", "mean", "velocity")
 
-    def __init__(self, lr, rho=0.9, momentum=0.0, centered=False, **kwargs):
+    def __init__(self, lr, rho=0.9, momentum=0.0, centered=False, initial_accumulator_value=0.0, **kwargs):
         super(RMSprop, self).__init__(lr, **kwargs)
         self.rho, self.momentum, self.centered = rho, momentum, centered
+        self.initial_accumulator_value = initial_accumulator_value
+
+    def first(self, slot):
+        return self.initial_accumulator_value if slot == "squares" else 0.0
 
     def step(self, weight, gradient, slots):
         slots["squares"] = self.rho * slots["squares"] + (1.0 - self.rho) * gradient**2
         slots["mean"] = self.rho * slots["mean"] + (1.0 - self.rho) * gradient
         squares = slots["squares"] - slots["mean"] ** 2 if self.centered else slots["squares"]
-        slots["velocity"] = self.momentum * slots["velocity"] + self.lr * self.divide(gradient, squares)
+        slots["velocity"] = self.momentum * slots["velocity"] + self.rate * self.divide(gradient, squares)
         return weight - slots["velocity"]
 
 
@@ -169,23 +206,52 @@ class Adagrad(RootOfSquares):
 
     def step(self, weight, gradient, slots):
         slots["squares"] = slots["squares"] + gradient**2
-        return weight - self.lr * self.divide(gradient, slots["squares"])
+        return weight - self.rate * self.divide(gradient, slots["squares"])
 
 
-class Adam(Adaptive):
-    """Adam (Kingma and Ba 2015) in the form before their section 2.1: `epsilon` is their "epsilon hat".
+class Adadelta(Optimizer):
+    """Adadelta (Zeiler 2012, algorithm 1), whose update every Keras multiplies by a rate that the paper has not."""
+
+    slots = ("squares", "squares_of_updates")
+
+    def __init__(self, lr, rho=0.95, epsilon=EPSILON, **kwargs):
+        super(Adadelta, self).__init__(lr, **kwargs)
+        self.rho, self.epsilon = rho, epsilon
+
+    def step(self, weight, gradient, slots):
+        slots["squares"] = self.rho * slots["squares"] + (1.0 - self.rho) * gradient**2
+        roots = [np.sqrt(slots[name] + self.epsilon) for name in ("squares_of_updates", "squares")]
+        update = roots[0] / roots[1] * gradient
+        slots["squares_of_updates"] = self.rho * slots["squares_of_updates"] + (1.0 - self.rho) * update**2
+        return weight - self.rate * update
+
+
+class Moments(Optimizer):
+    """The averages that Adam and its kin begin with.
 
     Args:
         beta_1, beta_2: of the averages of the gradient and of its square.
+        epsilon: what keeps the denominator from zero.
+    """
+
+    def __init__(self, lr, beta_1=0.9, beta_2=0.999, epsilon=EPSILON, **kwargs):
+        super(Moments, self).__init__(lr, **kwargs)
+        self.beta_1, self.beta_2, self.epsilon = beta_1, beta_2, epsilon
+
+
+class Adam(Moments):
+    """Adam (Kingma and Ba 2015) in the form before their section 2.1: `epsilon` is their "epsilon hat".
+
+    Args:
         amsgrad: divide by the largest second moment so far (Reddi et al. 2018, algorithm 2; they correct no bias, and
             every Keras leaves the correction in the rate).
     """
 
     slots = ("mean", "squares", "largest")
 
-    def __init__(self, lr, beta_1=0.9, beta_2=0.999, amsgrad=False, **kwargs):
+    def __init__(self, lr, amsgrad=False, **kwargs):
         super(Adam, self).__init__(lr, **kwargs)
-        self.beta_1, self.beta_2, self.amsgrad = beta_1, beta_2, amsgrad
+        self.amsgrad = amsgrad
 
     def step(self, weight, gradient, slots):
         slots["mean"] = self.beta_1 * slots["mean"] + (1.0 - self.beta_1) * gradient
@@ -193,7 +259,7 @@ class Adam(Adaptive):
         slots["largest"] = np.maximum(slots["largest"], slots["squares"])
         squares = slots["largest"] if self.amsgrad else slots["squares"]
         t = self.iterations
-        rate = self.lr * np.sqrt(1.0 - self.beta_2**t) / (1.0 - self.beta_1**t)
+        rate = self.rate * np.sqrt(1.0 - self.beta_2**t) / (1.0 - self.beta_1**t)
         return weight - rate * slots["mean"] / (np.sqrt(squares) + self.epsilon)
 
 
@@ -208,7 +274,114 @@ class AdamW(Adam):
         self.weight_decay = weight_decay
 
     def step(self, weight, gradient, slots):
-        return super(AdamW, self).step(weight, gradient, slots) - self.lr * self.weight_decay * weight
+        return super(AdamW, self).step(weight, gradient, slots) - self.rate * self.weight_decay * weight
+
+
+class Adamax(Moments):
+    """AdaMax (Kingma and Ba 2015, algorithm 2). The paper has no epsilon; every Keras adds it to the norm."""
+
+    slots = ("mean", "norm")
+
+    def step(self, weight, gradient, slots):
+        slots["mean"] = self.beta_1 * slots["mean"] + (1.0 - self.beta_1) * gradient
+        slots["norm"] = np.maximum(self.beta_2 * slots["norm"], np.abs(gradient))
+        rate = self.rate / (1.0 - self.beta_1**self.iterations)
+        return weight - rate * slots["mean"] / (slots["norm"] + self.epsilon)
+
+
+class Nadam(Moments):
+    """Nadam (Dozat 2016, algorithm 2), with the schedule of its report: mu_t = beta_1 (1 - 0.5 * 0.96^(t psi)).
+
+    Args:
+        schedule_decay: psi. The report has 0.004, as the older Keras; the newer ones have 1.
+        base, base_of_product: 0.96, or what a home rounds it to; the second for the product of all mu.
+    """
+
+    slots = ("mean", "squares")
+
+    def __init__(self, lr, schedule_decay=0.004, base=0.96, base_of_product=None, **kwargs):
+        super(Nadam, self).__init__(lr, **kwargs)
+        self.schedule_decay, self.base = schedule_decay, base
+        self.base_of_product = base if base_of_product is None else base_of_product
+        self.product = 1.0  # of mu_1 to mu_t
+
+    def mu(self, t, base=None):
+        return self.beta_1 * (1.0 - 0.5 * (base or self.base) ** (t * self.schedule_decay))
+
+    def begin(self):
+        self.product *= self.mu(self.iterations, self.base_of_product)
+
+    def step(self, weight, gradient, slots):
+        t = self.iterations
+        slots["mean"] = self.beta_1 * slots["mean"] + (1.0 - self.beta_1) * gradient
+        slots["squares"] = self.beta_2 * slots["squares"] + (1.0 - self.beta_2) * gradient**2
+        mean = self.mu(t + 1) * slots["mean"] / (1.0 - self.product * self.mu(t + 1))
+        mean = mean + (1.0 - self.mu(t)) * gradient / (1.0 - self.product)
+        squares = slots["squares"] / (1.0 - self.beta_2**t)
+        return weight - self.rate * mean / (np.sqrt(squares) + self.epsilon)
+
+
+class Ftrl(Optimizer):
+    """FTRL-Proximal (McMahan et al. 2013, algorithm 1); z starts at 0 wherever the weights do.
+
+    Args:
+        learning_rate_power: the rate of a weight is alpha times its sum of squares to this power: the paper's -0.5.
+        initial_accumulator_value: what the sums of squares start at, 0 in the paper.
+        l1_regularization_strength: lambda_1.
+        l2_regularization_strength: half of lambda_2.
+        l2_shrinkage_regularization_strength: half of a penalty on the present weight, which is in the gradient that z
+            adds up and not in the sum of its squares.
+        beta: the paper's.
+    """
+
+    slots = ("squares", "z")
+
+    def __init__(
+        self,
+        lr,
+        learning_rate_power=-0.5,
+        initial_accumulator_value=0.1,
+        l1_regularization_strength=0.0,
+        l2_regularization_strength=0.0,
+        l2_shrinkage_regularization_strength=0.0,
+        beta=0.0,
+        **kwargs,
+    ):
+        super(Ftrl, self).__init__(lr, **kwargs)
+        self.power, self.initial_accumulator_value = -learning_rate_power, initial_accumulator_value
+        self.l1, self.l2 = l1_regularization_strength, 2.0 * l2_regularization_strength
+        self.shrinkage, self.beta = 2.0 * l2_shrinkage_regularization_strength, beta
+
+    def first(self, slot):
+        return self.initial_accumulator_value if slot == "squares" else 0.0
+
+    def step(self, weight, gradient, slots):
+        before, slots["squares"] = slots["squares"], slots["squares"] + gradient**2
+        sigma = (slots["squares"] ** self.power - before**self.power) / self.rate
+        slots["z"] = slots["z"] + gradient + self.shrinkage * weight - sigma * weight
+        steepness = (self.beta + slots["squares"] ** self.power) / self.rate + self.l2
+        beyond = slots["z"] - np.sign(slots["z"]) * self.l1
+        return np.where(np.abs(slots["z"]) <= self.l1, 0.0, -beyond / steepness)
+
+
+# Accumulation
+
+
+class Accumulated(object):
+    """An optimizer that updates once in `steps` mini-steps, with the mean; a window for each set of weights."""
+
+    def __init__(self, optimizer, steps):
+        self.optimizer, self.steps, self.windows = optimizer, steps, {}
+
+    def mini_step(self, weights, gradients, names=None):
+        """The weights after a mini-step; `names` as in `Optimizer.update`."""
+        window = self.windows.setdefault(names if names is None else tuple(names), [])
+        window.append(gradients)
+        if len(window) < self.steps:
+            return weights
+        means = [np.mean(each, axis=0) for each in zip(*window)]
+        del window[:]
+        return self.optimizer.update(weights, means, names)
 
 
 def train(weights, batches, steps, optimizer, gradients=gradients):
@@ -224,11 +397,8 @@ def train(weights, batches, steps, optimizer, gradients=gradients):
     Returns:
         A list, for each batch the list of weights.
     """
-    window, history = [], []
+    accumulated, history = Accumulated(optimizer, steps), []
     for x, y in batches:
-        window.append(gradients(weights, x, y))
-        if len(window) == steps:
-            weights = optimizer.update(weights, [np.mean(g, axis=0) for g in zip(*window)])
-            window = []
+        weights = accumulated.mini_step(weights, gradients(weights, x, y))
         history.append(weights)
     return history

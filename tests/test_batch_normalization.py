@@ -119,7 +119,7 @@ def test_the_program(home):
         pytest.skip("the program is tested with tf.keras 2.10 and with Keras 3")
     program = os.path.join(os.pardir, "benchmarks", "batch_normalization.py")
     sizes = ["--seeds", "2", "--epochs", "1", "--micro-batches", "8"]
-    printed = test_examples.run(program, "--home", home.name, *sizes)
+    printed = test_examples.run_alone(program, "--home", home.name, *sizes)
     found = tables(printed)
     assert len(found) == 5, printed
     kept, gradients, averages, trainings, momenta = found

@@ -5,8 +5,11 @@ import subprocess
 import sys
 import types
 
+import needs
 import numpy as np
 import pytest
+from epochs import LR, fit, model_with
+from test_wrap import GRADIENTS, START, adam, assert_same, loss_scale_optimizer, means
 
 import legacyga
 from legacyga import _compat
@@ -197,3 +200,93 @@ def test_setting_k_to_what_it_cannot_be(home, value):
         value
     )
     assert optimizer.gradient_accumulation_steps == 2
+
+
+# wrap
+
+
+def test_what_cannot_be_wrapped(home):
+    needs.wrap(home)
+    inner = adam(home)
+    for value, wanted in (
+        (type(inner), "a class. Call it."),
+        ("adam", "a string. Make the optimizer that it names."),
+        (None, "which is no optimizer of a Keras or of tf.compat.v1.train."),
+        (home.keras.models.Sequential(), "which is no optimizer of a Keras or of tf.compat.v1.train."),
+    ):
+        with pytest.raises(ValueError) as error:
+            legacyga.wrap(value, 2)
+        assert str(error.value).startswith("wrap takes an optimizer object") and str(error.value).endswith(wanted)
+    with pytest.raises(ValueError, match="This optimizer accumulates already, over 2 mini-steps"):
+        legacyga.wrap(legacyga.wrap(inner, 2), 3)
+    with pytest.raises(ValueError, match="gradient_accumulation_steps must be an integer of at least 1. Received: 0"):
+        legacyga.wrap(inner, 0)
+    with pytest.raises(ValueError, match='reduction must be "mean" or "sum". Received: \'max\''):
+        legacyga.wrap(inner, 2, reduction="max")
+
+
+def test_around_a_loss_scale_optimizer(home):
+    """Keras 3's can be wrapped; of the others wrap says to put them outside."""
+    covered = loss_scale_optimizer(home, adam)
+    if home.is_keras3:
+        bare = home.apply_to(START, covered, means(5))
+        return assert_same(home.apply_to(START, legacyga.wrap(loss_scale_optimizer(home, adam), 5), GRADIENTS), bare, 5)
+    with pytest.raises(ValueError, match=r"a cover of another optimizer.*LossScaleOptimizer.*\(wrap\(Adam, 5\)\)"):
+        legacyga.wrap(covered, 5)
+
+
+def test_the_accumulation_of_keras_3_below_ours(home):
+    if not home.is_keras3:
+        pytest.skip("Keras 3 only")
+    with pytest.raises(ValueError, match="has Keras's own gradient_accumulation_steps=4.*Leave that argument out"):
+        legacyga.wrap(home.keras.optimizers.Adam(gradient_accumulation_steps=4), 2)
+
+
+def test_wrap_on_the_oldest_tensorflow(home):
+    if home.tf_version >= (1, 11):
+        pytest.skip("TF 1.8 to 1.10 only")
+    with pytest.raises(ValueError, match="wrap needs TensorFlow 1.11 or newer for optimizers of the v1 API"):
+        legacyga.wrap(adam(home), 2)
+
+
+# The callback
+
+
+def test_arguments_of_the_callback():
+    make = legacyga.GradientAccumulationCallback
+    for value in (0, -1, True, 2.0, "2", [1], int):
+        with pytest.raises(ValueError) as error:
+            make(value)
+        assert str(error.value) == (
+            "schedule must be None, an integer of at least 1, a dict {{epoch: K}} or a function of the number of "
+            "updates. Received: {!r}".format(value)
+        )
+    for value in (-1, True, 1.0, "1"):
+        with pytest.raises(ValueError) as error:
+            make({value: 2})
+        wanted = "The keys of schedule must be epochs, integers of at least 0. Received: {!r}".format(value)
+        assert str(error.value) == wanted
+    with pytest.raises(ValueError) as error:
+        make({0: 2, 3: 0})
+    assert str(error.value) == "schedule[3] must be an integer of at least 1. Received: 0"
+    with pytest.raises(ValueError, match=r"schedule must name at least one epoch, such as {0: 4}. Received: {}"):
+        make({})
+    for value in ("keep", None, True):
+        with pytest.raises(ValueError) as error:
+            make(partial_window=value)
+        assert str(error.value) == 'partial_window must be "flush", "carry" or "drop". Received: {!r}'.format(value)
+
+
+def test_what_is_found_out_when_training_starts(home):
+    home.reset(plain_session=True)
+    make = legacyga.GradientAccumulationCallback
+    with pytest.raises(ValueError, match="needs a model whose optimizer accumulates. Received: .*Compile the model"):
+        fit(home, model_with(home, 1, home.bare_sgd(lr=LR), traced=False), [make()])
+    with pytest.raises(ValueError, match=r"schedule\(0\) must be an integer of at least 1. Received: 1.5"):
+        fit(home, model_with(home, 2, traced=False), [make(lambda updates: 1.5)])
+    # A graph without accumulators: said before the first epoch, not in the fifth.
+    model = model_with(home, 1)
+    fit(home, model, [], epochs=1)
+    with pytest.raises(ValueError, match="1 when this optimizer's training graph was built.*Received: 6. Make the"):
+        fit(home, model, [make({5: 6})], epochs=9)
+    assert int(home.value(model.optimizer.iterations)) == 4

@@ -1,4 +1,4 @@
-"""legacyga.flush against the NumPy oracle, of MySGD and of wrapped SGD with momentum and Adam in every generation."""
+"""R8: legacyga.flush against the NumPy oracle: MySGD, and SGD with momentum and Adam, wrapped, in every generation."""
 
 import gc
 import itertools
@@ -8,7 +8,9 @@ import homes
 import kinds
 import numpy as np
 import pytest
+import tf1
 from kinds import K
+from needs import eager_only
 
 import legacyga
 
@@ -39,10 +41,6 @@ def fresh(home):
         # Those of tf.compat.v1.train flush in the default session.
         with home.backend.get_session().graph.as_default(), home.backend.get_session().as_default():
             yield
-
-
-def eager(home):
-    return home.mode == "eager" or pytest.skip("eager mode only")
 
 
 class Training(homes.Fed):
@@ -132,7 +130,7 @@ def test_after_a_change_of_k_in_mid_window(sgd):
 
 
 def test_weighted_mini_steps(home, kind):
-    eager(home)
+    eager_only(home)
     training = Training(kind, kind.make())
     for weights in ([3.0, 1.0, 0.5], [1.0, 1.0]):
         for weight in weights:
@@ -143,7 +141,7 @@ def test_weighted_mini_steps(home, kind):
 
 
 def test_within_a_function(home, kind):
-    eager(home)
+    eager_only(home)
     training, traced = Training(kind, kind.make()), []
     training.take(2)
 
@@ -221,7 +219,7 @@ def test_what_is_no_optimizer_of_ours(value):
 
 def test_in_a_loss_scale_optimizer(home, sgd):
     """Flushed is the optimizer in it, which is given gradients that the scale has left."""
-    eager(home)
+    eager_only(home)
     cover = getattr(getattr(home.keras, "mixed_precision", None), "LossScaleOptimizer", None)
     if cover is None or sgd.generation == "train":
         pytest.skip("Keras has it from TF 2.4 on, for optimizers of its own")
@@ -233,3 +231,19 @@ def test_in_a_loss_scale_optimizer(home, sgd):
     training.optimizer = inner
     # The others leave it to their user to take the scale out.
     training.assert_updated(scale=1 / 8.0 if home.is_keras3 else 1)
+
+
+def test_an_optimizer_of_tensorflow_1(home):
+    tf1.graph_only(home)
+    with tf1.graph_of_its_own(home) as (v1, session):
+        weight = tf1.variable(v1, "w", np.float32(0))
+        fed, step = v1.placeholder("float32", ()), v1.train.get_or_create_global_step()
+        optimizer = legacyga.wrap(v1.train.GradientDescentOptimizer(1.0), 4)
+        train = optimizer.minimize(fed * weight, global_step=step)
+        session.run(v1.global_variables_initializer())
+        for each in (1.0, 2.0):
+            session.run(train, {fed: each})
+        assert legacyga.flush(optimizer) is True and legacyga.flush(optimizer) is False
+        assert session.run([weight, step, optimizer.iterations, optimizer.mini_step]) == [-1.5, 1, 1, 0]
+    with pytest.raises(ValueError, match="flush in graph mode needs a default session, .* Received: None"):
+        legacyga.flush(optimizer)

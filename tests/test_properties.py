@@ -9,13 +9,13 @@ import inspect
 
 import homes
 import hypothesis
+import needs
 import numpy as np
 import pytest
+from homes import generation_of
 from hypothesis import strategies as st
-from test_wrap import wrap_or_skip
 
 import legacyga
-from legacyga import _compat
 
 pytestmark = pytest.mark.capability("wrap: properties")
 
@@ -49,7 +49,7 @@ def groups(home):
     """{id: classes}, of which a test draws one: a class of each name and generation, in graph mode all of one."""
     found = collections.OrderedDict()
     for _, cls in home.optimizer_classes():
-        found.setdefault((_compat.generation_of(cls), cls.__name__), cls)
+        found.setdefault((generation_of(cls), cls.__name__), cls)
     ids = collections.OrderedDict()
     for (generation, name), cls in found.items():
         ids.setdefault(generation if home.mode == "graph" else generation + "-" + name, []).append(cls)
@@ -93,7 +93,7 @@ def arguments(draw, generation, cls):
 def examples(draw, home, classes):
     """A dict that says all of a run. The first of each strategy's values make the run that is tried first."""
     cls = draw(st.sampled_from(classes))
-    generation = _compat.generation_of(cls)
+    generation = generation_of(cls)
     steps = draw(st.sampled_from([3, 2, 4, 5, 6, 1]))
     mini_steps = draw(st.sampled_from([7, 8, 9, 10, 11, 12, 13, 14, 6, 5, 4, 3, 2, 1]))
     # The v1 optimizers cannot make slots without elements.
@@ -197,7 +197,7 @@ def check(home, example):
 
 
 def test_an_optimizer_is_its_bare_self_on_means(home, classes):
-    wrap_or_skip(home)
+    needs.wrap(home)
 
     @profile(home)
     @hypothesis.given(examples(home, classes))

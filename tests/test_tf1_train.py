@@ -1,20 +1,30 @@
 """wrap on the optimizers of tf.compat.v1.train, in sessions of their own in graph mode, and in eager mode."""
 
-import contextlib
-
 import numpy as np
 import oracle
 import pytest
+import tf1
+from homes import v1_of
+from tf1 import (
+    GRADIENTS,
+    KERNEL,
+    START,
+    X,
+    Y,
+    apply_to,
+    assert_same,
+    graph_of_its_own,
+    graph_only,
+    make,
+    means,
+    variable,
+)
 
 import legacyga
 
+pytestmark = pytest.mark.capability("wrap: TF 1 optimizers")
 RANDOM = np.random.RandomState(5)
-SHAPES = ((3, 4), (4,), (2, 2, 3))
-START = [RANDOM.randn(*shape).astype("float32") for shape in SHAPES]
-GRADIENTS = [[RANDOM.randn(*shape).astype("float32") for shape in SHAPES] for _ in range(20)]
-X = RANDOM.randn(24, 5).astype("float32")
-Y = RANDOM.randn(24, 2).astype("float32")
-KERNEL = RANDOM.randn(5, 2).astype("float32")
+
 
 OPTIMIZERS = [
     ("GradientDescentOptimizer", {}),
@@ -31,78 +41,11 @@ OPTIMIZERS = [
 ]
 
 
-def v1_of(tf):
-    return getattr(getattr(tf, "compat", None), "v1", tf)
-
-
-def make(home, name, rate=0.03, **kwargs):
-    return getattr(v1_of(home.tf).train, name)(rate, **kwargs)
-
-
 @pytest.fixture(autouse=True)
 def in_the_run_of_tf_keras(home):
-    """These optimizers belong to no Keras: beside standalone Keras the run of tf.keras has them."""
-    if home.name == "keras" and home.mode == "graph":
-        pytest.skip("tested in the run of tf.keras")
+    tf1.in_the_run_of_tf_keras(home)
 
 
-def graph_only(home):
-    if home.mode != "graph":
-        pytest.skip("sessions are of graph mode")
-
-
-@contextlib.contextmanager
-def graph_of_its_own(home):
-    with home.tf.Graph().as_default() as graph:
-        with v1_of(home.tf).Session(graph=graph) as session:
-            yield v1_of(home.tf), session
-
-
-def variable(v1, name, value, **kwargs):
-    # TF 2 without disable_v2_behavior writes to resource variables alone; TF 1 makes reference variables.
-    return v1.get_variable(name, initializer=value, **kwargs)
-
-
-def apply_to(home, make_optimizer, gradients, resource=None):
-    """The values of variables that start at START after each of `gradients`; (the history, the optimizer's count)."""
-    history = []
-    if home.mode == "eager":
-        variables = [home.tf.Variable(value) for value in START]
-        step, optimizer = home.tf.Variable(0, dtype="int64"), make_optimizer()
-        for each in gradients:
-            optimizer.apply_gradients([(home.tf.constant(g), v) for g, v in zip(each, variables)], global_step=step)
-            history.append([v.numpy() for v in variables])
-        return history, int(step.numpy())
-    with graph_of_its_own(home) as (v1, session):
-        variables = [variable(v1, "v{}".format(i), value, use_resource=resource) for i, value in enumerate(START)]
-        fed = [v1.placeholder("float32", value.shape) for value in START]
-        step = v1.train.get_or_create_global_step()
-        train = make_optimizer().apply_gradients(list(zip(fed, variables)), global_step=step)
-        session.run(v1.global_variables_initializer())
-        for each in gradients:
-            session.run(train, dict(zip(fed, each)))
-            history.append(session.run(variables))
-        return history, int(session.run(step))
-
-
-def means(steps, reduce=np.mean):
-    return [
-        [reduce(window, axis=0).astype("float32") for window in zip(*GRADIENTS[i : i + steps])]
-        for i in range(0, len(GRADIENTS), steps)
-    ]
-
-
-def assert_same(history, bare, steps):
-    history = [START] + history
-    for i, weights in enumerate(history[1:], 1):
-        for now, before, start, wanted in zip(weights, history[i - 1], START, bare[(i - 1) // steps]):
-            if i % steps:
-                np.testing.assert_array_equal(now, before)
-            else:
-                assert np.max(np.abs(now - wanted)) <= 2e-6 * np.max(np.abs(wanted - start))
-
-
-@pytest.mark.capability("wrap: TF 1 optimizers")
 def test_in_the_default_graph(home):
     """As TF 1 programs are written, without a graph that they enter."""
     graph_only(home)
@@ -118,7 +61,6 @@ def test_in_the_default_graph(home):
     np.testing.assert_allclose(seen[2], [0.97, 1.97], rtol=1e-5)
 
 
-@pytest.mark.capability("wrap: TF 1 optimizers")
 @pytest.mark.parametrize("name, kwargs", OPTIMIZERS, ids=lambda value: str(value))
 @pytest.mark.parametrize("steps", (1, 4))
 def test_equals_the_bare_optimizer_on_means(home, name, kwargs, steps):
@@ -128,7 +70,6 @@ def test_equals_the_bare_optimizer_on_means(home, name, kwargs, steps):
     assert counted == updates == len(GRADIENTS) // steps
 
 
-@pytest.mark.capability("wrap: TF 1 optimizers")
 def test_resource_variables_and_sum(home):
     bare, _ = apply_to(home, lambda: make(home, "AdamOptimizer"), means(4, np.sum), resource=True)
     history, _ = apply_to(
@@ -146,7 +87,6 @@ def linear_gradient(weights, x, y):
     return [2.0 * x.T.dot(x.dot(weights[0]) - y) / y.size]
 
 
-@pytest.mark.capability("wrap: TF 1 optimizers")
 def test_minimize_in_a_monitored_session_stops_at_updates(home):
     """StopAtStepHook counts the global step: 3 updates of 4 mini-steps, at a rate that falls with each update."""
     graph_only(home)
@@ -179,7 +119,6 @@ def test_minimize_in_a_monitored_session_stops_at_updates(home):
         np.testing.assert_allclose(values[4 * update + 4], wanted, rtol=0, atol=4e-6)
 
 
-@pytest.mark.capability("wrap: TF 1 optimizers")
 def test_compute_and_apply_with_clipping_by_hand(home):
     """What lies between compute_gradients and apply_gradients is the user's, on each mini-step."""
     graph_only(home)
@@ -205,7 +144,6 @@ def test_compute_and_apply_with_clipping_by_hand(home):
     assert counters == [2, 0]
 
 
-@pytest.mark.capability("wrap: TF 1 optimizers")
 @pytest.mark.parametrize("name, kwargs", [("AdagradOptimizer", {}), ("MomentumOptimizer", dict(momentum=0.9))])
 def test_rows_of_an_embedding(home, name, kwargs):
     """Sparse gradients, rows named twice: those that no mini-step of the window touched are left as they are."""
@@ -230,58 +168,6 @@ def test_rows_of_an_embedding(home, name, kwargs):
     assert np.max(np.abs(accumulated - bare)) <= 2e-6 * np.max(np.abs(bare - table))
 
 
-@pytest.mark.capability("R7 one result")
-@pytest.mark.parametrize("steps", (1, 3))
-def test_thirty_runs_give_one_result(home, steps):
-    graph_only(home)
-    wide = [RANDOM.randn(64, 64).astype("float32") for _ in range(4)]
-    with graph_of_its_own(home) as (v1, session):
-        hidden = fed = v1.placeholder("float32", (None, 64))
-        for i, value in enumerate(wide):
-            hidden = home.tf.tanh(home.tf.matmul(hidden, variable(v1, "w{}".format(i), value)))
-        optimizer = legacyga.wrap(v1.train.AdamOptimizer(0.01), steps)
-        train = optimizer.minimize(home.tf.reduce_mean(home.tf.square(hidden - fed)))
-        variables, initializer, results = v1.trainable_variables(), v1.global_variables_initializer(), set()
-        for _ in range(30):
-            session.run(initializer)
-            for i in range(2 * steps):
-                session.run(train, {fed: wide[i % 4][:8]})
-            results.add(b"".join(value.tobytes() for value in session.run(variables)))
-    assert len(results) == 1
-
-
-@pytest.mark.capability("R11 no gradient")
-def test_variables_without_gradient(home):
-    def train(wrapped):
-        tf = home.tf
-        if home.mode == "eager":
-            used, unused = tf.Variable(START[1]), tf.Variable(START[1])
-            optimizer = make(home, "AdamOptimizer")
-            optimizer = legacyga.wrap(optimizer, 2) if wrapped else optimizer
-            for each in GRADIENTS[:4] if wrapped else means(2)[:2]:
-                optimizer.apply_gradients([(tf.constant(each[1]), used), (None, unused)])
-            return [used.numpy(), unused.numpy()]
-        with graph_of_its_own(home) as (v1, session):
-            used, unused = variable(v1, "used", START[1]), variable(v1, "unused", START[1])
-            fed = v1.placeholder("float32", (4,))
-            optimizer = make(home, "AdamOptimizer")
-            optimizer = legacyga.wrap(optimizer, 2) if wrapped else optimizer
-            step = optimizer.minimize(tf.reduce_sum(fed * used))
-            session.run(v1.global_variables_initializer())
-            for each in GRADIENTS[:4] if wrapped else means(2)[:2]:
-                session.run(step, {fed: each[1]})
-            return session.run([used, unused])
-
-    for now, wanted in zip(train(True), train(False)):
-        np.testing.assert_allclose(now, wanted, rtol=0, atol=1e-7)
-    np.testing.assert_array_equal(train(True)[1], START[1])
-    with pytest.raises(ValueError, match="No gradients provided for any variable"):
-        optimizer = legacyga.wrap(make(home, "AdamOptimizer"), 2)
-        with home.tf.Graph().as_default() if home.mode == "graph" else home.tf.init_scope():
-            optimizer.apply_gradients([(None, v1_of(home.tf).Variable(START[1]))])
-
-
-@pytest.mark.capability("wrap: TF 1 optimizers")
 def test_the_optimizer_given_is_not_changed_and_its_state_is_kept(home):
     """Two updates, a wrap, and two more are four; the slots of the original stay where they were."""
     whole, _ = apply_to(home, lambda: make(home, "AdamOptimizer"), means(5))
@@ -318,49 +204,6 @@ def test_the_optimizer_given_is_not_changed_and_its_state_is_kept(home):
         assert np.max(np.abs(now - wanted)) <= 2e-6 * np.max(np.abs(wanted - start))
 
 
-@pytest.mark.capability("R8 change of K")
-def test_a_change_of_k_takes_effect_at_the_next_window(home):
-    graph_only(home)
-    with graph_of_its_own(home) as (v1, session):
-        weight = variable(v1, "w", np.float32(0))
-        fed = v1.placeholder("float32", ())
-        optimizer = legacyga.wrap(v1.train.GradientDescentOptimizer(1.0), 2)
-        train = optimizer.minimize(fed * weight)
-        at_one = legacyga.wrap(v1.train.GradientDescentOptimizer(1.0), 1)
-        at_one.minimize(fed * weight)
-        session.run(v1.global_variables_initializer())
-        v1.get_default_graph().finalize()
-        seen = []
-        for i, steps in enumerate((None, 4, None, None, 1, None, None, None)):
-            if steps:
-                optimizer.gradient_accumulation_steps = steps
-            session.run(train, {fed: 2.0**i})
-            seen.append(float(session.run(weight)))
-        with pytest.raises(ValueError, match="accumulation_steps was 1 when .* Received: 2"):
-            at_one.gradient_accumulation_steps = 2
-    assert seen == [0, -1.5, -1.5, -1.5, -1.5, -16.5, -80.5, -208.5]
-    with pytest.raises(ValueError, match="accumulation_steps to 5 in graph mode needs a default .* Received: None"):
-        optimizer.gradient_accumulation_steps = 5
-
-
-@pytest.mark.capability("R8 partial windows")
-def test_flush_is_an_update_of_what_is_there(home):
-    graph_only(home)
-    with graph_of_its_own(home) as (v1, session):
-        weight = variable(v1, "w", np.float32(0))
-        fed, step = v1.placeholder("float32", ()), v1.train.get_or_create_global_step()
-        optimizer = legacyga.wrap(v1.train.GradientDescentOptimizer(1.0), 4)
-        train = optimizer.minimize(fed * weight, global_step=step)
-        session.run(v1.global_variables_initializer())
-        for each in (1.0, 2.0):
-            session.run(train, {fed: each})
-        assert legacyga.flush(optimizer) is True and legacyga.flush(optimizer) is False
-        assert session.run([weight, step, optimizer.iterations, optimizer.mini_step]) == [-1.5, 1, 1, 0]
-    with pytest.raises(ValueError, match="flush in graph mode needs a default session, .* Received: None"):
-        legacyga.flush(optimizer)
-
-
-@pytest.mark.capability("wrap: TF 1 optimizers")
 def test_one_optimizer_in_two_graphs_and_its_listed_operation(home):
     """As an Estimator does. The collection `train_op` lists the mini-step, not what stands in a branch."""
     graph_only(home)
@@ -379,7 +222,6 @@ def test_one_optimizer_in_two_graphs_and_its_listed_operation(home):
             assert values == [0, -2, -2, -6]
 
 
-@pytest.mark.capability("wrap: TF 1 optimizers")
 def test_a_saver_takes_the_window_along(home, tmpdir):
     graph_only(home)
     with graph_of_its_own(home) as (v1, session):
@@ -400,27 +242,6 @@ def test_a_saver_takes_the_window_along(home, tmpdir):
         results = session.run(variables)
     for now, wanted in zip(results, whole):
         np.testing.assert_array_equal(now, wanted)
-
-
-@pytest.mark.capability("ways to train")
-def test_fit_of_tf_keras_with_a_tf_train_optimizer(home):
-    """compile puts a cover of its own on such an optimizer."""
-    graph_only(home)
-    if home.name == "keras":
-        pytest.skip("standalone Keras takes no optimizer of tf.train")
-    weights = []
-    for steps, batch in ((1, 12), (3, 4)):
-        home.reset()
-        model = home.network(
-            [RANDOM.__class__(i).randn(*s).astype("float32") for i, s in enumerate(((5, 4), (4,), (4, 2), (2,)))]
-        )
-        optimizer = make(home, "AdamOptimizer")
-        model.compile(loss="mse", optimizer=legacyga.wrap(optimizer, steps) if steps > 1 else optimizer)
-        start = model.get_weights()
-        model.fit(X, Y, batch_size=batch, epochs=3, shuffle=False, verbose=0)
-        weights.append(model.get_weights())
-    for now, wanted, before in zip(weights[1], weights[0], start):
-        assert np.max(np.abs(now - wanted)) <= 2e-6 * np.max(np.abs(wanted - before))
 
 
 @pytest.mark.capability("errors")

@@ -1,9 +1,13 @@
 """wrap: every stock optimizer of the home against its own bare self, fed the mean gradients one update at a time."""
 
+import needs
 import numpy as np
 import pytest
 
 import legacyga
+
+pytestmark = pytest.mark.capability("wrap: every optimizer")
+
 
 RANDOM = np.random.RandomState(11)
 SHAPES = ((3, 4), (4,), (2, 2, 3))
@@ -11,7 +15,6 @@ START = [RANDOM.randn(*shape).astype("float32") for shape in SHAPES]
 # K, and of how many mini-steps: whole windows. 3 has a first mini-step, one between, and a last.
 RUNS = [(1, 5), (3, 12)]
 GRADIENTS = [[RANDOM.randn(*shape).astype("float32") for shape in SHAPES] for _ in range(20)]
-
 # By class name: the arguments that are tried beside the defaults.
 VARIANTS = {
     "SGD": [{}, dict(momentum=0.9), dict(momentum=0.9, nesterov=True)],
@@ -67,11 +70,6 @@ def assert_same(history, bare, steps):
             assert np.max(np.nan_to_num(np.abs(now - wanted))) <= 2e-6 * moved
 
 
-def wrap_or_skip(home):
-    if home.tf_version < (1, 11):
-        pytest.skip("wrap needs TF 1.11 or newer for the v1 API")
-
-
 @pytest.fixture(scope="module")
 def run(home):
     """A function of (class, its arguments, K, mini-steps): the bare optimizer's history on means, the wrapped one's,
@@ -101,10 +99,9 @@ def run(home):
     return of_case
 
 
-@pytest.mark.capability("wrap: every optimizer")
 @pytest.mark.parametrize("steps, mini_steps", RUNS)
 def test_equals_the_bare_optimizer_on_means(home, run, cls, kwargs, steps, mini_steps):
-    wrap_or_skip(home)
+    needs.wrap(home)
     bare, history, wrapped, iterations = run(cls, kwargs, steps, mini_steps)
     assert issubclass(wrapped, cls)
     assert_same(history, bare, steps)
@@ -116,80 +113,18 @@ def adam(home, **kwargs):
     return make(home, next(cls for _, cls in home.optimizer_classes() if cls.__name__ == "Adam"), kwargs)
 
 
-@pytest.mark.capability("wrap: every optimizer")
 def test_reduction_sum(home):
-    wrap_or_skip(home)
+    needs.wrap(home)
     home.reset()
     bare = home.apply_to(START, adam(home), means(5, "sum"))
     assert_same(home.apply_to(START, legacyga.wrap(adam(home), 5, reduction="sum"), GRADIENTS), bare, 5)
 
 
-@pytest.mark.capability("wrap: every optimizer")
 def test_clipping_acts_on_the_mean(home):
-    wrap_or_skip(home)
+    needs.wrap(home)
     home.reset()
     bare = home.apply_to(START, adam(home), [[np.clip(g, -0.125, 0.125) for g in each] for each in means(5)])
     assert_same(home.apply_to(START, legacyga.wrap(adam(home, clipvalue=0.125), 5), GRADIENTS), bare, 5)
-
-
-@pytest.mark.capability("wrap: surface")
-def test_the_optimizer_given_is_not_changed_and_its_state_is_kept(home):
-    """Four updates at once, and two, a wrap, and two more: the same; and the two of the original stay two."""
-    wrap_or_skip(home)
-    home.reset()
-    inner = adam(home)
-    half = home.apply_to(START, inner, means(5)[:2])[-1] if home.mode == "graph" else None
-    if home.mode == "graph":
-        wrapped = legacyga.wrap(inner, 5)
-        after = home.apply_to(half, wrapped, GRADIENTS[10:])[-1]
-    else:
-        variables = home.variables(START)
-        home.apply_to(variables, inner, means(5)[:2])
-        wrapped = legacyga.wrap(inner, 5)
-        after = home.apply_to(variables, wrapped, GRADIENTS[10:])[-1]
-    whole = home.apply_to(START, adam(home), means(5))[-1]
-    for now, wanted, start in zip(after, whole, START):
-        assert np.max(np.abs(now - wanted)) <= 2e-6 * np.max(np.abs(wanted - start))
-    assert int(home.value(inner.iterations)) == 2
-    assert int(home.value(wrapped.iterations)) == 4
-
-
-@pytest.mark.capability("wrap: surface")
-def test_class_and_config(home):
-    wrap_or_skip(home)
-    inner = adam(home)
-    wrapped = legacyga.wrap(inner, 3, reduction="sum")
-    assert isinstance(wrapped, type(inner)) and type(wrapped) is type(legacyga.wrap(adam(home), 2))
-    config = wrapped.get_config()
-    assert (config["gradient_accumulation_steps"], config["reduction"]) == (3, "sum")
-    again = type(wrapped).from_config(config)
-    assert again.get_config() == config and again.gradient_accumulation_steps == 3
-
-
-@pytest.mark.capability("wrap: surface")
-def test_the_docstrings_example(home, doctests):
-    assert doctests["legacyga.wrapping"] == [4, 2 if home.tf_version < (1, 11) else 0], doctests["printed"]
-
-
-@pytest.mark.capability("errors")
-def test_what_cannot_be_wrapped(home):
-    wrap_or_skip(home)
-    inner = adam(home)
-    for value, wanted in (
-        (type(inner), "a class. Call it."),
-        ("adam", "a string. Make the optimizer that it names."),
-        (None, "which is no optimizer of a Keras or of tf.compat.v1.train."),
-        (home.keras.models.Sequential(), "which is no optimizer of a Keras or of tf.compat.v1.train."),
-    ):
-        with pytest.raises(ValueError) as error:
-            legacyga.wrap(value, 2)
-        assert str(error.value).startswith("wrap takes an optimizer object") and str(error.value).endswith(wanted)
-    with pytest.raises(ValueError, match="This optimizer accumulates already, over 2 mini-steps"):
-        legacyga.wrap(legacyga.wrap(inner, 2), 3)
-    with pytest.raises(ValueError, match="gradient_accumulation_steps must be an integer of at least 1. Received: 0"):
-        legacyga.wrap(inner, 0)
-    with pytest.raises(ValueError, match='reduction must be "mean" or "sum". Received: \'max\''):
-        legacyga.wrap(inner, 2, reduction="max")
 
 
 def loss_scale_optimizer(home, make_optimizer):
@@ -200,7 +135,6 @@ def loss_scale_optimizer(home, make_optimizer):
     return cls(make_optimizer(home))
 
 
-@pytest.mark.capability("wrap: every optimizer")
 def test_within_a_loss_scale_optimizer(home):
     """Its scale, dynamic as it is by default, lies outside of the accumulation, and is a power of two."""
     covered = loss_scale_optimizer(home, lambda home: legacyga.wrap(adam(home), 5))
@@ -216,34 +150,6 @@ def test_within_a_loss_scale_optimizer(home):
     assert_same(history, home.apply_to(START, adam(home), means(5)), 5)
 
 
-@pytest.mark.capability("errors")
-def test_around_a_loss_scale_optimizer(home):
-    """Keras 3's can be wrapped; of the others wrap says to put them outside."""
-    covered = loss_scale_optimizer(home, adam)
-    if home.is_keras3:
-        bare = home.apply_to(START, covered, means(5))
-        return assert_same(home.apply_to(START, legacyga.wrap(loss_scale_optimizer(home, adam), 5), GRADIENTS), bare, 5)
-    with pytest.raises(ValueError, match=r"a cover of another optimizer.*LossScaleOptimizer.*\(wrap\(Adam, 5\)\)"):
-        legacyga.wrap(covered, 5)
-
-
-@pytest.mark.capability("errors")
-def test_the_accumulation_of_keras_3_below_ours(home):
-    if not home.is_keras3:
-        pytest.skip("Keras 3 only")
-    with pytest.raises(ValueError, match="has Keras's own gradient_accumulation_steps=4.*Leave that argument out"):
-        legacyga.wrap(home.keras.optimizers.Adam(gradient_accumulation_steps=4), 2)
-
-
-@pytest.mark.capability("errors")
-def test_wrap_on_the_oldest_tensorflow(home):
-    if home.tf_version >= (1, 11):
-        pytest.skip("TF 1.8 to 1.10 only")
-    with pytest.raises(ValueError, match="wrap needs TensorFlow 1.11 or newer for optimizers of the v1 API"):
-        legacyga.wrap(adam(home), 2)
-
-
-@pytest.mark.capability("wrap: every optimizer")
 def test_what_a_float8_layer_hands_over_is_not_averaged(home):
     if not home.is_keras3:
         pytest.skip("Keras 3 only")

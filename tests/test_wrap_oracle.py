@@ -1,12 +1,15 @@
-"""wrap against the NumPy oracle: the optimizers that have one formula everywhere, in every generation of the home."""
+"""wrap against the NumPy oracle: the optimizers of the papers, in every generation of the home."""
 
+import inspect
+
+import needs
 import numpy as np
 import oracle
 import pytest
-from test_wrap import wrap_or_skip
+import tf1
+from homes import generation_of
 
 import legacyga
-from legacyga import _compat
 
 pytestmark = pytest.mark.capability("wrap: NumPy oracle")
 
@@ -42,28 +45,63 @@ CASES = [
     # It reads `iterations` before it counts and after.
     ("Adam", dict(BETAS, decay=0.125)),
     ("AdamW", dict(BETAS, weight_decay=0.0625)),
+    ("Adadelta", dict(rho=0.875, epsilon=EPSILON)),
+    ("Adamax", BETAS),
+    ("Adamax", dict(BETAS, decay=0.125)),
+    ("Nadam", BETAS),
+    ("Nadam", dict(BETAS, schedule_decay=0.0625)),
+    ("Ftrl", {}),
+    ("Ftrl", dict(initial_accumulator_value=0.5, learning_rate_power=-0.75)),
+    # Between them some weights are zero in some updates.
+    ("Ftrl", dict(initial_accumulator_value=0.5, l1_regularization_strength=2.0, l2_regularization_strength=0.25)),
+    ("Ftrl", dict(initial_accumulator_value=0.5, l2_shrinkage_regularization_strength=0.125)),
+    ("Ftrl", dict(initial_accumulator_value=0.5, beta=0.5)),
 ]
+
+# Of tf.compat.v1.train: the class, its arguments, the oracle's and its arguments.
+BETAS_OF_1 = dict(beta1=0.875, beta2=0.96875, epsilon=EPSILON)
+DECAY_OF_1 = dict(decay=0.875, epsilon=EPSILON)
+RMSPROP = dict(rho=0.875, epsilon=EPSILON, epsilon_inside=True, initial_accumulator_value=1.0)
+PENALTIES = dict(initial_accumulator_value=0.5, l1_regularization_strength=2.0, l2_regularization_strength=0.25)
+CASES_OF_1 = [
+    ("GradientDescentOptimizer", {}, "SGD", {}),
+    ("MomentumOptimizer", dict(momentum=0.875), "SGD", dict(momentum=0.875)),
+    ("MomentumOptimizer", dict(momentum=0.875, use_nesterov=True), "SGD", dict(momentum=0.875, nesterov=True)),
+    ("RMSPropOptimizer", DECAY_OF_1, "RMSprop", RMSPROP),
+    ("RMSPropOptimizer", dict(DECAY_OF_1, centered=True), "RMSprop", dict(RMSPROP, centered=True)),
+    ("RMSPropOptimizer", dict(DECAY_OF_1, momentum=0.75), "RMSprop", dict(RMSPROP, momentum=0.75)),
+    ("AdagradOptimizer", {}, "Adagrad", dict(initial_accumulator_value=0.1, epsilon=0.0)),
+    ("AdadeltaOptimizer", dict(rho=0.875, epsilon=EPSILON), "Adadelta", dict(rho=0.875, epsilon=EPSILON)),
+    ("AdamOptimizer", BETAS_OF_1, "Adam", BETAS),
+    ("FtrlOptimizer", {}, "Ftrl", {}),
+    ("FtrlOptimizer", PENALTIES, "Ftrl", PENALTIES),
+]
+# Few updates: it keeps the powers of Adam's betas in float32.
+RUNS_OF_1 = [("float64", 3, 12), ("float32", 2, 8)]
 
 
 def is_forerunner(home, cls):
     """Whether this is one of the `experimental` v3 optimizers of TF 2.9 and 2.10, beside which v2 was the default."""
-    return _compat.generation_of(cls) == "v3" and _compat.generation_of(home.keras.optimizers.SGD) == "v2"
+    return generation_of(cls) == "v3" and generation_of(home.keras.optimizers.SGD) == "v2"
 
 
 def lacks(cls, kwargs):
     """Whether an optimizer class has not all of these arguments."""
-    generation = _compat.generation_of(cls)
+    generation = generation_of(cls)
     missing = []
     if generation == "v1":
         missing += ["centered", "initial_accumulator_value"] + ["momentum"] * (cls.__name__ != "SGD")
     if generation in ("v3", "keras3"):
-        missing.append("decay")
+        missing += ["decay", "schedule_decay"]
+    if "beta" in kwargs and "beta" not in inspect.signature(cls.__init__).parameters:
+        # FTRL has it from TF 2.4 on.
+        missing.append("beta")
     return bool(set(missing) & set(kwargs))
 
 
 def details(home, cls, kwargs):
     """What this home's form of the formula gives the oracle beyond `kwargs`; None where it has no such thing."""
-    generation, name = _compat.generation_of(cls), cls.__name__
+    generation, name = generation_of(cls), cls.__name__
     if lacks(cls, kwargs):
         return None
     if name == "RMSprop":
@@ -78,6 +116,15 @@ def details(home, cls, kwargs):
         default = {"v1": 0.0, "keras3": float(np.float32(0.1))}.get(generation, 0.1)
         start = kwargs.get("initial_accumulator_value", default)
         return dict(epsilon_inside=generation in ("v3", "keras3"), initial_accumulator_value=start)
+    rounded = generation in ("v3", "keras3")
+    if name == "Ftrl":
+        default = float(np.float32(0.1)) if rounded else 0.1
+        return dict(initial_accumulator_value=kwargs.get("initial_accumulator_value", default))
+    if name == "Nadam":
+        # v3 and Keras 3 have the report's psi no more; all but v1 round 0.96 to float32, Keras 3 in one of two places.
+        found = dict(base=0.96 if generation == "v1" else float(np.float32(0.96)))
+        found["base_of_product"] = 0.96 if generation == "keras3" else found["base"]
+        return dict(found, schedule_decay=1.0) if rounded else found
     return {}
 
 
@@ -97,7 +144,7 @@ def pytest_generate_tests(metafunc):
 
         home = home_of(metafunc.config)
         ids = [
-            "{}-{}-{}".format(_compat.generation_of(cls), cls.__module__.split(".")[-2], name_of(cls, kwargs))
+            "{}-{}-{}".format(generation_of(cls), cls.__module__.split(".")[-2], name_of(cls, kwargs))
             for cls, kwargs, _ in cases_of(home)
         ]
         metafunc.parametrize("number", range(len(ids)), ids=ids)
@@ -123,7 +170,7 @@ def run_all(home, dtype, steps, mini_steps):
     try:
         optimizers = []
         for cls, kwargs, _ in cases_of(home):
-            rate = "lr" if _compat.generation_of(cls) == "v1" else "learning_rate"
+            rate = "lr" if generation_of(cls) == "v1" else "learning_rate"
             optimizers.append(legacyga.wrap(cls(**dict(kwargs, **{rate: RATE})), steps))
         gradients = [cast(each, dtype) for each in GRADIENTS[:mini_steps]]
         histories = home.apply_all_to(cast(START, dtype), optimizers, gradients)
@@ -136,25 +183,23 @@ def run_all(home, dtype, steps, mini_steps):
 
 @pytest.fixture(scope="module")
 def run(home):
-    wrap_or_skip(home)
+    needs.wrap(home)
     found = {}
     for each in RUNS:
         found.update(run_all(home, *each))
     return found
 
 
-def expected(cls, kwargs, dtype, steps, mini_steps):
+def expected(name, kwargs, dtype, steps, mini_steps):
     start = cast(cast(START, dtype), "float64")
     batches = [(cast(cast(each, dtype), "float64"), None) for each in GRADIENTS[:mini_steps]]
-    optimizer = getattr(oracle, cls.__name__)(RATE, **kwargs)
+    optimizer = getattr(oracle, name)(RATE, **kwargs)
     return start, oracle.train(start, batches, steps, optimizer, gradients=lambda weights, x, y: x)
 
 
-@pytest.mark.parametrize("dtype, steps, mini_steps", RUNS)
-def test_equals_the_oracle_after_every_mini_step(home, run, number, dtype, steps, mini_steps):
-    cls, _, kwargs = cases_of(home)[number]
-    history, counters = run[number, dtype, steps]
-    start, wanted = expected(cls, kwargs, dtype, steps, mini_steps)
+def assert_equal(history, dtype, steps, start, wanted):
+    """After every window the oracle's weights; between, the same bits."""
+    assert len(history) == len(wanted)
     before = cast(start, dtype)
     for i, (weights, goals) in enumerate(zip(history, wanted), 1):
         for now, was, goal, begin in zip(weights, before, goals, start):
@@ -166,4 +211,27 @@ def test_equals_the_oracle_after_every_mini_step(home, run, number, dtype, steps
                 assert moved > 0.01
                 assert np.max(np.abs(now - goal)) <= BOUNDS[dtype] * moved
         before = weights
+
+
+@pytest.mark.parametrize("dtype, steps, mini_steps", RUNS)
+def test_equals_the_oracle_after_every_mini_step(home, run, number, dtype, steps, mini_steps):
+    cls, _, kwargs = cases_of(home)[number]
+    history, counters = run[number, dtype, steps]
+    start, wanted = expected(cls.__name__, kwargs, dtype, steps, mini_steps)
+    assert_equal(history, dtype, steps, start, wanted)
     assert counters == (mini_steps // steps, 0)
+
+
+@pytest.mark.parametrize("dtype, steps, mini_steps", RUNS_OF_1)
+@pytest.mark.parametrize("name, kwargs, formula, details", CASES_OF_1, ids=lambda value: str(value))
+def test_optimizers_of_tensorflow_1(home, name, kwargs, formula, details, dtype, steps, mini_steps):
+    tf1.in_the_run_of_tf_keras(home)
+    home.reset(plain_session=True)
+    home.set_floatx(dtype)
+    try:
+        optimizer = legacyga.wrap(tf1.make(home, name, RATE, **kwargs), steps)
+        gradients = [cast(each, dtype) for each in GRADIENTS[:mini_steps]]
+        history = home.apply_to(cast(START, dtype), optimizer, gradients)
+    finally:
+        home.set_floatx("float32")
+    assert_equal(history, dtype, steps, *expected(formula, details, dtype, steps, mini_steps))

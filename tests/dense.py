@@ -1,0 +1,145 @@
+"""Dense networks and their data, trained in a home and by the oracle: what the tests of wrap's ways have in common."""
+
+import re
+
+import numpy as np
+import oracle
+from homes import generation_of
+
+RANDOM = np.random.RandomState(23)
+
+
+RATE = 0.03
+BATCH = 4
+SHAPES = ((5, 4), (4,), (4, 3), (3,))
+START = [RANDOM.randn(*shape).astype("float32") for shape in SHAPES]
+BATCHES = [(RANDOM.randn(BATCH, 5).astype("float32"), RANDOM.randn(BATCH, 3).astype("float32")) for _ in range(12)]
+
+
+def make(home, cls, rate=RATE, **kwargs):
+    """An optimizer of a stock class."""
+    kwargs["lr" if generation_of(cls) == "v1" else "learning_rate"] = rate
+    return cls(**kwargs)
+
+
+# The expected numbers
+
+
+def trained(batches, steps, optimizer=None, start=START, trainable=None):
+    """START after `batches`, in windows of `steps`.
+
+    Args:
+        trainable: the places of the weights that train, all of them if None.
+    """
+    accumulated = oracle.Accumulated(oracle.Adam(RATE) if optimizer is None else optimizer, steps)
+    weights = oracle.double(start)
+    names = list(range(len(weights))) if trainable is None else list(trainable)
+    for x, y in batches:
+        found = oracle.gradients(weights, x, y)
+        updated = accumulated.mini_step([weights[i] for i in names], [found[i] for i in names], names)
+        for i, weight in zip(names, updated):
+            weights[i] = weight
+    return weights
+
+
+def gradients_by_hand(number):
+    random = np.random.RandomState(5)
+    return [[random.randn(*shape).astype("float32") for shape in SHAPES] for _ in range(number)]
+
+
+def applied(optimizer, fed, steps, start=START):
+    accumulated, weights = oracle.Accumulated(optimizer, steps), oracle.double(start)
+    for each in fed:
+        weights = accumulated.mini_step(weights, each, range(len(weights)))
+    return weights
+
+
+def assert_close(weights, wanted):
+    assert len(weights) == len(wanted)
+    for now, expected in zip(weights, wanted):
+        assert np.max(np.abs(now - expected) / np.maximum(1.0, np.abs(expected))) <= 4e-6
+
+
+def assert_bits(weights, wanted):
+    assert len(weights) == len(wanted)
+    for now, expected in zip(weights, wanted):
+        np.testing.assert_array_equal(now, expected)
+
+
+# Training in a home
+
+
+def network(home, weights, tanh_at_the_end=False, names=None):
+    """Dense layers with tanh between them, `weights` as weights."""
+    model = home.keras.models.Sequential()
+    for i in range(0, len(weights), 2):
+        kwargs = dict(name=names[i // 2]) if names else {}
+        if i == 0:
+            kwargs["input_shape"] = (weights[0].shape[0],)
+        activation = "tanh" if tanh_at_the_end or i + 2 < len(weights) else None
+        model.add(home.keras.layers.Dense(weights[i].shape[1], activation=activation, **kwargs))
+    model.set_weights(weights)
+    return model
+
+
+def compiled(home, optimizer, start=START, **kwargs):
+    model = network(home, start)
+    model.compile(optimizer=optimizer, loss="mse", **kwargs)
+    return model
+
+
+def train(model, batches):
+    for x, y in batches:
+        model.train_on_batch(x, y)
+
+
+def joined(batches):
+    return tuple(np.concatenate(each) for each in zip(*batches))
+
+
+def fit(model, batches, batch_size=BATCH):
+    x, y = joined(batches)
+    model.fit(x, y, batch_size=batch_size, epochs=1, shuffle=False, verbose=0)
+
+
+def custom_step(home, model, optimizer):
+    tf = home.tf
+    variables = model.trainable_variables
+    if home.is_keras3:
+        optimizer.build(variables)
+
+    def step(x, y):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(model(x) - y))
+        optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
+
+    return step
+
+
+# What optimizers are asked
+
+
+def error_of(function, *args):
+    """What `function` raises, as (type, message); None if it does not."""
+    try:
+        function(*args)
+    except Exception as error:
+        return type(error), str(error)
+    return None
+
+
+def variables_of(optimizer):
+    """An optimizer's variables, as a user of its home asks for them."""
+    found = getattr(optimizer, "weights", None)
+    found = optimizer.variables if found is None else found
+    return list(found() if callable(found) else found)
+
+
+def without_numbers(message):
+    """A message without what differs from one variable to the next."""
+    return re.sub(r"_\d+|0x[0-9a-f]+", "", message).replace("Accumulating", "")
+
+
+def refuses_new_variables(cls):
+    """Whether optimizers of this class train the variables that they were built with and no others."""
+    return generation_of(cls) in ("v3", "keras3")

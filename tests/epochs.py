@@ -1,0 +1,120 @@
+"""fit over epochs of 4, 4, 4 and 2 samples, with a GradientAccumulationCallback, in a home and by the oracle."""
+
+import numpy as np
+import oracle
+
+import legacyga
+
+RANDOM = np.random.RandomState(3)
+START = [RANDOM.randn(*shape).astype("float32") for shape in ((3, 4), (4,), (4, 2), (2,))]
+X = RANDOM.randn(14, 3).astype("float32")
+Y = RANDOM.randn(14, 2).astype("float32")
+BATCHES = [(X[i : i + 4], Y[i : i + 4]) for i in range(0, 14, 4)]
+LR, MOMENTUM = 0.1, 0.9
+GRAPH_MODE = "graph mode: no optimizer is told how many samples a batch has"
+
+
+def expected(home, epochs, steps, partial_window, batches=BATCHES, initial_epoch=0, weighs=True):
+    """What the oracle makes of it: in eager mode each batch weighs as much as it has samples.
+
+    Args:
+        home: the home.
+        epochs: how many.
+        steps: function of (epoch, updates made before): the K of a window that begins there.
+        partial_window: as the callback's.
+        batches: one epoch's.
+        initial_epoch: the number of the first.
+        weighs: whether Keras tells, in eager mode, how many samples a batch has.
+
+    Returns:
+        For each epoch (weights after its end, updates made).
+    """
+    sgd = oracle.SGD(LR, MOMENTUM)
+    weights, window, size, history = [w.astype("float64") for w in START], [], None, []
+
+    def update(weights):
+        samples, gradients = zip(*window)
+        return sgd.update(weights, [np.average(g, axis=0, weights=samples) for g in zip(*gradients)])
+
+    for epoch in range(initial_epoch, initial_epoch + epochs):
+        for x, y in batches:
+            if not window:
+                size = steps(epoch, sgd.iterations)
+            samples = len(x) if weighs and home.mode == "eager" else 1
+            window.append((samples, oracle.gradients(weights, x.astype("float64"), y.astype("float64"))))
+            if len(window) == size:
+                weights, window = update(weights), []
+        if window and partial_window == "flush":
+            weights = update(weights)
+        if partial_window != "carry":
+            window = []
+        history.append((weights, sgd.iterations))
+    return history
+
+
+def model_with(home, steps, optimizer=None, traced=True, **kwargs):
+    if not traced and home.mode == "eager":
+        # Tracing is where the time of so small a fit goes.
+        kwargs["run_eagerly"] = True
+    model = home.network(START)
+    optimizer = optimizer or legacyga.MySGD(LR, MOMENTUM, steps_per_update=steps, keras=home.keras)
+    model.compile(loss="mse", optimizer=optimizer, **kwargs)
+    return model
+
+
+def recorder(home):
+    """A callback that keeps the weights as they are at each epoch's end."""
+
+    class Recorder(home.keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            self.weights.append(self.model.get_weights())
+
+    made = Recorder()
+    made.weights = []
+    return made
+
+
+def fit(home, model, callbacks, epochs=3, x=X, y=Y, batch_size=4, **kwargs):
+    """fit without shuffling; the weights after each epoch, and the History's dict."""
+    record = recorder(home)
+    kwargs.setdefault("verbose", 0)
+    if y is not None:
+        kwargs.update(y=y, batch_size=batch_size)
+    history = model.fit(x, epochs=epochs, shuffle=False, callbacks=callbacks + [record], **kwargs)
+    return record.weights, history.history
+
+
+# Of the logs; the others are losses and metrics.
+COUNTS = ("updates", "gradient_accumulation_steps", "effective_batch_size")
+
+
+def assert_as_expected(weights, logs, wanted):
+    assert logs["updates"] == [updates for _, updates in wanted]
+    assert all(isinstance(value, int) for name in logs for value in logs[name] if name in COUNTS)
+    for now, (then, _) in zip(weights, wanted):
+        assert_close(now, then)
+    assert len(weights) == len(wanted)
+
+
+def counts(home):
+    """Whether the home's models count the samples that they are trained on."""
+    return home.mode == "eager" and home.tf_version >= (2, 2)
+
+
+def assert_close(weights, wanted):
+    assert len(weights) == len(wanted)
+    for a, b in zip(weights, wanted):
+        np.testing.assert_allclose(a, b, rtol=0, atol=4e-6)
+
+
+def stopper(home, error=None):
+    """A callback that ends training after the second batch of an epoch."""
+
+    class Stopper(home.keras.callbacks.Callback):
+        def on_batch_end(self, batch, logs=None):
+            if batch == 1:
+                if error:
+                    raise error
+                self.model.stop_training = True
+
+    return Stopper()

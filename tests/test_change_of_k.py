@@ -1,0 +1,84 @@
+"""R8: a change of K takes effect at the next window."""
+
+import kinds
+import needs
+import numpy as np
+import oracle
+import pytest
+import tf1
+from dense import BATCHES, RATE, START, assert_close, make, network
+
+import legacyga
+
+pytestmark = pytest.mark.capability("R8 change of K")
+
+
+def pytest_generate_tests(metafunc):
+    kinds.parametrize(metafunc, "adam", "Adam")
+
+
+def test_a_change_of_k_waits_for_the_next_window(home, adam):
+    """3, set to 2 in the middle: updates after 3, 5, 7; set to 1 in the next: 9, 10, 11."""
+    needs.wrap(home)
+    home.reset(plain_session=True)
+    model = network(home, START)
+    optimizer = legacyga.wrap(make(home, adam), 3)
+    step = home.step(model, optimizer)
+    expected, weights, window, ends = oracle.Adam(RATE), oracle.double(START), [], (3, 5, 7, 9, 10, 11)
+    for i, (x, y) in enumerate(BATCHES[:11], 1):
+        window.append(oracle.gradients(weights, x, y))
+        step(x, y)
+        if i in (1, 8):
+            optimizer.gradient_accumulation_steps = 2 if i == 1 else 1
+            assert optimizer.gradient_accumulation_steps == (2 if i == 1 else 1)
+        if i in ends:
+            weights = expected.update(weights, [np.mean(each, axis=0) for each in zip(*window)], range(4))
+            del window[:]
+        assert_close(model.get_weights(), weights)
+    assert int(home.value(optimizer.iterations)) == len(ends)
+
+
+def test_a_change_of_mysgds_k(home):
+    home.reset()
+    model = network(home, START)
+    optimizer = legacyga.MySGD(lr=0.1, momentum=0.9, steps_per_update=4, keras=home.keras)
+    step = home.step(model, optimizer)
+    sgd = oracle.SGD(lr=0.1, momentum=0.9)
+    weights, window = [w.astype("float64") for w in START], []
+    # K as it is set before each mini-step, and where windows end: 4, then 2, 2 (set within the first), 1, 3.
+    setting = {2: 2, 8: 1, 9: 3}
+    ends = [3, 5, 7, 8, 11]
+    for i, (x, y) in enumerate(BATCHES):
+        if i in setting:
+            optimizer.gradient_accumulation_steps = setting[i]
+            assert optimizer.gradient_accumulation_steps == setting[i]
+        step(x, y)
+        window.append(oracle.gradients(weights, x, y))
+        if i in ends:
+            weights, window = sgd.update(weights, [np.mean(g, axis=0) for g in zip(*window)]), []
+        assert_close(model.get_weights(), weights)
+    assert int(home.value(optimizer.iterations)) == len(ends)
+
+
+def test_a_change_of_k_of_an_optimizer_of_tensorflow_1(home):
+    tf1.graph_only(home)
+    with tf1.graph_of_its_own(home) as (v1, session):
+        weight = tf1.variable(v1, "w", np.float32(0))
+        fed = v1.placeholder("float32", ())
+        optimizer = legacyga.wrap(v1.train.GradientDescentOptimizer(1.0), 2)
+        train = optimizer.minimize(fed * weight)
+        at_one = legacyga.wrap(v1.train.GradientDescentOptimizer(1.0), 1)
+        at_one.minimize(fed * weight)
+        session.run(v1.global_variables_initializer())
+        v1.get_default_graph().finalize()
+        seen = []
+        for i, steps in enumerate((None, 4, None, None, 1, None, None, None)):
+            if steps:
+                optimizer.gradient_accumulation_steps = steps
+            session.run(train, {fed: 2.0**i})
+            seen.append(float(session.run(weight)))
+        with pytest.raises(ValueError, match="accumulation_steps was 1 when .* Received: 2"):
+            at_one.gradient_accumulation_steps = 2
+    assert seen == [0, -1.5, -1.5, -1.5, -1.5, -16.5, -80.5, -208.5]
+    with pytest.raises(ValueError, match="accumulation_steps to 5 in graph mode needs a default .* Received: None"):
+        optimizer.gradient_accumulation_steps = 5

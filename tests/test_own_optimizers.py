@@ -1,0 +1,207 @@
+"""Optimizers of the user's own: subclasses of stock ones, and whole ones, in each generation."""
+
+import kinds
+import needs
+import oracle
+import pytest
+from dense import RATE, START, applied, assert_close, gradients_by_hand, make
+from homes import generation_of
+
+import legacyga
+
+pytestmark = pytest.mark.capability("wrap: every optimizer")
+
+
+def pytest_generate_tests(metafunc):
+    kinds.parametrize(metafunc, "adam", "Adam")
+    kinds.parametrize(metafunc, "sgd", "SGD")
+
+
+@pytest.fixture(autouse=True)
+def fresh(home):
+    needs.wrap(home)
+    home.reset(plain_session=True)
+
+
+def own_adam(home, stock):
+    """A subclass that halves its gradients, in the hook that users of the generation take, with a config of its own."""
+
+    class Halving(stock):
+        def __init__(self, factor=0.5, **kwargs):
+            super(Halving, self).__init__(**kwargs)
+            self.factor = factor
+            self.calls = 0
+
+        def get_config(self):
+            return dict(super(Halving, self).get_config(), factor=self.factor)
+
+    generation = generation_of(stock)
+    if generation == "v1":
+
+        def get_gradients(self, loss, params):
+            self.calls += 1
+            return [self.factor * gradient for gradient in super(Halving, self).get_gradients(loss, params)]
+
+        Halving.get_gradients = get_gradients
+    elif generation == "v2":
+
+        def resource_apply_dense(self, grad, var, apply_state=None):
+            self.calls += 1
+            args = () if apply_state is None else (apply_state,)
+            return super(Halving, self)._resource_apply_dense(self.factor * grad, var, *args)
+
+        Halving._resource_apply_dense = resource_apply_dense
+    else:
+
+        def update_step(self, gradient, *args):
+            self.calls += 1
+            return super(Halving, self).update_step(self.factor * gradient, *args)
+
+        Halving.update_step = update_step
+    return Halving
+
+
+def own_from_scratch(home, base):
+    """An optimizer with all of its mathematics of its own: p -= rate * (g + 0.5 * the last update's g)."""
+    backend = None if home.is_keras3 else home.backend
+    generation = generation_of(base)
+    if generation == "v1":
+
+        class Own(base):
+            def __init__(self, lr=RATE, **kwargs):
+                super(Own, self).__init__(**kwargs)
+                self.iterations = backend.variable(0, dtype="int64", name="iterations")
+                self.rate = backend.variable(lr, name="rate")
+
+            def get_updates(self, loss, params):
+                found = self.get_gradients(loss, params)
+                last = [backend.zeros(backend.int_shape(param)) for param in params]
+                self.weights = [self.iterations] + last
+                self.updates = [backend.update_add(self.iterations, 1)]
+                for gradient, before, param in zip(found, last, params):
+                    self.updates.append(backend.update(param, param - self.rate * (gradient + 0.5 * before)))
+                    self.updates.append(backend.update(before, gradient))
+                return self.updates
+
+            def get_config(self):
+                return dict(super(Own, self).get_config(), lr=float(backend.get_value(self.rate)))
+
+    elif generation == "v2":
+
+        class Own(base):
+            def __init__(self, learning_rate=RATE, name="Own", **kwargs):
+                super(Own, self).__init__(name, **kwargs)
+                self._set_hyper("learning_rate", learning_rate)
+
+            def _create_slots(self, var_list):
+                for var in var_list:
+                    self.add_slot(var, "last")
+
+            def _resource_apply_dense(self, grad, var, apply_state=None):
+                last = self.get_slot(var, "last")
+                rate = self._get_hyper("learning_rate", var.dtype.base_dtype)
+                moved = var.assign_sub(rate * (grad + 0.5 * last), use_locking=True)
+                with home.tf.control_dependencies([moved]):
+                    return last.assign(grad, use_locking=True)
+
+            def get_config(self):
+                rate = self._serialize_hyperparameter("learning_rate")
+                return dict(super(Own, self).get_config(), learning_rate=rate)
+
+    elif generation == "v3":
+
+        class Own(base):
+            def __init__(self, learning_rate=RATE, name="Own", **kwargs):
+                super(Own, self).__init__(name=name, **kwargs)
+                self._learning_rate = self._build_learning_rate(learning_rate)
+
+            def build(self, var_list):
+                super(Own, self).build(var_list)
+                if not hasattr(self, "lasts"):
+                    self.lasts = [self.add_variable_from_reference(var, "last") for var in var_list]
+                self._built = True
+
+            def update_step(self, gradient, variable):
+                last = self.lasts[self._index_dict[self._var_key(variable)]]
+                variable.assign_sub(self.learning_rate * (gradient + 0.5 * last))
+                last.assign(gradient)
+
+            def get_config(self):
+                rate = self._serialize_hyperparameter(self._learning_rate)
+                return dict(super(Own, self).get_config(), learning_rate=rate)
+
+    else:
+
+        class Own(base):
+            def __init__(self, learning_rate=RATE, name="own", **kwargs):
+                super(Own, self).__init__(learning_rate=learning_rate, name=name, **kwargs)
+
+            def build(self, variables):
+                if not self.built:
+                    super(Own, self).build(variables)
+                    self.lasts = [self.add_variable_from_reference(var, name="last") for var in variables]
+
+            def update_step(self, gradient, variable, learning_rate):
+                last = self.lasts[self._get_variable_index(variable)]
+                self.assign_sub(variable, learning_rate * (gradient + 0.5 * last))
+                self.assign(last, gradient)
+
+    return Own
+
+
+class OwnExpected(object):
+    def __init__(self, rate=RATE):
+        self.rate, self.last = rate, {}
+
+    def update(self, weights, gradients, names):
+        updated = [
+            weight - self.rate * (gradient + 0.5 * self.last.get(name, 0.0))
+            for weight, gradient, name in zip(weights, gradients, names)
+        ]
+        self.last.update(zip(names, gradients))
+        return updated
+
+
+def base_class(cls):
+    """The class that the stock optimizers of its generation are made of."""
+    names = ("Optimizer", "OptimizerV2")
+    return next(each for each in cls.__mro__[1:] if each.__name__ in names)
+
+
+def test_a_subclass_of_a_stock_optimizer(home, adam):
+    """It overrides the hook of its generation, and is called through it once a trace or an update."""
+    own = own_adam(home, adam)
+    fed = gradients_by_hand(6)
+    halved = [[0.5 * gradient for gradient in each] for each in fed]
+    for steps in (1, 3):
+        optimizer = legacyga.wrap(make(home, own, factor=0.5), steps)
+        assert isinstance(optimizer, own) and isinstance(optimizer, adam)
+        assert optimizer.factor == 0.5 and optimizer.get_config()["factor"] == 0.5
+        assert_close(home.apply_to(START, optimizer, fed)[-1], applied(oracle.Adam(RATE), halved, steps))
+        assert optimizer.calls
+        again = type(optimizer).from_config(optimizer.get_config())
+        assert again.get_config() == optimizer.get_config() and again.factor == 0.5
+
+
+def test_an_optimizer_of_the_users_own(home, adam):
+    own = own_from_scratch(home, base_class(adam))
+    fed = gradients_by_hand(6)
+    for steps in (1, 3):
+        inner = own()
+        optimizer = legacyga.wrap(inner, steps)
+        assert isinstance(optimizer, own)
+        assert_close(home.apply_to(START, optimizer, fed)[-1], applied(OwnExpected(), fed, steps))
+        again = type(optimizer).from_config(optimizer.get_config())
+        assert again.get_config() == optimizer.get_config()
+
+
+@pytest.mark.capability("wrap: surface")
+def test_a_subclass_keeps_its_own_argument(home, sgd):
+    """Which it does not put into `get_config`, as many do not."""
+
+    class Mine(sgd):
+        def __init__(self, own_argument=1.0, **kwargs):
+            super(Mine, self).__init__(**kwargs)
+            self.own_argument = own_argument
+
+    assert legacyga.wrap(Mine(own_argument=3.0), 4).own_argument == 3.0

@@ -1,0 +1,627 @@
+"""What a mini-step weighs, in eager mode: its samples, whatever else happens to the model, in one unit.
+
+Every batch is of another size, or of other samples, than the rest: where the sizes are not seen, it shows.
+"""
+
+import warnings
+
+import homes
+import kinds
+import numpy as np
+import oracle
+import pytest
+from kinds import MOMENTUM, RATE
+
+import legacyga
+
+pytestmark = pytest.mark.capability("R2 weights")
+
+SHAPES = ((3, 4), (4,), (4, 2), (2,))
+START = [(0.5 * np.random.RandomState(11).randn(*shape)).astype("float32") for shape in SHAPES]
+
+
+def pytest_generate_tests(metafunc):
+    from conftest import home_of
+
+    home = home_of(metafunc.config)
+    found = kinds.of(home) if home.mode == "eager" else []
+    choices = {
+        "kind": found,
+        "sgd": [each for each in found if not each.is_adam],
+        # Those that a model is compiled with.
+        "trainer": [each for each in found if not each.is_adam and each.generation != "train"],
+    }
+    for argument in set(choices) & set(metafunc.fixturenames):
+        metafunc.parametrize(argument, [pytest.param(each, id=each.id) for each in choices[argument]])
+
+
+@pytest.fixture(autouse=True, scope="module")
+def start_anew(home):
+    if home.mode == "graph":
+        pytest.skip("tests/test_weights_in_graphs.py is of graph mode")
+    home.reset()
+
+
+@pytest.fixture
+def has_train_step(home):
+    """Whether the home's models are trained by a `train_step`."""
+    if home.tf_version < (2, 2):
+        pytest.skip("train_step: TF 2.2 or newer")
+
+
+# ----------------------------------------------------------------------------------------------- data, and the oracle
+
+
+def batches_of(sizes, seed=0):
+    """(x, y) for each size; every batch has targets of its own."""
+    random = np.random.RandomState(seed)
+    made = [(random.randn(n, 3), random.randn(n, 2) + 1.5 * (i % 3)) for i, n in enumerate(sizes)]
+    return [(x.astype("float32"), y.astype("float32")) for x, y in made]
+
+
+def known(batches):
+    """Mini-steps that weigh their samples: (weight, x, y)."""
+    return [(len(x), x, y) for x, y in batches]
+
+
+def expected(mini_steps, steps, sgd=None, weights=START):
+    """The weights after windows of `steps` of these (weight, x, y), of which the last is ended, full or not."""
+    sgd, weights = sgd or oracle.SGD(RATE, MOMENTUM), [w.astype("float64") for w in weights]
+    for i in range(0, len(mini_steps), steps):
+        window = mini_steps[i : i + steps]
+        found = [oracle.gradients(weights, x.astype("float64"), y.astype("float64")) for _, x, y in window]
+        each = [weight for weight, _, _ in window]
+        weights = sgd.update(weights, [np.average(g, axis=0, weights=each) for g in zip(*found)])
+    return weights
+
+
+def off(weights, wanted, start=START):
+    """The distance to the wanted weights, relative to the way that these went."""
+    way = max(np.abs(w - s).max() for w, s in zip(wanted, start))
+    assert way > 0.05
+    return max(np.abs(now - w).max() for now, w in zip(weights, wanted)) / way
+
+
+def assert_trained(model, mini_steps, steps, sgd=None, bar=4e-6):
+    """The model's weights are the oracle's, which equal weights would not give."""
+    wanted, weights = expected(mini_steps, steps, sgd), [weight for weight, _, _ in mini_steps]
+    if any(len(set(weights[i : i + steps])) > 1 for i in range(0, len(weights), steps)):
+        assert off(expected([(1, x, y) for _, x, y in mini_steps], steps), wanted) > 1e-2
+    distance = off(model.get_weights(), wanted)
+    assert distance <= bar, distance
+
+
+# ------------------------------------------------------------------------------------------------- models, and callers
+
+
+def model_with(home, optimizer, base=None, **kwargs):
+    kwargs.setdefault("run_eagerly", True)
+    return compiled(home, network(home, base), optimizer, **kwargs)
+
+
+def network(home, base=None, weights=START):
+    inputs = home.keras.Input((3,))
+    hidden = home.keras.layers.Dense(4, activation="tanh")(inputs)
+    model = (base or home.keras.models.Model)(inputs, home.keras.layers.Dense(2)(hidden))
+    model.set_weights(weights)
+    return model
+
+
+def compiled(home, model, optimizer, **kwargs):
+    if kwargs.get("run_eagerly") and kwargs.get("steps_per_execution"):
+        kwargs["run_eagerly"] = False
+    model.compile(optimizer=optimizer, loss="mse", **kwargs)
+    return model
+
+
+def dataset(home, batches):
+    x, y = [home.tf.constant(np.concatenate(each)) for each in zip(*batches)]
+    ends = np.cumsum([len(x) for x, _ in batches])
+    parts = home.tf.data.Dataset.from_tensor_slices((np.append(0, ends[:-1]), ends))
+    return parts.map(lambda begin, end: (x[begin:end], y[begin:end]))
+
+
+def ours(partial_window="carry", schedule=None):
+    return legacyga.GradientAccumulationCallback(schedule, partial_window)
+
+
+def fit(home, model, batches, *callbacks, **kwargs):
+    """fit on batches of any sizes, with our callback unless others are given."""
+    kwargs.setdefault("verbose", 0)
+    return model.fit(dataset(home, batches), callbacks=list(callbacks or [ours()]), **kwargs)
+
+
+def fit_plainly(home, model, batches, **kwargs):
+    return model.fit(dataset(home, batches), verbose=0, **kwargs)
+
+
+def by_hand(home, model, batch, optimizer=None):
+    """A mini-step of a loop, of whose samples nobody is told."""
+    home._eager_step(model, optimizer or model.optimizer)(*batch)
+
+
+def after_batch(home, number, function):
+    """A callback that calls `function(model)` after the batch of this number of each epoch."""
+
+    class Event(home.keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            if batch == number:
+                function(self.model)
+
+    return Event()
+
+
+# --------------------------------------------------------------------------------------------------- whatever happens
+
+OTHER = batches_of([9, 4, 3], seed=31)
+
+
+def evaluate(home, model):
+    fitted = [np.concatenate(each) for each in zip(*OTHER)]
+    model.evaluate(fitted[0], fitted[1], batch_size=5, verbose=0)
+
+
+def test_on_batch(home, model):
+    model.test_on_batch(*OTHER[0])
+
+
+def reset_metrics(home, model):
+    model.reset_metrics()
+
+
+def several(home, model):
+    model.test_on_batch(*OTHER[1])
+    model.reset_metrics()
+    evaluate(home, model)
+
+
+# Those are functions that a test is given, and no tests.
+test_on_batch.__test__ = False
+EVENTS = [evaluate, test_on_batch, reset_metrics, several]
+SIZES = [5, 2, 4, 1, 3, 6]
+
+
+@pytest.mark.parametrize("event, steps", zip(EVENTS, (2, 4, 3, 4)), ids=lambda value: getattr(value, "__name__", value))
+def test_what_happens_to_the_model_within_an_epoch(home, has_train_step, event, steps):
+    """After the second batch of each of two epochs; a window of 4 goes on into the second epoch."""
+    batches = batches_of(SIZES, seed=steps)
+    model = model_with(home, legacyga.wrap(home.bare_sgd(lr=RATE, momentum=MOMENTUM), steps))
+    fit(home, model, batches, ours(), after_batch(home, 1, lambda model: event(home, model)), epochs=2)
+    assert_trained(model, known(2 * batches), steps)
+
+
+@pytest.mark.parametrize("execution", [1, 2])
+def test_in_traced_training(home, trainer, has_train_step, execution):
+    """As above, in a training function, or several steps in one."""
+    kwargs = dict(run_eagerly=False)
+    data = batches_of(SIZES, seed=5)
+    if execution > 1:
+        if home.tf_version < (2, 4):
+            pytest.skip("steps_per_execution: TF 2.4 or newer")
+        kwargs["steps_per_execution"] = execution
+    model = model_with(home, trainer.make(3), **kwargs)
+    # Bare Keras has no test_on_batch of a model with several steps in one execution.
+    happens = evaluate if execution > 1 else several
+    fit(home, model, data, ours(), after_batch(home, 3, lambda model: happens(home, model)), epochs=2)
+    assert_trained(model, known(2 * data), 3)
+
+
+@pytest.mark.parametrize("callbacks", [[], [ours]], ids=["plain", "with the callback"])
+def test_a_fit_within_a_fit(home, has_train_step, callbacks):
+    """Of the model itself: its mini-steps come between those of the outer one."""
+    batches, inner = batches_of(SIZES, seed=7), batches_of([5, 5], seed=8)
+    model = model_with(home, legacyga.wrap(home.bare_sgd(lr=RATE, momentum=MOMENTUM), 4))
+
+    def nested(model):
+        model.fit(dataset(home, inner), callbacks=[make() for make in callbacks], verbose=0)
+
+    fit(home, model, batches, ours(), after_batch(home, 0, nested))
+    # The first mini-step of the window is of 5 samples, as those of the inner fit are.
+    assert_trained(model, known(batches[:1] + inner + batches[1:]), 4)
+
+
+def test_a_fit_of_another_model_within_a_fit(home, has_train_step):
+    """With an optimizer of its own: the two have nothing in common but that they take turns."""
+    data, others = batches_of(SIZES, seed=9), batches_of([2, 6, 1], seed=10)
+    models = [model_with(home, legacyga.wrap(home.bare_sgd(lr=RATE, momentum=MOMENTUM), 3)) for _ in range(2)]
+    fit(home, models[0], data, ours(), after_batch(home, 1, lambda model: fit(home, models[1], others)))
+    assert_trained(models[0], known(data), 3)
+    assert_trained(models[1], known(others), 3)
+
+
+def test_an_exception_within_an_epoch_and_the_fit_after_it(home, has_train_step):
+    """3 + 1 samples before it; afterwards the window goes on, in a fit on other sizes."""
+    first, second = batches_of([3, 1, 4], seed=12), batches_of([6, 2, 5, 1], seed=13)
+    model = model_with(home, legacyga.wrap(home.bare_sgd(lr=RATE, momentum=MOMENTUM), 3))
+
+    def interrupt(model):
+        model.test_on_batch(*OTHER[0])
+        raise KeyboardInterrupt()
+
+    with pytest.raises(KeyboardInterrupt):
+        fit(home, model, first, ours(), after_batch(home, 1, interrupt))
+    fit(home, model, second)
+    assert_trained(model, known(first[:2] + second), 3)
+
+
+def test_a_second_model_with_the_same_optimizer(home, has_train_step):
+    """Two models of the same layers take mini-steps of one window, in fits of either, one within the other, too."""
+    optimizer = legacyga.wrap(home.keras.optimizers.SGD(RATE, momentum=MOMENTUM), 3)
+    one = network(home)
+    other = home.keras.models.Model(one.inputs, one.outputs)
+    for model in (one, other):
+        compiled(home, model, optimizer, run_eagerly=True)
+    parts = [batches_of(sizes, seed) for seed, sizes in enumerate(([4, 1], [2, 5], [3, 7], [6, 1, 2]), 14)]
+    fit(home, one, parts[0])
+    fit(home, other, parts[1])
+    fit(home, one, parts[2])
+    # Of the last part the second is the inner one's.
+    fit(home, other, [parts[3][0], parts[3][2]], ours(), after_batch(home, 0, lambda _: fit(home, one, parts[3][1:2])))
+    assert_trained(one, known(sum(parts, [])), 3)
+
+
+def test_two_models_of_layers_of_their_own_with_the_same_optimizer(home, trainer, has_train_step):
+    """Each has a window of its own."""
+    if not trainer.takes_more_models:
+        pytest.skip("optimizers of this generation have the variables they were built with")
+    optimizer, data = trainer.make(2), [batches_of([4, 1, 2, 5], seed) for seed in (18, 19)]
+    models = [model_with(home, optimizer) for _ in range(2)]
+    for i in (0, 2):
+        for model, each in zip(models, data):
+            fit(home, model, each[i : i + 1])
+        for model, each in zip(models, data):
+            fit(home, model, each[i + 1 : i + 2])
+    for model, each in zip(models, data):
+        assert_trained(model, known(each), 2)
+
+
+def test_compiled_again(home, has_train_step):
+    """Trained without the callback, with it, and compiled again with the same optimizer, in either order."""
+    optimizer = legacyga.wrap(home.keras.optimizers.SGD(RATE, momentum=MOMENTUM), 3)
+    model, data = model_with(home, optimizer, run_eagerly=False), batches_of([4, 1, 2, 6, 3, 5, 2, 2, 7], seed=20)
+    fit_plainly(home, model, data[:1])
+    fit(home, model, data[1:4])
+    compiled(home, model, optimizer)
+    fit(home, model, data[4:7])
+    compiled(home, model, optimizer, run_eagerly=True)
+    fit(home, model, data[7:])
+    # The first is as large as the first of known size: 1 sample.
+    assert_trained(model, [(1,) + data[0]] + known(data[1:]), 3)
+
+
+# ------------------------------------------------------------------------------------------------------- any data
+
+
+@pytest.mark.parametrize("name", ["class_weight", "regularizers", "sample_weight", "two outputs"])
+def test_weighted_samples_and_inputs_by_name(home, has_train_step, name):
+    """Epochs of 4, 4, 4 and 2, metrics reset on the way, against the home's own large batches of 12 and 2."""
+    import test_train_step as cases
+
+    make, data = cases.CASES[name]
+    weights = []
+    for optimizer, batch, callbacks in (
+        (cases.sgd(home), 12, []),
+        (legacyga.wrap(cases.sgd(home), 3), 4, [ours("flush"), after_batch(home, 2, lambda m: m.reset_metrics())]),
+    ):
+        model, settings = make(home, home.keras.models.Model)
+        start = model.get_weights()
+        model.compile(optimizer, run_eagerly=True, **settings)
+        model.fit(batch_size=batch, epochs=2, shuffle=False, verbose=0, callbacks=callbacks, **data)
+        weights.append(model.get_weights())
+    # K = 4 would be one update, and so would be weighing all alike but for the last batch.
+    assert off(weights[1], weights[0], start) <= 4e-6
+
+
+def test_ragged_inputs(home, has_train_step):
+    """Rows of 1 to 5 values, in batches of 4, 1, 3 and 2."""
+    tf, random, sizes = home.tf, np.random.RandomState(21), [4, 1, 3, 2]
+
+    class Sums(home.keras.models.Model):
+        def __init__(self):
+            super(Sums, self).__init__()
+            self.dense = home.keras.layers.Dense(2)
+
+        def call(self, inputs):
+            return self.dense(tf.reduce_sum(inputs, axis=1, keepdims=True))
+
+    rows = [random.randn(random.randint(1, 6)).astype("float32") for _ in range(sum(sizes))]
+    targets = (random.randn(sum(sizes), 2) + np.repeat(range(4), sizes)[:, None]).astype("float32")
+    ragged = tf.RaggedTensor.from_row_lengths(np.concatenate(rows), [len(row) for row in rows])
+    ends = np.cumsum(sizes)
+    parts = tf.data.Dataset.from_tensor_slices((ends - sizes, ends))
+    data = parts.map(lambda begin, end: (ragged[begin:end], tf.constant(targets)[begin:end]))
+    model, start = Sums(), [random.randn(1, 2).astype("float32"), np.zeros(2, "float32")]
+    model.dense.build((None, 1))
+    model.dense.set_weights(start)
+    model.compile(legacyga.wrap(home.keras.optimizers.SGD(RATE), 2), "mse", run_eagerly=True)
+    model.fit(data, verbose=0, callbacks=[ours(), after_batch(home, 0, lambda model: model.reset_metrics())])
+    kernel, bias = [each.astype("float64") for each in start]
+    sums = np.array([[row.sum(dtype="float64")] for row in rows])
+    for begin, end in ((0, 5), (5, 10)):
+        # The mean weighted by the samples is the gradient of them all.
+        error = 2 * (sums[begin:end].dot(kernel) + bias - targets[begin:end]) / (2 * 5)
+        kernel, bias = kernel - RATE * sums[begin:end].T.dot(error), bias - RATE * error.sum(axis=0)
+    assert off(model.dense.get_weights(), [kernel, bias], start) <= 4e-6
+
+
+def test_compiled_by_xla(home, has_train_step):
+    """Dense gradients; the last batch of an epoch is smaller, and metrics are reset within it."""
+    if home.tf_version < (2, 8):
+        pytest.skip("jit_compile in compile: TF 2.8 or newer")
+    x, y = [np.concatenate(each) for each in zip(*batches_of([4, 4, 3], seed=22))]
+    model = model_with(home, legacyga.wrap(home.keras.optimizers.SGD(RATE, momentum=MOMENTUM), 3))
+    compiled(home, model, model.optimizer, jit_compile=True)
+    event = after_batch(home, 1, lambda model: model.reset_metrics())
+    model.fit(x, y, batch_size=4, epochs=2, shuffle=False, verbose=0, callbacks=[ours(), event])
+    assert_trained(model, 2 * [(len(x[i : i + 4]), x[i : i + 4], y[i : i + 4]) for i in (0, 4, 8)], 3)
+
+
+def test_a_model_that_overrides_metrics(home, has_train_step):
+    """What it lists has no count, or another one than Keras's."""
+
+    class Own(home.keras.models.Model):
+        @property
+        def metrics(self):
+            return [self.own]
+
+    Own.own = home.keras.metrics.Mean(name="own")
+    data = batches_of([4, 1, 3, 6, 2, 2], seed=23)
+    model = model_with(home, legacyga.wrap(home.keras.optimizers.SGD(RATE, momentum=MOMENTUM), 3), base=Own)
+    fit(home, model, data)
+    assert_trained(model, known(data), 3)
+
+
+def test_floatx_float16(home, has_train_step):
+    """After 2049 samples a float16 that counts them counts in twos; batches of 5 and of 3 are still of 5 and of 3."""
+    layers, keras = home.keras.layers, home.keras
+    before = keras.backend.floatx()
+    data = batches_of([2049, 7, 5, 2, 5, 3], seed=24)
+    data = [(x.astype("float16").astype("float32"), y.astype("float16").astype("float32")) for x, y in data]
+    home.set_floatx("float16")
+    try:
+        inputs = keras.Input((3,), dtype="float32")
+        hidden = layers.Dense(4, activation="tanh", dtype="float32")(inputs)
+        model = keras.models.Model(inputs, layers.Dense(2, dtype="float32")(hidden))
+        model.set_weights(START)
+        optimizer = legacyga.wrap(keras.optimizers.SGD(RATE, momentum=MOMENTUM), 2)
+        fit(home, compiled(home, model, optimizer, run_eagerly=True), data)
+    finally:
+        home.set_floatx(before)
+    # Targets are float16 for Keras; the network and its gradients are float32, but for the loss's own last step.
+    assert_trained(model, known(data), 2, bar=2e-3 if home.is_keras3 else 4e-6)
+
+
+def test_a_batch_that_a_loss_scale_optimizer_skips(home, has_train_step):
+    """Several steps in one execution; the second batch overflows, and the third weighs its own samples."""
+    if home.tf_version < (2, 4):
+        pytest.skip("LossScaleOptimizer and steps_per_execution: TF 2.4 or newer")
+    data = batches_of([4, 6, 1, 3, 2, 5, 1], seed=25)
+    data[1] = (data[1][0], np.full_like(data[1][1], 1e38))
+    inner = legacyga.wrap(home.bare_sgd(lr=RATE, momentum=MOMENTUM), 2)
+    optimizer = home.keras.mixed_precision.LossScaleOptimizer(inner, initial_scale=8.0)
+    model = model_with(home, optimizer, steps_per_execution=3)
+    fit(home, model, data)
+    assert_trained(model, known(data[:1] + data[2:]), 2)
+
+
+# ------------------------------------------------------------------------------------------------------- one unit
+
+WAYS = {
+    "f": lambda home, model, batch: fit(home, model, [batch]),
+    "p": lambda home, model, batch: fit_plainly(home, model, [batch]),
+    "t": lambda home, model, batch: model.train_on_batch(*batch),
+    "h": by_hand,
+}
+
+
+@pytest.mark.parametrize("ways, size, steps", [("ftphftph", 4, 4), ("tfhphhft", 9, 3), ("hphfptff", 5, 4)])
+def test_batches_of_one_size_weigh_alike_whoever_hands_them_over(home, has_train_step, ways, size, steps):
+    """fit with the callback, train_on_batch, fit without, a loop: two windows of 4, or of 3 and a flush of the rest."""
+    data = batches_of([size] * len(ways), seed=size)
+    model = model_with(home, legacyga.wrap(home.bare_sgd(lr=RATE, momentum=MOMENTUM), steps))
+    for way, batch in zip(ways, data):
+        WAYS[way](home, model, batch)
+    assert legacyga.flush(model.optimizer) is (steps == 3)
+    assert_trained(model, known(data), steps)
+
+
+def test_batches_of_one_size_where_callbacks_are_told_it(home):
+    """TF 2.0 and 2.1: fit of arrays with the callback, a loop, train_on_batch and fit without in one window."""
+    if home.tf_version >= (2, 2):
+        pytest.skip("TF 2.0 and 2.1 alone tell callbacks each batch's size")
+    data = batches_of([6] * 8, seed=38)
+    model = model_with(home, legacyga.wrap(home.bare_sgd(lr=RATE, momentum=MOMENTUM), 4))
+    for i, (x, y) in enumerate(data):
+        if i % 4 == 3:
+            by_hand(home, model, (x, y))
+        elif i % 4 == 2:
+            model.train_on_batch(x, y)
+        else:
+            model.fit(x, y, batch_size=6, verbose=0, callbacks=[] if i % 2 else [ours()])
+    assert_trained(model, known(data), 4)
+
+
+def test_one_unit_in_traced_training(home, trainer, has_train_step):
+    """Functions traced before the first callback, with it, and after it."""
+    data = batches_of([6] * 9, seed=26)
+    model = model_with(home, trainer.make(3), run_eagerly=False)
+    for batch in data[:2]:
+        model.train_on_batch(*batch)
+    fit(home, model, data[2:4])
+    model.train_on_batch(*data[4])
+    fit_plainly(home, model, data[5:7])
+    fit(home, model, data[7:])
+    assert_trained(model, known(data), 3)
+
+
+@pytest.mark.parametrize(
+    "ways, weights", [("ffh", [4, 2, 4]), ("hff", [5, 5, 2]), ("fhf", [2, 2, 5]), ("hhf", [3] * 3)]
+)
+def test_a_plain_mini_step_weighs_as_the_windows_first_known_one(home, has_train_step, ways, weights):
+    """In each of two windows, of other sizes; the plain batches have sizes of their own, which nobody knows."""
+    model, mini_steps = model_with(home, legacyga.wrap(home.bare_sgd(lr=RATE, momentum=MOMENTUM), 3)), []
+    for window in range(2):
+        unit = [weight + 3 * window for weight in weights]
+        sizes = [n if way == "f" else n + 3 for way, n in zip(ways, unit)]
+        data = batches_of(sizes, seed=27 + window)
+        for way, batch in zip(ways, data):
+            WAYS[way](home, model, batch)
+        mini_steps += [(weight,) + batch for weight, batch in zip(unit, data)]
+    assert_trained(model, mini_steps, 3)
+
+
+def test_a_window_that_is_all_plain_takes_no_unit_of_another(home, has_train_step):
+    """After a fit on batches of 8 and 3 a window of plain mini-steps is a plain mean, and so is a flushed one."""
+    model = model_with(home, legacyga.wrap(home.bare_sgd(lr=RATE, momentum=MOMENTUM), 3))
+    data = batches_of([8, 3, 5, 2, 7, 4, 1, 6], seed=29)
+    fit(home, model, data[:3])
+    for batch in data[3:]:
+        by_hand(home, model, batch)
+    assert legacyga.flush(model.optimizer) is True
+    assert_trained(model, known(data[:3]) + [(1,) + batch for batch in data[3:]], 3)
+
+
+def test_plain_batches_after_an_interrupted_fit(home, has_train_step):
+    """Of 5 and 3 samples before, of 5 in a loop and in a fit after it."""
+    data = batches_of([5, 3, 4, 5, 2, 5, 5], seed=30)
+    model = model_with(home, legacyga.wrap(home.bare_sgd(lr=RATE, momentum=MOMENTUM), 3))
+
+    def interrupt(model):
+        raise KeyboardInterrupt()
+
+    with pytest.raises(KeyboardInterrupt):
+        fit(home, model, data[:3], ours(), after_batch(home, 1, interrupt))
+    by_hand(home, model, data[3])
+    fit(home, model, data[4:5])
+    by_hand(home, model, data[5])
+    fit(home, model, data[6:])
+    weighed = [(5, 0), (3, 1), (5, 3), (2, 4), (2, 5), (5, 6)]
+    assert_trained(model, [(weight,) + data[i] for weight, i in weighed], 3)
+
+
+def test_train_step_and_a_loop_in_one_window(home, has_train_step):
+    """legacyga.train_step knows its samples as fit with the callback does."""
+
+    class Weighted(home.keras.models.Model):
+        def train_step(self, data):
+            return legacyga.train_step(self, data)
+
+    data = batches_of([4, 9, 2, 1, 6, 3], seed=32)
+    model = model_with(home, legacyga.wrap(home.bare_sgd(lr=RATE, momentum=MOMENTUM), 3), base=Weighted)
+    for way, batch in zip("thtttt", data):
+        WAYS[way](home, model, batch)
+    assert_trained(model, [(n,) + batch for n, batch in zip([4, 4, 2, 1, 6, 3], data)], 3)
+
+
+def test_a_train_step_of_the_users_own_that_gives_no_weight_is_told_so(home, has_train_step):
+    """Once, of batches of different sizes, which weigh alike; one that weighs its mini-steps is told nothing."""
+    tf = home.tf
+
+    class Plain(home.keras.models.Model):
+        def train_step(self, data):
+            by_hand(home, self, data)
+            return {"loss": tf.constant(0.0)}
+
+    class Literal(Plain):
+        def train_step(self, data):
+            with self.optimizer.mini_step_weight(tf.square(tf.cast(tf.shape(data[0])[0], "float32"))):
+                return super(Literal, self).train_step(data)
+
+    class Samples(home.keras.models.Model):
+        def train_step(self, data):
+            return legacyga.train_step(self, data)
+
+    data = batches_of([4, 1, 5], seed=39)
+    for base, power, times in ((Plain, 0, 1), (Literal, 2, 0), (Samples, 1, 0)):
+        optimizer = legacyga.wrap(home.keras.optimizers.SGD(RATE, momentum=MOMENTUM), 3)
+        model = model_with(home, optimizer, base=base)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            fit(home, model, data, epochs=2)
+        said = [str(each.message) for each in caught if "alike" in str(each.message)]
+        assert len(said) == times, said
+        assert_trained(model, 2 * [(len(x) ** power, x, y) for x, y in data], 3)
+
+
+def test_a_weight_of_the_users_is_literal(home, sgd):
+    """Among mini-steps that no one has counted, which weigh 1."""
+    gradients = [[np.random.RandomState(i).randn(3, 2).astype("float32") + 1] for i in range(8)]
+    for weights in ([3.0, None, None, 0.5], [None, 7, 1e-3, 2.5]):
+        fed, inner = homes.Fed(home, sgd.make(4), [START[0][:, :2]]), sgd.oracle()
+        values = [START[0][:, :2].astype("float64")]
+        for i in (0, 4):
+            for weight, gradient in zip(weights, gradients[i : i + 4]):
+                if weight is None:
+                    fed.step(gradient)
+                    continue
+                with fed.optimizer.mini_step_weight(weight):
+                    fed.step(gradient)
+            each = [1 if weight is None else weight for weight in weights]
+            means = [np.average(g, axis=0, weights=each) for g in zip(*gradients[i : i + 4])]
+            values = inner.update(values, [np.float64(mean) for mean in means])
+        assert off(fed.read()[0], values, [START[0][:, :2]]) <= 4e-6
+
+
+# ------------------------------------------------------------------------------------------- nothing weighs anything
+
+
+def assert_updates(kind, windows, steps, bar=4e-6, dtype="float32"):
+    """Windows of (weight, gradient): the oracle given the weighted mean, and given zero where all weigh 0."""
+    start = [np.random.RandomState(33).randn(3, 4).astype(dtype), np.random.RandomState(34).randn(5).astype(dtype)]
+    fed, inner, values = homes.Fed(kind.home, kind.make(steps), start), kind.oracle(), [w.astype("f8") for w in start]
+    for window in windows:
+        for weight, gradients in window:
+            with fed.optimizer.mini_step_weight(weight):
+                fed.step(gradients)
+        if len(window) < steps:
+            assert legacyga.flush(fed.optimizer) is True
+        weights = [float(weight) for weight, _ in window]
+        total = sum(weights)
+        counted = [(w, g) for w, (_, g) in zip(weights, window) if w]
+        means = [sum((w / total * g[i].astype("f8") for w, g in counted), np.zeros(start[i].shape)) for i in range(2)]
+        values = inner.update(values, means)
+        distance = off(fed.read()[0], values, start)
+        assert distance <= bar, (distance, weights)
+
+
+def random_gradients(number, seed, dtype="float32"):
+    random = np.random.RandomState(seed)
+    return [[(1 + random.randn(*shape)).astype(dtype) for shape in ((3, 4), (5,))] for _ in range(number)]
+
+
+@pytest.mark.parametrize("steps", [2, 3])
+def test_a_window_whose_weights_are_all_0(home, kind, steps):
+    """It is one of zero gradients: momentum and moments decay. Full, and flushed, and between others."""
+    weights = [[1.0, 3.0, 0.0], [0.0] * 3, [0.0, 2.0, 1.0], [0] * 3, [0.0] * (steps - 1), [5, 0.5, 0]]
+    gradients = random_gradients(3 * len(weights), seed=steps)
+    windows = [list(zip(each[:steps], gradients[3 * i : 3 * i + steps])) for i, each in enumerate(weights)]
+    assert_updates(kind, windows, steps)
+
+
+def test_a_mini_step_of_weight_0_adds_nothing_whatever_its_gradients(home, sgd):
+    """The mean over no samples is NaN."""
+    gradients = random_gradients(6, seed=35)
+    for i in (1, 3):
+        gradients[i] = [np.full_like(gradients[i][0], np.nan), np.full_like(gradients[i][1], np.inf)]
+    windows = [list(zip(weights, gradients[i : i + 3])) for i, weights in ((0, [2.0, 0.0, 1.0]), (3, [0.0, 4.0, 3.0]))]
+    assert_updates(sgd, windows, 3)
+
+
+@pytest.mark.parametrize("weights", [[0.1, 0.2, 0.3], [0.7, 0.05, 1.3, 0.011, 2.9], [4.0, 0.5]], ids=repr)
+def test_weights_of_a_float64_model(home, sgd, weights):
+    """Their sum is as wide as the gradients."""
+    steps = len(weights)
+    gradients = random_gradients(3 * steps, seed=36, dtype="float64")
+    windows = [list(zip(weights, gradients[i : i + steps])) for i in range(0, 3 * steps, steps)]
+    assert_updates(sgd, windows, steps, bar=1e-13, dtype="float64")
+
+
+@pytest.mark.parametrize("weights", [[0.1, 0.2, 0.3], [0.7, 0.05, 1.3, 0.011, 2.9]], ids=repr)
+def test_weights_of_float64_gradients_in_an_accumulator(home, weights):
+    tf, accumulator = home.tf, legacyga.GradientAccumulator()
+    gradients = random_gradients(len(weights), seed=37, dtype="float64")
+    for weight, each in zip(weights, gradients):
+        accumulator([tf.constant(gradient) for gradient in each], weight=weight)
+    for found, wanted in zip(accumulator.gradients, zip(*gradients)):
+        mean = np.average(wanted, axis=0, weights=weights)
+        assert np.abs(found.numpy() - mean).max() <= 1e-13 * np.abs(mean).max()

@@ -1,0 +1,288 @@
+"""wrap copies the optimizer's own state. What the optimizer merely refers to stays the object that it was."""
+
+import kinds
+import numpy as np
+import oracle
+import pytest
+import users
+
+import legacyga
+
+pytestmark = pytest.mark.capability("wrap: surface")
+
+RANDOM = np.random.RandomState(71)
+SHAPES = ((3, 2), (2,))
+START = [RANDOM.randn(*shape).astype("float32") for shape in SHAPES]
+FED = [[RANDOM.randn(*shape).astype("float32") for shape in SHAPES] for _ in range(24)]
+RATE, MOMENTUM = 2.0**-4, 0.75
+
+
+def pytest_generate_tests(metafunc):
+    from conftest import home_of
+
+    for argument, names in (("sgd", ("SGD", "MomentumOptimizer")), ("adam", ("Adam", "AdamOptimizer"))):
+        if argument in metafunc.fixturenames:
+            found = [each for each in kinds.of(home_of(metafunc.config)) if each.cls and each.cls.__name__ in names]
+            metafunc.parametrize(argument, found, ids=[each.id for each in found])
+
+
+@pytest.fixture(autouse=True)
+def fresh(home):
+    if home.mode == "graph":
+        home.reset(plain_session=True)
+
+
+def double(weights):
+    return [np.asarray(weight, "float64") for weight in weights]
+
+
+class Multiplied(oracle.SGD):
+    """The oracle's SGD over gradients times a number each."""
+
+    factors = (1.0, 1.0)
+
+    def update(self, weights, gradients):
+        scaled = [factor * gradient for factor, gradient in zip(self.factors, gradients)]
+        return super(Multiplied, self).update(weights, scaled)
+
+
+class Trial(object):
+    """An optimizer that is wrapped, before it has trained or after two updates of its own.
+
+    Args:
+        home, sgd: the home, and the kind of optimizer.
+        inner: the optimizer to wrap.
+        expected: the oracle's.
+        steps: K.
+        has_state: whether it trains on its own before.
+    """
+
+    def __init__(self, home, kind, inner, expected, steps, has_state, variables=None):
+        self.home, self.steps, self.expected = home, steps, expected
+        self.inner = inner
+        self.variables = users.variables_of(home, kind, START) if variables is None else variables
+        self.wanted = double(START)
+        self.left = list(FED)
+        if has_state:
+            first = users.ByHand(home, inner, self.variables)
+            for each in self.left[:2]:
+                first.step(each)
+            self.wanted = users.accumulated(expected, self.wanted, self.left[:2], 1)
+            del self.left[:2]
+        self.kept = users.state_of(home, inner)
+        self.optimizer = legacyga.wrap(inner, steps)
+        self.driven = users.ByHand(home, self.optimizer, self.variables)
+
+    def train(self, windows=2):
+        """Some windows, against the oracle; the optimizer that was given keeps its bits."""
+        fed, self.left = self.left[: windows * self.steps], self.left[windows * self.steps :]
+        assert len(fed) == windows * self.steps
+        for each in fed:
+            self.driven.step(each)
+        self.wanted = users.accumulated(self.expected, self.wanted, fed, self.steps)
+        users.assert_close(self.driven.values(), self.wanted)
+        users.assert_bits(users.state_of(self.home, self.inner), self.kept)
+
+
+def each_time(function):
+    """The test at K = 1 and above, with an optimizer that is new and one that has trained."""
+    cases = [(1, True), (3, False), (3, True)]
+    ids = ["1-trained", "3-new", "3-trained"]
+    return pytest.mark.parametrize("steps, has_state", cases, ids=ids)(function)
+
+
+KEYS = {
+    "variable": users.as_seen,
+    "reference": users.reference_to,
+    "name": lambda variable: users.as_seen(variable).name,
+}
+
+
+@each_time
+@pytest.mark.parametrize("key", sorted(KEYS))
+def test_a_dict_by_variable(home, sgd, key, steps, has_state):
+    """Multipliers of the rate, one for each variable; one that is not in the dict has 1."""
+    if key == "variable" and home.mode == "eager":
+        pytest.skip("graph mode only")
+    if key == "reference" and not hasattr(home.tf.Variable, "ref") and not hasattr(home.tf.Variable, "experimental_ref"):
+        pytest.skip("variables have a ref from TF 2.0 on")
+
+    class Multiplying(users.scaling(sgd, home)):
+        def factor(self, variable):
+            return self.what.get(KEYS[key](variable), 1.0)
+
+    variables = users.variables_of(home, sgd, START)
+    multipliers = {KEYS[key](variables[1]): 0.25}
+    expected = Multiplied(RATE, MOMENTUM)
+    expected.factors = (1.0, 0.25)
+    inner = users.make(sgd, Multiplying, RATE, MOMENTUM, what=multipliers)
+    trial = Trial(home, sgd, inner, expected, steps, has_state, variables)
+    trial.train()
+    assert trial.optimizer.what is trial.inner.what
+    if home.mode == "eager":
+        # A graph has the numbers in it.
+        trial.inner.what[KEYS[key](variables[0])] = 8.0
+        expected.factors = (8.0, 0.25)
+        trial.train()
+
+
+class Helper(object):
+    """Something of the user's that an optimizer asks."""
+
+    def __init__(self, home, value):
+        self.variable = users.scalar_of(home, value)
+
+    def now(self, *step):
+        return self.variable * 1.0
+
+
+@each_time
+@pytest.mark.parametrize("held", ["a variable", "a helper", "a method of a helper"])
+def test_an_attribute(home, sgd, held, steps, has_state):
+    class Asking(users.scaling(sgd, home)):
+        def factor(self, variable):
+            return self.what * 1.0 if held == "a variable" else self.what.now() if held == "a helper" else self.what()
+
+    helper = Helper(home, 0.5)
+    what = {"a variable": helper.variable, "a helper": helper}.get(held, helper.now)
+    expected = Multiplied(RATE, MOMENTUM)
+    expected.factors = (0.5, 0.5)
+    inner = users.make(sgd, Asking, RATE, MOMENTUM, what=what)
+    trial = Trial(home, sgd, inner, expected, steps, has_state)
+    trial.train()
+    users.assign(home, helper.variable, 4.0)
+    expected.factors = (4.0, 4.0)
+    trial.train()
+    assert float(home.value(helper.variable)) == 4.0
+
+
+@each_time
+def test_a_method_of_the_optimizer_itself(home, sgd, steps, has_state):
+    """It is the copy's own in the copy."""
+
+    class Ruled(users.scaling(sgd, home)):
+        def __init__(self, *args, **kwargs):
+            super(Ruled, self).__init__(*args, **kwargs)
+            self.strength = 0.5
+            self.rule = self.weaken
+
+        def weaken(self):
+            return self.strength
+
+        def factor(self, variable):
+            return self.rule()
+
+    expected = Multiplied(RATE, MOMENTUM)
+    expected.factors = (0.5, 0.5)
+    inner = users.make(sgd, Ruled, RATE, MOMENTUM)
+    trial = Trial(home, sgd, inner, expected, steps, has_state)
+    assert trial.optimizer.rule.__self__ is trial.optimizer and inner.rule.__self__ is inner
+    trial.train()
+    if home.mode == "eager":
+        trial.optimizer.strength = 2.0
+        expected.factors = (2.0, 2.0)
+        trial.train()
+    assert inner.strength == 0.5
+
+
+@each_time
+def test_a_rate_that_is_a_variable(home, sgd, steps, has_state):
+    if sgd.generation in ("v3", "keras3"):
+        pytest.skip("optimizers of this generation make a variable of their own of a rate")
+    rate = users.scalar_of(home, 0.5)
+    expected = oracle.SGD(0.5)
+    if sgd.generation == "v1":
+        # Those of Keras make a variable of their own of what they are given; programs put theirs in its place.
+        inner = users.make(sgd, users.scaling(sgd, home), 1.0)
+        inner.factor = lambda variable: 1.0
+        inner.lr = rate
+    else:
+        inner = users.make(sgd, sgd.cls, rate)
+    trial = Trial(home, sgd, inner, expected, steps, has_state)
+    trial.train()
+    users.assign(home, rate, 0.125)
+    expected.lr = 0.125
+    trial.train()
+    users.assign(home, rate, 1.0)
+    expected.lr = 1.0
+    trial.train(1)
+
+
+@each_time
+def test_another_hyperparameter_that_is_a_variable(home, sgd, adam, steps, has_state):
+    """Momentum in tf.compat.v1.train; Adam's beta_1 in OptimizerV2, whose SGD asks at once whether momentum is 0."""
+    if sgd.generation not in ("v2", "train"):
+        pytest.skip("optimizers of this generation take a number there")
+    if sgd.generation != adam.generation:
+        pytest.skip("one generation at a time")
+    value = users.scalar_of(home, 0.875)
+    if sgd.generation == "train":
+        name, expected, inner = "momentum", oracle.SGD(RATE, 0.875), users.make(sgd, sgd.cls, RATE, value)
+    else:
+        name, expected = "beta_1", oracle.Adam(RATE, beta_1=0.875, epsilon=2.0**-8)
+        inner = adam.cls(RATE, beta_1=value, epsilon=2.0**-8)
+    trial = Trial(home, sgd, inner, expected, steps, has_state)
+    trial.train()
+    users.assign(home, value, 0.5)
+    setattr(expected, name, 0.5)
+    trial.train()
+
+
+@each_time
+def test_a_schedule_that_holds_a_variable(home, sgd, steps, has_state):
+    schedules = getattr(home.keras.optimizers, "schedules", None)
+    base = getattr(schedules, "LearningRateSchedule", None)
+    if base is None or sgd.generation in ("v1", "train"):
+        pytest.skip("optimizers of this generation take no schedule objects")
+
+    class Held(base):
+        def __init__(self, helper):
+            self.helper = helper
+
+        def __call__(self, step):
+            return self.helper.now(step)
+
+        def get_config(self):
+            return {}
+
+    schedule = Held(Helper(home, 0.5))
+    expected = oracle.SGD(0.5)
+    trial = Trial(home, sgd, users.make(sgd, sgd.cls, schedule), expected, steps, has_state)
+    trial.train()
+    users.assign(home, schedule.helper.variable, 0.125)
+    expected.lr = 0.125
+    trial.train()
+
+
+@each_time
+def test_a_rate_that_is_a_method_of_another_object(home, sgd, steps, has_state):
+    if sgd.generation in ("v1", "v3"):
+        pytest.skip("optimizers of this generation take no function for a rate")
+    helper = Helper(home, 0.5)
+    expected = oracle.SGD(0.5)
+    trial = Trial(home, sgd, users.make(sgd, sgd.cls, helper.now), expected, steps, has_state)
+    trial.train()
+    users.assign(home, helper.variable, 0.125)
+    expected.lr = 0.125
+    trial.train()
+
+
+@each_time
+def test_its_own_numbers_are_its_own(home, sgd, steps, has_state):
+    """A rate that is a number: each of the two has its own, to be set apart."""
+    if sgd.generation == "train":
+        pytest.skip("the rate of an optimizer of tf.compat.v1.train is no variable of it")
+    expected = oracle.SGD(0.5)
+    trial = Trial(home, sgd, users.make(sgd, sgd.cls, 0.5), expected, steps, has_state)
+    trial.train()
+    name = "lr" if sgd.generation == "v1" else "learning_rate"
+    for optimizer, value in ((trial.optimizer, 0.125), (trial.inner, 4.0)):
+        if home.mode == "graph" and sgd.generation == "v1":
+            home.backend.set_value(getattr(optimizer, name), value)
+        else:
+            setattr(optimizer, name, value)
+    expected.lr = 0.125
+    trial.kept = users.state_of(home, trial.inner)
+    trial.train()
+    assert float(home.value(getattr(trial.optimizer, name))) == 0.125
+    assert float(home.value(getattr(trial.inner, name))) == 4.0

@@ -1,0 +1,180 @@
+"""R11 in eager mode: a variable without a gradient in a whole window is left alone, whatever earlier windows had."""
+
+import kinds
+import numpy as np
+import oracle
+import pytest
+import users
+
+import legacyga
+
+pytestmark = pytest.mark.capability("R11 no gradient")
+
+RANDOM = np.random.RandomState(29)
+SHAPES = ((3, 2), (2,), (4,))
+START = [RANDOM.randn(*shape).astype("float32") for shape in SHAPES]
+RATE, MOMENTUM = 2.0**-2, 0.75
+# What each mini-step has gradients for, window by window: K of them each.
+PATTERNS = {
+    2: [("abc", "abc"), ("a c", "a c"), ("ab ", "a  "), ("  c", "  c"), ("abc", "ab ")],
+    3: [("ab ", "ab ", "ab "), ("a  ", "a  ", "a  "), ("a c", "a  ", "ab "), ("a  ", "a  ", "a  ")],
+}
+
+
+def pytest_generate_tests(metafunc):
+    from conftest import home_of
+
+    if "kind" in metafunc.fixturenames:
+        found = kinds.of(home_of(metafunc.config))
+        metafunc.parametrize("kind", found, ids=[each.id for each in found])
+
+
+@pytest.fixture(autouse=True)
+def eager(home):
+    if home.mode == "graph":
+        pytest.skip("eager mode only")
+
+
+def gradients(pattern):
+    """Those of one mini-step, None where the pattern has a blank."""
+    return [
+        None if letter == " " else RANDOM.randn(*shape).astype("float32") for letter, shape in zip(pattern, SHAPES)
+    ]
+
+
+def mean(window):
+    """Of each variable's gradients, a missing one is 0; None where all of them are missing."""
+    found = []
+    for each, shape in zip(zip(*window), SHAPES):
+        present = [np.zeros(shape) if gradient is None else gradient for gradient in each]
+        found.append(None if all(gradient is None for gradient in each) else np.mean(present, axis=0))
+    return found
+
+
+class Each(object):
+    """An optimizer of the oracle for each variable, which passes over those without a gradient; one `iterations`."""
+
+    def __init__(self, make):
+        self.optimizers, self.iterations = [make() for _ in SHAPES], 0
+
+    def update(self, weights, found):
+        updated = []
+        for optimizer, weight, gradient in zip(self.optimizers, weights, found):
+            optimizer.iterations = self.iterations
+            updated.append(weight if gradient is None else optimizer.update([weight], [gradient])[0])
+        self.iterations += 1
+        return updated
+
+
+def make(kind, steps):
+    """The kind's optimizer with K and momentum, and the oracle's."""
+    if kind.cls is None:
+        optimizer = legacyga.MySGD(RATE, MOMENTUM, steps_per_update=steps, keras=kind.home.keras)
+        return optimizer, Each(lambda: oracle.SGD(RATE, MOMENTUM))
+    if kind.is_adam:
+        return legacyga.wrap(kind.bare(), steps), Each(kind.oracle)
+    optimizer = legacyga.wrap(users.make(kind, kind.cls, RATE, MOMENTUM), steps)
+    return optimizer, Each(lambda: oracle.SGD(RATE, MOMENTUM))
+
+
+@pytest.mark.parametrize("steps", sorted(PATTERNS))
+def test_in_a_later_window(home, kind, steps):
+    """With momentum, or with moments, a gradient of zeros in place of none would move it."""
+    optimizer, expected = make(kind, steps)
+    variables = users.variables_of(home, kind, START)
+    driven = users.ByHand(home, optimizer, variables)
+    if hasattr(optimizer, "build"):
+        # Those of TF 2.9 and newer know the variables of their first mini-step, and no others, bare ones too.
+        optimizer.build(variables)
+    wanted = [value.astype("float64") for value in START]
+    for patterns in PATTERNS[steps]:
+        before = driven.values()
+        window = [gradients(pattern) for pattern in patterns]
+        for each in window:
+            users.assert_bits(driven.values(), before)
+            driven.step(each)
+        found = mean(window)
+        wanted = expected.update(wanted, found)
+        for now, then, gradient in zip(driven.values(), before, found):
+            if gradient is None:
+                np.testing.assert_array_equal(now, then)
+            else:
+                assert np.all(now != then)
+        users.assert_close(driven.values(), wanted)
+    assert int(home.value(optimizer.iterations)) == len(PATTERNS[steps])
+
+
+def test_in_a_window_that_is_flushed(home, kind):
+    optimizer, expected = make(kind, 4)
+    variables = users.variables_of(home, kind, START)
+    driven = users.ByHand(home, optimizer, variables)
+    if hasattr(optimizer, "build"):
+        optimizer.build(variables)
+    wanted = [value.astype("float64") for value in START]
+    for patterns in (("abc",) * 4, ("a c", "a c"), (" b ", "  c", "  c")):
+        window = [gradients(pattern) for pattern in patterns]
+        for each in window:
+            driven.step(each)
+        assert legacyga.flush(optimizer) is (len(window) < 4)
+        wanted = expected.update(wanted, mean(window))
+        users.assert_close(driven.values(), wanted)
+
+
+ROWS, WIDTH = 6, 2
+TABLE = RANDOM.randn(ROWS, WIDTH).astype("float32")
+BIAS = RANDOM.randn(WIDTH).astype("float32")
+
+
+def slices(*ids):
+    """The gradient of an embedding, these ids in the batch."""
+    return np.array(ids, "int64"), RANDOM.randn(len(ids), WIDTH).astype("float32")
+
+
+# By window: of each mini-step the embedding's gradient; None where the mini-step does not look it up.
+LOOKED_UP = [
+    [slices(0, 1, 1), slices(3), slices(0, 5)],
+    [None, None, None],
+    [None, slices(2, 2), None],
+    [None, None, None],
+    [slices(4), slices(0, 3), slices(1)],
+]
+BIASES = [[RANDOM.randn(WIDTH).astype("float32") for _ in window] for window in LOOKED_UP]
+
+
+def summed(window):
+    """The embedding's gradient in the batch of all: the rows of all, over K, each id once; None where there is none."""
+    present = [each for each in window if each is not None]
+    if not present:
+        return None
+    ids = np.concatenate([each[0] for each in present])
+    rows = np.concatenate([each[1] for each in present])
+    once = np.unique(ids)
+    return once, np.stack([rows[ids == each].sum(axis=0) for each in once]).astype("float32") / np.float32(len(window))
+
+
+def test_of_an_embedding(home, kind):
+    """As the home's own optimizer on the large batch, fed rows: what it does to rows without a gradient is its own."""
+    steps = len(LOOKED_UP[0])
+    optimizer, _ = make(kind, steps)
+    if kind.cls is None:
+        bare = home.bare_sgd(lr=RATE, momentum=MOMENTUM)
+    else:
+        bare = kind.bare() if kind.is_adam else users.make(kind, kind.cls, RATE, MOMENTUM)
+    ours, theirs = [
+        users.ByHand(home, each, users.variables_of(home, kind, [TABLE, BIAS])) for each in (optimizer, bare)
+    ]
+    for each in (ours, theirs):
+        if hasattr(each.optimizer, "build"):
+            each.optimizer.build(each.variables)
+    for window, biases in zip(LOOKED_UP, BIASES):
+        before = ours.values()
+        for table, bias in zip(window, biases):
+            users.assert_bits(ours.values(), before)
+            ours.step([table, bias])
+        found = summed(window)
+        theirs.step([found, np.mean(biases, axis=0).astype("float32")])
+        if found is None:
+            np.testing.assert_array_equal(ours.values()[0], before[0])
+        else:
+            assert np.all(ours.values()[0][found[0]] != before[0][found[0]])
+        users.assert_close(ours.values(), theirs.values())

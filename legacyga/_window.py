@@ -212,12 +212,13 @@ class Window(object):
         unit: the samples that a weight of 1 stands for, 0 where no mini-step of this window has counted its samples.
         steps: K of this window.
         held: what the sums hold of each variable: NOTHING, ROWS or WHOLE.
+        places: where the variables are among the sums.
         call: the arguments that its mini-steps came with beside gradients: (args, kwargs).
     """
 
     def __init__(self, sums, var_list, scalar, next_steps, steps, mutex=None):
         self.ops, self.sums = sums.ops, sums
-        self.var_list = [weakref.ref(var) for var in var_list]
+        self.var_list, self.places = [weakref.ref(var) for var in var_list], range(len(var_list))
         self.mini_step = scalar("mini_step", 0, "int64")
         self.weight = scalar("weight", 0, "float64")
         self.unit = scalar("unit", 0, "float64")
@@ -233,9 +234,9 @@ class Window(object):
         return [self.mini_step, self.weight, self.unit, self.steps, self.held] + self.sums.variables
 
     def restrict(self, places):
-        """Let the window be one of the variables at these places alone, before any use."""
-        self.var_list = [self.var_list[place] for place in places]
-        self.sums.states = [self.sums.states[place] for place in places]
+        """Let the window be one of the variables at these places alone, before any use. The state stays as it is."""
+        self.places, self.var_list = places, [self.var_list[place] for place in places]
+        self.sums.states = [state if i in places else None for i, state in enumerate(self.sums.states)]
 
     def remember(self, args, kwargs):
         """Keep the arguments of a mini-step's call, for an update that no mini-step makes."""
@@ -247,7 +248,7 @@ class Window(object):
 
         Args:
             gradients: list of tensors or IndexedSlices.
-            at: for each of them the place of its variable.
+            at: for each of them which of the window's variables it is of.
             update: function of the list of reduced gradients, None where a variable has none: one step of the inner
                 optimizer, whose operations it creates when called, and returns.
             run: `run(function, args)` calls `function` once on each replica with its own part of `args`.
@@ -266,7 +267,7 @@ class Window(object):
                 return free(self._take(gradients, at, update, run, weight))
 
     def _take(self, gradients, at, update, run, weight):
-        ops = self.ops
+        ops, at = self.ops, [self.places[i] for i in at]
         mini_step, held = self.mini_step.read_value(), self.held.read_value()
         begins = ops.equal(mini_step, 0)
         steps = ops.where(begins, self._next_steps(), self.steps.read_value())
@@ -347,10 +348,11 @@ class Window(object):
         # which had none in any that this process has seen, where it has seen one.
         known = self.ops.value_if_eager(new_held)
         if known is None:
-            absent = set(range(len(self.var_list))) - set(self.sums.forms) if self.sums.forms else ()
+            absent = set(self.places) - set(self.sums.forms) if self.sums.forms else ()
         else:
             absent = {i for i, each in enumerate(known) if each == NOTHING}
-        return self.ops.done(update(self.sums.reduced(given, held, weight, begins, absent)))
+        reduced = self.sums.reduced(given, held, weight, begins, absent)
+        return self.ops.done(update([reduced[place] for place in self.places]))
 
     def _move_to(self, mini_step, weight, unit, steps, held, updated):
         written = [

@@ -209,7 +209,7 @@ class _Callback(object):
             if not accumulation.knows_weights and accumulation.settings.reduction == "mean":
                 accumulation.knows_weights = True
                 warnings.warn(
-                    "All batches weigh the same, whatever their sizes. {} Batches of one size are exact as they "
+                    "All batches weigh alike, whatever their sizes. {} Batches of one size are exact as they "
                     "are.".format(reason),
                     stacklevel=4,
                 )
@@ -255,8 +255,8 @@ class _Callback(object):
             return
         with self.home.default_session():
             for optimizer in self._optimizers:
-                accumulation, of = _base.accumulation_of(optimizer), _finding.is_windows_of(self.model)
-                (accumulation.drop_windows if self.partial_window == "drop" else accumulation.end_windows)(of)
+                accumulation, pick = _base.accumulation_of(optimizer), _finding.windows_of(self.model)
+                (accumulation.drop_windows if self.partial_window == "drop" else accumulation.end_windows)(pick)
         if callable(self.schedule):
             self._ask_schedule()
 

@@ -11,7 +11,7 @@ import legacyga
 @pytest.mark.capability("surface")
 def test_mysgd_and_show_versions(home):
     flags = doctest.ELLIPSIS | doctest.IGNORE_EXCEPTION_DETAIL
-    for module in (legacyga.mysgd, legacyga.versions):
+    for module in (legacyga.mysgd, legacyga.cli.versions):
         result = doctest.testmod(module, optionflags=flags)
         assert result.attempted > 0 and result.failed == 0
 

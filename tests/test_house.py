@@ -23,7 +23,7 @@ BELOW = {
     "_schedule": {"_window"},
     "_gradients": {"_graph", "_ops"},
     "_registry": {"_accumulators", "_graph", "_ops", "_window"},
-    "_base": {"_ops", "_registry", "_window"},
+    "_base": {"_gradients", "_ops", "_registry", "_window"},
     "_copying": {"_compat", "_ops"},
     "_finding": {"_base", "_compat", "_ops"},
     "_sample_counts": {"_base", "_finding", "_fit_hooks", "_ops", "_window"},

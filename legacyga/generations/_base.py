@@ -6,7 +6,7 @@ object, its `Accumulation`, so that no name of ours meets one of the user's.
 
 import contextlib
 
-from legacyga import _ops, _window
+from legacyga import _gradients, _ops, _window
 from legacyga.generations._registry import Registry
 
 HOOKS = []
@@ -283,6 +283,8 @@ class Accumulation(object):
     @contextlib.contextmanager
     def weighing(self, weight):
         """A context: the mini-steps taken in it on this replica have this `Weight`."""
+        if not weight.is_sample_count:
+            weight = weight._replace(value=_gradients.check_weight(self.ops, weight.value))
         # By replica: their threads take turns between here and the optimizer's call.
         weights, number, made = self._weights, self.ops.replica_number(), self._made
         before, weights[number] = weights.get(number), weight
@@ -368,16 +370,16 @@ class Accumulation(object):
         """Make the window of all variables before any gradient is known."""
         self._registry(var_list).build(var_list)
 
-    def end_windows(self, of=None):
-        """End the windows that are under way, of all variables, or of those lists of keys that `of` says True for."""
-        ended = [self._end(window, False) for window in self._registry().present(of)]
+    def end_windows(self, pick=None):
+        """End the windows that are under way, all, or those that `pick` picks (`Registry.present`)."""
+        ended = [self._end(window, False) for window in self._registry().present(pick)]
         if all(isinstance(each, bool) for each in ended):
             return any(ended)
         return self.home.tf.reduce_any(self.home.tf.stack(ended))
 
-    def drop_windows(self, of=None):
+    def drop_windows(self, pick=None):
         """Forget what is in those windows."""
-        for window in self._registry().present(of):
+        for window in self._registry().present(pick):
             self._end(window, True)
 
     def _end(self, window, drop):
@@ -407,10 +409,10 @@ class Accumulation(object):
         if window is not None:
             # A TensorFlow 1 graph is no function among others.
             traced = not self.home.tf.executing_eagerly() and not self.home.graph_mode
-            for i, (gradient, var) in enumerate(grads_and_vars):
-                window.sums.check_not_late(i, gradient, repr(getattr(var, "name", var)), "optimizer")
-            for i, (gradient, _) in enumerate(grads_and_vars):
-                window.sums.note(i, gradient, traced)
+            for place, (gradient, var) in zip(window.places, grads_and_vars):
+                window.sums.check_not_late(place, gradient, repr(getattr(var, "name", var)), "optimizer")
+            for place, (gradient, _) in zip(window.places, grads_and_vars):
+                window.sums.note(place, gradient, traced)
         return window
 
     def _registry(self, var_list=None):

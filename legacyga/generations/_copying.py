@@ -6,22 +6,23 @@ import types
 from legacyga import _compat, _ops
 
 
-def copy_attributes(optimizer, copied, own, new_variable, names=None):
+def copy_attributes(optimizer, copied, own, new_variable, kept=(), names=None):
     """Give `copied` copies of the attributes of `optimizer`.
 
-    Containers are copied, and what is in them again: the optimizer's own variables, by `new_variable`, an optimizer
-    within a wrapper, and the methods of either. All else stays the same object: variables that were given, schedules,
-    the objects of other methods.
+    The optimizer's own variables are copied, by `new_variable`, an optimizer within a wrapper, the methods of either, and
+    the containers that hold one of these or are Keras's own. All else stays the same object: variables that were given,
+    dicts keyed by them, schedules, the objects of other methods.
 
     Args:
         optimizer: any optimizer.
         copied: an object of its class, or of a subclass.
         own: function of an optimizer, of the list of its own variables.
+        kept: names of Keras's own attributes.
         new_variable: function of a variable, of a new one with its value.
         names: those of the attributes. Default: all.
     """
     memo, inner = {}, []
-    _pin_optimizer(optimizer, copied, own, new_variable, memo, inner)
+    _pin_optimizer(optimizer, copied, own, new_variable, kept, memo, inner)
     state = {name: value for name, value in vars(optimizer).items() if names is None or name in names}
     vars(copied).update(copy.deepcopy(state, memo))
     for each, copied_each in inner:
@@ -37,31 +38,38 @@ def holds(value, wanted, seen=()):
     return any(holds(each, wanted, tuple(seen) + (id(value),)) for each in _items(value))
 
 
-def _pin_optimizer(optimizer, copied, own, new_variable, memo, inner):
+def _pin_optimizer(optimizer, copied, own, new_variable, kept, memo, inner):
     """Tell a deepcopy, by its memo, what is not to be copied by its own ways."""
     memo[id(optimizer)] = copied
-    for variable in own(optimizer):
-        if id(variable) not in memo:
-            memo[id(variable)] = new_variable(variable)
-    _pin(vars(optimizer), own, new_variable, memo, inner, set())
+    variables = {id(variable): variable for variable in own(optimizer)}
+    memo.update((key, new_variable(variable)) for key, variable in variables.items() if key not in memo)
 
+    def is_copied(value):
+        value = value.__self__ if isinstance(value, types.MethodType) else value
+        return id(value) in variables or _compat.generation_of(type(value)) is not None
 
-def _pin(value, own, new_variable, memo, inner, seen):
-    if id(value) in memo or id(value) in seen:
-        return
-    seen.add(id(value))
-    if _is_container(value):
-        for each in _items(value):
-            _pin(each, own, new_variable, memo, inner, seen)
-    elif isinstance(value, types.MethodType) and id(value.__self__) in memo:
-        # deepcopy binds it to the copy.
-        return
-    elif _compat.generation_of(type(value)) is not None:
-        copied = object.__new__(type(value))
-        inner.append((value, copied))
-        _pin_optimizer(value, copied, own, new_variable, memo, inner)
-    else:
-        memo[id(value)] = value
+    def pin(value, seen):
+        if id(value) in memo or id(value) in seen:
+            return
+        if _is_container(value):
+            for each in _items(value):
+                pin(each, seen + (id(value),))
+        elif isinstance(value, types.MethodType) and is_copied(value):
+            # deepcopy binds it to the copy.
+            return
+        elif is_copied(value):
+            copied_value = object.__new__(type(value))
+            inner.append((value, copied_value))
+            _pin_optimizer(value, copied_value, own, new_variable, kept, memo, inner)
+        else:
+            memo[id(value)] = value
+
+    for name, value in list(vars(optimizer).items()):
+        # How TensorFlow tracks, and what it is still to restore, is the object's own.
+        if name in kept or "dependenc" in name or "restor" in name or holds(value, is_copied):
+            pin(value, ())
+        else:
+            memo[id(value)] = value
 
 
 def _is_container(value):

@@ -27,21 +27,22 @@ def optimizers_of(model):
     return optimizers_in([getattr(model, "optimizer", None)] + [attributes[name] for name in sorted(attributes)])
 
 
-def is_windows_of(model):
-    """A function of the keys of a window's variables: whether it is a window of what the model trains now.
+def windows_of(model):
+    """A function that picks, of the keys of an optimizer's windows, those of what the model trains now.
 
-    Those are the windows of its trainable variables, or of some, or of all of them and of others that it does not know
-    (of a loss with variables of its own). Not those of a variable that is frozen now, nor another model's.
+    That is the window of its trainable variables, alone or with others that it does not know (of a loss with variables
+    of its own); where there is none, the windows of some of them, as a GAN has. Never that of a variable which is
+    frozen now, nor another model's.
     """
     # What a graph trains is settled by `compile`.
     trained = getattr(model, "_collected_trainable_weights", None) or model.trainable_weights
     trained, known = _keys(trained), _keys(model.weights)
 
-    def of(key):
-        others = set(key) - trained
-        return not others or (trained <= set(key) and not others & known)
+    def pick(keys):
+        whole = [key for key in keys if trained <= set(key) and not (set(key) - trained) & known]
+        return whole or [key for key in keys if set(key) <= trained]
 
-    return of
+    return pick
 
 
 def _keys(variables):

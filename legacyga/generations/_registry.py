@@ -22,10 +22,10 @@ class Registry(object):
         self.endings = {}
         self._built = None
 
-    def present(self, of=None):
-        """The windows there are, of all variables, or of those lists of keys that `of` says True for."""
-        found = [(key, window) for key, window in self.windows.items() if window is not None]
-        return [window for key, window in found if of is None or of(key)]
+    def present(self, pick=None):
+        """The windows there are: all, or those whose keys `pick` returns of a list of keys."""
+        keys = [key for key, window in self.windows.items() if window is not None]
+        return [self.windows[key] for key in (keys if pick is None else pick(keys))]
 
     def build(self, var_list):
         """Make the window of all variables before any gradient is known."""

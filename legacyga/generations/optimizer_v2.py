@@ -8,6 +8,10 @@ from legacyga import _ops
 from legacyga.generations import _base, _copying
 
 
+# Containers of an OptimizerV2 that it writes to.
+KEPT = ("_hyper", "_slots", "_slot_names", "_weights")
+
+
 class AccumulatingOptimizer(_base.ConfiguredOptimizer):
     """Takes Keras's calls of an OptimizerV2."""
 
@@ -38,7 +42,7 @@ class Accumulation(_base.Accumulation):
     """The hooks of the `v2` generation."""
 
     def inherit(self, optimizer):
-        _copying.copy_attributes(optimizer, self.optimizer, _own, self._new_variable)
+        _copying.copy_attributes(optimizer, self.optimizer, _own, self._new_variable, KEPT)
 
     def _new_variable(self, variable):
         if not self.home.graph_mode:
@@ -103,7 +107,14 @@ class Accumulation(_base.Accumulation):
 def _own(optimizer):
     """The optimizer's own variables: those it lists, and its hyperparameters', but for those that were given."""
     hypers = [(name, value) for name, value in optimizer._hyper.items() if _ops.is_variable(value)]
-    return list(optimizer._weights) + [value for name, value in hypers if optimizer._lookup_dependency(name) is value]
+    return list(optimizer._weights) + [value for name, value in hypers if _is_made_of_a_number(name, value)]
+
+
+def _is_made_of_a_number(name, variable):
+    """Whether a hyperparameter's variable was made by the optimizer, as `add_weight` makes it."""
+    aggregation = getattr(variable, "aggregation", None)
+    is_named = variable.name.split("/")[-1].split(":")[0].startswith(name)
+    return is_named and getattr(aggregation, "name", "") == "ONLY_FIRST_REPLICA"
 
 
 class AccumulatingOptimizerBefore24(AccumulatingOptimizer):

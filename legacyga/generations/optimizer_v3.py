@@ -5,6 +5,10 @@ import copy
 from legacyga.generations import _base, _copying
 
 
+# Containers of such an optimizer that it writes to.
+KEPT = ("_variables", "_index_dict")
+
+
 class AccumulatingOptimizer(_base.ConfiguredOptimizer):
     """Takes Keras's calls of an optimizer of TF 2.11 and newer."""
 
@@ -29,7 +33,7 @@ class Accumulation(_base.Accumulation):
     """The hooks of the `v3` generation."""
 
     def inherit(self, optimizer):
-        _copying.copy_attributes(optimizer, self.optimizer, _own, copy.deepcopy)
+        _copying.copy_attributes(optimizer, self.optimizer, _own, copy.deepcopy, KEPT)
 
     def started(self):
         pass

@@ -1,9 +1,7 @@
 """The `train` generation: the optimizers of tf.compat.v1.train (tf.train in TensorFlow 1), with their own sessions."""
 
-import copy
-
 from legacyga import _ops
-from legacyga.generations import _base
+from legacyga.generations import _base, _copying
 
 NO_SESSION = (
     "{} in graph mode needs a default session, of the optimizer's graph. Received: {!r}. Do it inside "
@@ -84,10 +82,9 @@ class Accumulation(_base.Accumulation):
         self._original = None
 
     def inherit(self, optimizer):
-        attributes = vars(self.optimizer)
-        for name, value in vars(optimizer).items():
-            attributes[name] = copy.copy(value) if isinstance(value, (dict, list)) else value
-        attributes.update(_slots={}, _non_slot_dict={})
+        # Its slots are found in the original (`inherited_slot`).
+        _copying.copy_attributes(optimizer, self.optimizer, lambda each: [], None)
+        vars(self.optimizer).update(_slots={}, _non_slot_dict={})
         self._original = optimizer
 
     def started(self):

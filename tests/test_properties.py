@@ -83,8 +83,8 @@ def arguments(draw, home, generation, cls):
     names = inspect.signature(cls.__init__).parameters
     kwargs = {name: draw(values) for name, values in sorted(HYPERPARAMETERS.items()) if name in names}
     kwargs["lr" if generation == "v1" else "learning_rate"] = draw(st.floats(1e-3, 0.3))
-    # The v1 Nadam has a schedule of its own in its place. Adam and Adamax of tf.keras read `iterations` for it and count
-    # in no order: that decay is compared with the oracle.
+    # The v1 Nadam has a schedule of its own in its place. Adam and Adamax of tf.keras read `iterations` for it and
+    # count in no order: that decay is compared with the oracle.
     racing = ("Nadam",) if home.name == "keras" else ("Nadam", "Adam", "Adamax")
     if generation == "v2" or generation == "v1" and cls.__name__ not in racing:
         kwargs["decay"] = draw(st.sampled_from([0.0, 0.1]))

@@ -42,6 +42,7 @@ def mini_step(tf, accumulator, weights, x, y, weight):
 
 def differ(got, wanted):
     """The largest difference, relative to the largest number, over all arrays."""
+    assert len(got) == len(wanted)
     return max(np.max(np.abs(np.asarray(g) - w)) / np.max(np.abs(w)) for g, w in zip(got, wanted))
 
 

@@ -157,8 +157,7 @@ def test_a_learning_rate_scheduler(home, generation):
         return [home.keras.callbacks.LearningRateScheduler(lambda epoch: rates[epoch])]
 
     logged, rate = assert_fits_as_the_large_batch(home, generation, callbacks, rates)
-    # Keras 2.1 and tf.keras 1.8 log no rate.
-    assert list(logged.values()) in ([rates], []) and rate == 0.25
+    assert list(logged.values()) == [rates] and rate == 0.25
 
 
 def test_reduce_lr_on_plateau(home, form):

@@ -57,6 +57,7 @@ def make(home, cls, kwargs):
 
 def assert_same(history, bare, steps):
     """After every window as the bare optimizer after its update, relative to the distance moved; between: bits."""
+    assert len(history) == steps * len(bare)
     history = [START] + history
     for i, weights in enumerate(history[1:], 1):
         if i % steps:

@@ -75,6 +75,7 @@ def means(steps, reduce=np.mean):
 
 
 def assert_same(history, bare, steps):
+    assert len(history) == steps * len(bare)
     history = [START] + history
     for i, weights in enumerate(history[1:], 1):
         for now, before, start, wanted in zip(weights, history[i - 1], START, bare[(i - 1) // steps]):

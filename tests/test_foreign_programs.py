@@ -1,0 +1,320 @@
+"""Programs that nobody wrote for legacyga: their names on an optimizer, old signatures, what they replace in Keras."""
+
+import json
+import os
+
+import homes
+import kinds
+import numpy as np
+import oracle
+import pytest
+import users
+
+import legacyga
+
+pytestmark = pytest.mark.capability("R15 a quiet guest")
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+RANDOM = np.random.RandomState(101)
+SHAPES = ((3, 2), (2,))
+START = [RANDOM.randn(*shape).astype("float32") for shape in SHAPES]
+FED = [[RANDOM.randn(*shape).astype("float32") for shape in SHAPES] for _ in range(10)]
+RATE, MOMENTUM = 2.0**-4, 0.75
+
+
+def pytest_generate_tests(metafunc):
+    from conftest import home_of
+
+    if "sgd" in metafunc.fixturenames:
+        names = ("SGD", "MomentumOptimizer")
+        found = [each for each in kinds.of(home_of(metafunc.config)) if each.cls and each.cls.__name__ in names]
+        metafunc.parametrize("sgd", found, ids=[each.id for each in found])
+
+
+@pytest.fixture(autouse=True)
+def fresh(home):
+    if home.mode == "graph":
+        home.reset(plain_session=True)
+
+
+def double(weights):
+    return [np.asarray(weight, "float64") for weight in weights]
+
+
+def assert_trained(driven, steps, scale=1.0, fed=FED):
+    """As the oracle's SGD on gradients times `scale`, a flush at the end."""
+    for each in fed:
+        driven.step(each)
+    expected = oracle.SGD(RATE, MOMENTUM)
+    scaled = [[scale * gradient for gradient in each] for each in fed]
+    whole = len(fed) - len(fed) % steps
+    wanted = users.accumulated(expected, double(START), scaled[:whole], steps)
+    users.assert_close(driven.values(), wanted)
+    if whole < len(fed):
+        assert legacyga.flush(driven.optimizer) is True
+        wanted = users.accumulated(expected, wanted, scaled[whole:], len(fed) - whole)
+        users.assert_close(driven.values(), wanted)
+
+
+# ----------------------------------------------------------------------------------- names on an optimizer of a user's
+
+NAMES = (
+    "home inherit steps window windows settings weights_of ops start_accumulating copy_of end_windows inner_class "
+    "reduction accumulation weight accumulators update build_window next_steps latest flush drop"
+).split()
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+@pytest.mark.parametrize("held", ["attributes", "methods", "class attributes"])
+def test_names_that_could_be_ours(home, sgd, held, steps):
+    """The optimizer reads them all in its update, and finds what it has put there."""
+    values = {name: 2.0 ** -(3 + i % 5) for i, name in enumerate(NAMES)}
+    base = users.scaling(sgd, home)
+
+    class Named(base):
+        def __init__(self, *args, **kwargs):
+            super(Named, self).__init__(*args, **kwargs)
+            if held == "attributes":
+                for name, value in values.items():
+                    setattr(self, name, value)
+
+        def factor(self, variable):
+            found = [getattr(self, name) for name in NAMES]
+            return sum(each() for each in found) if held == "methods" else sum(found)
+
+    for name, value in values.items():
+        if held == "methods":
+            setattr(Named, name, lambda self, value=value: value)
+        elif held == "class attributes":
+            setattr(Named, name, value)
+    inner = users.make(sgd, Named, RATE, MOMENTUM)
+    optimizer = legacyga.wrap(inner, steps)
+    driven = users.ByHand(home, optimizer, users.variables_of(home, sgd, START))
+    assert_trained(driven, steps, sum(values.values()))
+    for each in (inner, optimizer):
+        found = {name: getattr(each, name) for name in NAMES}
+        assert {name: value() if held == "methods" else value for name, value in found.items()} == values
+    assert optimizer.gradient_accumulation_steps == steps
+    assert int(home.value(optimizer.iterations)) == (len(FED) + steps - 1) // steps
+
+
+# ---------------------------------------------------------------------------------------------------- old signatures
+
+
+def v1_only(home):
+    if home.mode == "eager":
+        pytest.skip("the v1 API is of graph mode")
+
+
+def old_sgds(home):
+    """MySGD and the wrapped SGD of the v1 API, both with K = 3, and the bare one with K = 1."""
+    found = [(1, home.bare_sgd(lr=RATE, momentum=MOMENTUM))]
+    found.append((3, legacyga.MySGD(RATE, MOMENTUM, steps_per_update=3, keras=home.keras)))
+    if any(kind.is_wrapped_v1 for kind in kinds.of(home)):
+        found.append((1, legacyga.wrap(home.bare_sgd(lr=RATE, momentum=MOMENTUM), 1)))
+        found.append((3, legacyga.wrap(home.bare_sgd(lr=RATE, momentum=MOMENTUM), 3)))
+    return found
+
+
+CALLS = {
+    "loss, params": lambda get, loss, params: get(loss, params),
+    "keywords": lambda get, loss, params: get(params=params, loss=loss),
+    "loss, params=": lambda get, loss, params: get(loss, params=params),
+    "params, {}, loss": lambda get, loss, params: get(params, {}, loss),
+    "params, [], loss": lambda get, loss, params: get(params, [], loss),
+    "params, {}, loss=": lambda get, loss, params: get(params, {}, loss=loss),
+    "params, constraints=, loss=": lambda get, loss, params: get(params, constraints={}, loss=loss),
+    "params, loss": lambda get, loss, params: get(params, loss),
+    "params": lambda get, loss, params: get(params),
+}
+
+
+@pytest.mark.parametrize("call", sorted(CALLS))
+def test_the_signatures_of_get_updates(home, call):
+    """Those that Keras's own SGD takes, and no others: standalone Keras 2.1 to 2.3 takes (params, constraints, loss)."""
+    v1_only(home)
+    backend, tf = home.backend, home.tf
+    errors = []
+    for steps, optimizer in old_sgds(home):
+        weights = [backend.variable(value) for value in START]
+        fed = [backend.placeholder(shape=value.shape) for value in START]
+        loss = sum(tf.reduce_sum(gradient * weight) for gradient, weight in zip(fed, weights))
+        try:
+            updates = CALLS[call](optimizer.get_updates, loss, weights)
+        except Exception as error:
+            errors.append(type(error))
+            continue
+        errors.append(None)
+        apply = backend.function(fed, [loss], updates=updates)
+        for each in FED[:6]:
+            apply(each)
+        wanted = users.accumulated(oracle.SGD(RATE, MOMENTUM), double(START), FED[:6], steps)
+        users.assert_close(backend.batch_get_value(weights), wanted)
+    bare = errors[0]
+    assert [each is None for each in errors] == [bare is None] * len(errors)
+    assert home.name == "tf.keras" or home.name == "tf_keras" or bare is None or "[], loss" not in call
+
+
+@pytest.mark.parametrize("how", ["class", "object"])
+@pytest.mark.parametrize("loss", [None, []], ids=["None", "empty"])
+def test_get_updates_without_a_loss(home, loss, how):
+    """A program's own get_gradients, which looks at no loss: policy gradients are made in this way."""
+    v1_only(home)
+    backend = home.backend
+    for steps, optimizer in old_sgds(home):
+        weights = [backend.variable(value) for value in START]
+        fed = [backend.placeholder(shape=value.shape) for value in START]
+
+        def given(loss, params, weights=weights, fed=fed):
+            assert all(param is weight for param, weight in zip(params, weights))
+            return list(fed)
+
+        if how == "object":
+            optimizer.get_gradients = given
+        else:
+            stock = type(home.bare_sgd(lr=RATE))
+
+            class Given(stock):
+                def get_gradients(self, loss, params, given=given):
+                    return given(loss, params)
+
+            inner = Given(lr=RATE, momentum=MOMENTUM)
+            if type(optimizer) is stock:
+                optimizer = inner
+            elif type(optimizer).__name__ == "MySGD":
+                continue
+            else:
+                optimizer = legacyga.wrap(inner, steps)
+        updates = optimizer.get_updates(loss, weights)
+        apply = backend.function(fed, [fed[0]], updates=updates)
+        for each in FED[:6]:
+            apply(each)
+        wanted = users.accumulated(oracle.SGD(RATE, MOMENTUM), double(START), FED[:6], steps)
+        users.assert_close(backend.batch_get_value(weights), wanted)
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+def test_get_updates_of_its_own_over_a_stock_class(home, steps):
+    """The stock class lists slots of its own before (TF 2.3 and newer), which this get_updates never asks for."""
+    v1_only(home)
+    if not any(kind.is_wrapped_v1 for kind in kinds.of(home)):
+        pytest.skip("wrap needs TF 1.11 or newer for the v1 API")
+    own = users.own_sgd(type(home.bare_sgd(lr=RATE)), home)
+    optimizer = legacyga.wrap(own(lr=RATE, momentum=MOMENTUM), steps)
+    variables = [home.backend.variable(value) for value in START]
+    assert_trained(users.ByHand(home, optimizer, variables), steps)
+
+
+# --------------------------------------------------------------------------------- programs that replace what Keras has
+
+PROGRAM = """
+import importlib, json, sys
+
+data = json.loads(sys.argv[1])
+import numpy as np
+import tensorflow as tf
+
+if data["mode"] == "graph" and tf.__version__ >= "2":
+    tf.compat.v1.disable_eager_execution()
+keras = tf.keras if data["home"] == "tf.keras" else importlib.import_module(data["home"])
+Original = keras.models.Model
+x, y = np.float32(data["x"]), np.float32(data["y"])
+start = [np.float32(value) for value in data["start"]]
+
+
+def make_model(optimizer):
+    layer = keras.layers.Dense(2, input_shape=(3,))
+    model = keras.models.Sequential([layer])
+    model.set_weights(start)
+    model.compile(optimizer=optimizer, loss="mse")
+    return model
+
+
+class Replacement(Original):
+    pass
+
+
+def replacement(*args, **kwargs):
+    return Original(*args, **kwargs)
+
+
+keras.models.Model = Replacement if data["how"] == "class" else replacement
+if data["everywhere"]:
+    keras.Model = keras.models.Model
+
+import legacyga
+
+results = {}
+# What the program imports decides, where it says nothing itself.
+named = {"keras": keras} if data["named"] else {}
+sgd = legacyga.MySGD(data["rate"], steps_per_update=3, **named)
+bases = [cls.__module__ + "." + cls.__name__ for cls in type(sgd).__mro__]
+results["bases"] = bases
+made = [("MySGD", sgd)]
+if data["wraps"]:
+    if data["mode"] == "graph":
+        inner = next(cls for cls in type(sgd).__mro__ if cls.__name__ == "SGD" and cls.__module__[:8] != "legacyga")
+        inner = inner(data["rate"])
+    else:
+        inner = keras.optimizers.SGD(data["rate"])
+    made.append(("wrap", legacyga.wrap(inner, 3)))
+for name, optimizer in made:
+    model = make_model(optimizer)
+    callback = legacyga.GradientAccumulationCallback()
+    assert isinstance(callback, keras.callbacks.Callback), type(callback).__mro__
+    history = model.fit(x, y, batch_size=4, epochs=1, shuffle=False, verbose=0, callbacks=[callback]).history
+    results[name] = [value.tolist() for value in model.get_weights()] + [history["updates"]]
+print("results:" + json.dumps(results))
+"""
+
+X, Y = RANDOM.randn(16, 3).astype("float32"), RANDOM.randn(16, 2).astype("float32")
+KERNEL, BIAS = RANDOM.randn(3, 2).astype("float32"), RANDOM.randn(2).astype("float32")
+
+
+def linear_gradients(weights, x, y):
+    error = 2.0 * (x.dot(weights[0]) + weights[1] - y) / y.size
+    return [x.T.dot(error), error.sum(axis=0)]
+
+
+@pytest.mark.parametrize("how, named, everywhere", [("class", False, True), ("function", True, False)])
+def test_a_program_that_replaces_keras_models_model(home, tmpdir, how, named, everywhere):
+    """By a class of its own, or by a function. The home is told by something else: the same numbers as ever."""
+    if home.name == "tf_keras" and home.mode == "eager" and not named:
+        # It is imported, which is enough.
+        assert homes.version("tf_keras")
+    path = tmpdir.join("program.py")
+    path.write(PROGRAM)
+    arguments = dict(
+        home=home.name,
+        mode=home.mode,
+        how=how,
+        # tf.keras beside a standalone Keras is not imported alone, for tensorflow itself may import it.
+        named=named or home.name == "tf.keras",
+        everywhere=everywhere,
+        wraps=any(kind.cls and kind.cls.__name__ == "SGD" for kind in kinds.of(home)),
+        rate=RATE,
+        x=X.tolist(),
+        y=Y.tolist(),
+        start=[KERNEL.tolist(), BIAS.tolist()],
+    )
+    printed = homes.run(str(path), [json.dumps(arguments)], path=[os.path.dirname(os.path.dirname(legacyga.__file__))])
+    results = json.loads([line for line in printed.splitlines() if line.startswith("results:")][0][len("results:") :])
+    weights = double([KERNEL, BIAS])
+    for first, last in ((0, 12), (12, 16)):
+        found = [
+            linear_gradients(weights, X[i : i + 4].astype("float64"), Y[i : i + 4].astype("float64"))
+            for i in range(first, last, 4)
+        ]
+        weights = [weight - RATE * np.mean(each, axis=0) for weight, each in zip(weights, zip(*found))]
+    own = homes_sgd(home)
+    assert own.__module__ + "." + own.__name__ in results.pop("bases")
+    for name in results:
+        kernel, bias, updates = results[name]
+        assert updates == [2], name
+        users.assert_close([np.array(kernel), np.array(bias)], weights)
+    assert len(results) == 1 + arguments["wraps"]
+
+
+def homes_sgd(home):
+    """The class that MySGD is made of."""
+    return type(home.bare_sgd(lr=RATE))

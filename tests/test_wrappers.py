@@ -1,0 +1,330 @@
+"""Wrappers in the manner of Lookahead, which call the inner optimizer's hooks themselves: around it, and within wrap."""
+
+import kinds
+import numpy as np
+import oracle
+import pytest
+import users
+
+import legacyga
+
+pytestmark = pytest.mark.capability("wrap: every optimizer")
+
+RANDOM = np.random.RandomState(47)
+SHAPES = ((3, 2), (2,))
+START = [RANDOM.randn(*shape).astype("float32") for shape in SHAPES]
+FED = [[RANDOM.randn(*shape).astype("float32") for shape in SHAPES] for _ in range(24)]
+RATE, MOMENTUM = 2.0**-4, 0.75
+PERIOD, SLOW = 2, 0.25
+
+
+def pytest_generate_tests(metafunc):
+    from conftest import home_of
+
+    if "sgd" in metafunc.fixturenames:
+        names = ("SGD", "MomentumOptimizer")
+        found = [each for each in kinds.of(home_of(metafunc.config)) if each.cls and each.cls.__name__ in names]
+        # An optimizer of the v1 API has one hook, get_updates.
+        found = [each for each in found if each.generation != "v1"]
+        metafunc.parametrize("sgd", found, ids=[each.id for each in found])
+
+
+@pytest.fixture(autouse=True)
+def fresh(home):
+    if home.mode == "graph":
+        home.reset(plain_session=True)
+
+
+class Lookahead(object):
+    """Zhang et al. 2019, algorithm 1: every PERIOD updates the slow weights go a part of the way, and all from there."""
+
+    def __init__(self, fast):
+        self.fast, self.slow = fast, None
+
+    def update(self, weights, gradients):
+        self.slow = weights if self.slow is None else self.slow
+        weights = self.fast.update(weights, gradients)
+        if self.fast.iterations % PERIOD == 0:
+            self.slow = weights = [slow + SLOW * (fast - slow) for slow, fast in zip(self.slow, weights)]
+        return weights
+
+
+def lookahead_of(home, sgd, inner):
+    """`inner` in a wrapper of its generation: OptimizerV2's hooks are `_resource_apply_dense` and `_sparse`, with
+    slots; those of the optimizers of 2.11 and newer `update_step`, those of tf.compat.v1.train the first and
+    `_apply_dense`.
+    """
+    makers = {"v2": lookahead_v2, "train": lookahead_train}
+    return makers.get(sgd.generation, lookahead_v3)(home, base_of(sgd.cls), inner)
+
+
+def base_of(cls):
+    """The class that the optimizers of its generation are made of."""
+    return [each for each in cls.__mro__[1:] if each.__name__ in ("Optimizer", "OptimizerV2")][0]
+
+
+def described(optimizer):
+    return {"class": type(optimizer), "config": optimizer.get_config()}
+
+
+def made_of(description):
+    return description["class"].from_config(description["config"])
+
+
+def lookahead_v2(home, base, inner):
+    tf = home.tf
+
+    class LookaheadV2(base):
+        def __init__(self, optimizer, name="Lookahead", **kwargs):
+            super(LookaheadV2, self).__init__(name, **kwargs)
+            self._optimizer = optimizer
+
+        def _prepare(self, var_list):
+            return self._optimizer._prepare(var_list)
+
+        def _create_hypers(self):
+            self._optimizer._create_hypers()
+
+        def _create_slots(self, var_list):
+            self._optimizer._create_slots(var_list)
+            for var in var_list:
+                self.add_slot(var, "slow", initializer=tf.constant_initializer(home.value(var)))
+
+        def apply_gradients(self, grads_and_vars, *args, **kwargs):
+            self._optimizer._iterations = self.iterations
+            return super(LookaheadV2, self).apply_gradients(grads_and_vars, *args, **kwargs)
+
+        def _look_ahead(self, var, after):
+            with tf.control_dependencies([after]):
+                slow = self.get_slot(var, "slow")
+                now = tf.cast(tf.equal((self.iterations + 1) % PERIOD, 0), var.dtype.base_dtype)
+                reached = slow + SLOW * (var - slow)
+                moved = slow.assign(now * reached + (1.0 - now) * slow)
+                with tf.control_dependencies([moved]):
+                    return var.assign(now * slow + (1.0 - now) * var)
+
+        def _resource_apply_dense(self, grad, var, *args, **kwargs):
+            return self._look_ahead(var, tf.group(self._optimizer._resource_apply_dense(grad, var, *args, **kwargs)))
+
+        def _resource_apply_sparse(self, grad, var, indices, *args, **kwargs):
+            done = self._optimizer._resource_apply_sparse(grad, var, indices, *args, **kwargs)
+            return self._look_ahead(var, tf.group(done))
+
+        def get_config(self):
+            return {"optimizer": described(self._optimizer), "name": self._name}
+
+        @classmethod
+        def from_config(cls, config, custom_objects=None):
+            return cls(made_of(config["optimizer"]), config["name"])
+
+    return LookaheadV2(inner)
+
+
+def lookahead_v3(home, base, inner):
+    tf = home.tf
+
+    class LookaheadV3(base):
+        def __init__(self, optimizer, name="lookahead"):
+            # Keras 3 wants one, and asks the inner optimizer for none.
+            super(LookaheadV3, self).__init__(name=name, **({"learning_rate": 1.0} if home.is_keras3 else {}))
+            if not home.is_keras3:
+                self._learning_rate = self._build_learning_rate(1.0)
+            self._optimizer = optimizer
+
+        def build(self, variables):
+            super(LookaheadV3, self).build(variables)
+            self._optimizer.build(variables)
+            if not hasattr(self, "slows"):
+                self.slows = [self.add_variable_from_reference(variable, "slow") for variable in variables]
+                for slow, variable in zip(self.slows, variables):
+                    slow.assign(variable)
+            if not home.is_keras3:
+                self._built = True
+
+        def update_step(self, gradient, variable, *args):
+            # In Keras 3 the rate is an argument: here the inner optimizer's.
+            self._optimizer.update_step(gradient, variable, *[self._optimizer.learning_rate for _ in args])
+            if home.is_keras3:
+                slow = self.slows[self._get_variable_index(variable)]
+            else:
+                slow = self.slows[self._index_dict[self._var_key(variable)]]
+            step = tf.cast(tf.convert_to_tensor(self.iterations), "int64") + 1
+            now = tf.cast(tf.equal(step % PERIOD, 0), variable.dtype)
+            slow.assign(now * (slow + SLOW * (variable - slow)) + (1.0 - now) * slow)
+            variable.assign(now * slow + (1.0 - now) * variable)
+
+        def get_config(self):
+            return {"optimizer": described(self._optimizer), "name": self.name}
+
+        @classmethod
+        def from_config(cls, config, custom_objects=None):
+            return cls(made_of(config["optimizer"]), config["name"])
+
+    return LookaheadV3(inner)
+
+
+def lookahead_train(home, base, inner):
+    tf, v1 = home.tf, users.v1_of(home)
+
+    class LookaheadTrain(base):
+        def __init__(self, optimizer):
+            super(LookaheadTrain, self).__init__(use_locking=False, name="Lookahead")
+            self._optimizer = optimizer
+
+        def _prepare(self):
+            self._optimizer._prepare()
+
+        def _create_slots(self, var_list):
+            self._optimizer._create_slots(var_list)
+            for var in var_list:
+                start = tf.constant(home.value(var))
+                self._get_or_make_slot(var, start, "slow", "slow")
+                self._get_or_make_slot(var, tf.zeros_like(start), "count", "count")
+
+        def _look_ahead(self, var, after):
+            with tf.control_dependencies([after]):
+                slow, count = self.get_slot(var, "slow"), self.get_slot(var, "count")
+                counted = v1.assign_add(count, tf.ones_like(count))
+                now = tf.cast(tf.equal(counted % float(PERIOD), 0.0), "float32")
+                value, past = var.read_value(), slow.read_value()
+                moved = v1.assign(slow, now * (past + SLOW * (value - past)) + (1.0 - now) * past)
+                with tf.control_dependencies([moved]):
+                    return tf.group(v1.assign(var, now * moved + (1.0 - now) * value))
+
+        def _apply_dense(self, grad, var):
+            return self._look_ahead(var, tf.group(self._optimizer._apply_dense(grad, var)))
+
+        def _resource_apply_dense(self, grad, var):
+            return self._look_ahead(var, tf.group(self._optimizer._resource_apply_dense(grad, var)))
+
+        def variables(self):
+            return super(LookaheadTrain, self).variables() + self._optimizer.variables()
+
+    return LookaheadTrain(inner)
+
+
+def bare(sgd):
+    return users.make(sgd, sgd.cls, RATE, MOMENTUM)
+
+
+def assert_looks_ahead(driven, steps, fed=FED):
+    expected = Lookahead(oracle.SGD(RATE, MOMENTUM))
+    wanted = [value.astype("float64") for value in START]
+    for i in range(0, len(fed) - len(fed) % steps, steps):
+        before = driven.values()
+        for each in fed[i : i + steps]:
+            users.assert_bits(driven.values(), before)
+            driven.step(each)
+        wanted = users.accumulated(expected, wanted, fed[i : i + steps], steps)
+        users.assert_close(driven.values(), wanted)
+
+
+@pytest.mark.parametrize("steps", [1, 4, 5])
+def test_wrap_of_a_lookahead(home, sgd, steps):
+    """The slow weights count updates. The original, and the optimizer within it, keep their bits."""
+    inner = bare(sgd)
+    outer = lookahead_of(home, sgd, inner)
+    kept = users.state_of(home, inner), users.state_of(home, outer)
+    optimizer = legacyga.wrap(outer, steps)
+    assert isinstance(optimizer, type(outer)) and optimizer.gradient_accumulation_steps == steps
+    driven = users.ByHand(home, optimizer, users.variables_of(home, sgd, START))
+    assert_looks_ahead(driven, steps)
+    for each, values in zip((inner, outer), kept):
+        users.assert_bits(users.state_of(home, each), values)
+
+
+def test_wrap_of_a_lookahead_that_has_trained(home, sgd):
+    """Two updates of its own, and the window's; what it was before stays."""
+    inner = bare(sgd)
+    outer = lookahead_of(home, sgd, inner)
+    variables = users.variables_of(home, sgd, START)
+    first = users.ByHand(home, outer, variables)
+    expected = Lookahead(oracle.SGD(RATE, MOMENTUM))
+    wanted = [value.astype("float64") for value in START]
+    for each in FED[:3]:
+        first.step(each)
+    wanted = users.accumulated(expected, wanted, FED[:3], 1)
+    users.assert_close(first.values(), wanted)
+    kept = users.state_of(home, inner), users.state_of(home, outer)
+    driven = users.ByHand(home, legacyga.wrap(outer, 3), variables)
+    for each in FED[3:15]:
+        driven.step(each)
+    users.assert_close(driven.values(), users.accumulated(expected, wanted, FED[3:15], 3))
+    for each, values in zip((inner, outer), kept):
+        users.assert_bits(users.state_of(home, each), values)
+
+
+def test_a_lookahead_around_what_accumulates(home, sgd):
+    """Its hooks are called for every micro-batch, and know of no window: an error before anything moves."""
+    outer = lookahead_of(home, sgd, legacyga.wrap(bare(sgd), 4))
+    variables = users.variables_of(home, sgd, START)
+    with pytest.raises(ValueError, match="apply_gradients"):
+        # In graph mode as soon as the mini-step is made.
+        users.ByHand(home, outer, variables).step(FED[0])
+    users.assert_bits([home.value(variable) for variable in variables], START)
+
+
+def test_a_lookahead_around_k_of_1(home, sgd):
+    outer = lookahead_of(home, sgd, legacyga.wrap(bare(sgd), 1))
+    assert_looks_ahead(users.ByHand(home, outer, users.variables_of(home, sgd, START)), 1, FED[:7])
+
+
+def test_a_lookahead_of_the_bare_optimizer(home, sgd):
+    """That the wrappers of this file are right on their own."""
+    outer = lookahead_of(home, sgd, bare(sgd))
+    assert_looks_ahead(users.ByHand(home, outer, users.variables_of(home, sgd, START)), 1, FED[:7])
+
+
+@pytest.mark.parametrize("rows", [False, True], ids=["dense", "rows"])
+def test_an_optimizers_hook_called_by_hand(home, sgd, rows):
+    """What a wrapper calls, called once, on K = 3 and on K = 1."""
+    tf = home.tf
+    if home.mode == "graph":
+        pytest.skip("eager mode only")
+    ids = np.array([0, 2], "int64")
+    gradient = FED[0][0][:2] if rows else FED[0][0]
+
+    def call(optimizer, variable):
+        if hasattr(optimizer, "build"):
+            optimizer.build([variable])
+        var = users.as_seen(variable)
+        if sgd.generation in ("v3", "keras3"):
+            given = tf.IndexedSlices(tf.constant(gradient), tf.constant(ids), (3, 2)) if rows else tf.constant(gradient)
+            rate = [optimizer.learning_rate] if sgd.generation == "keras3" else []
+            return optimizer.update_step(given, var, *rate)
+        if sgd.generation == "train":
+            optimizer._create_slots([var])
+            optimizer._prepare()
+        else:
+            optimizer._create_hypers()
+            optimizer._create_slots([var])
+            optimizer._prepare([var])
+        if rows:
+            return optimizer._resource_apply_sparse(tf.constant(gradient), var, tf.constant(ids))
+        return optimizer._resource_apply_dense(tf.constant(gradient), var)
+
+    variable = users.variables_of(home, sgd, START[:1])[0]
+    with pytest.raises(ValueError, match="apply_gradients"):
+        call(legacyga.wrap(bare(sgd), 3), variable)
+    users.assert_bits([home.value(variable)], START[:1])
+    call(legacyga.wrap(bare(sgd), 1), variable)
+    moved = np.zeros_like(START[0], "float64")
+    moved[ids if rows else slice(None)] = RATE * gradient
+    users.assert_close([home.value(variable)], [START[0] - moved])
+
+
+def test_what_stays_refused(home, sgd):
+    """Wrappers that pass on to the inner optimizer's own apply_gradients: it is the one to wrap."""
+    mixed_precision = getattr(home.keras, "mixed_precision", None)
+    loss_scale = getattr(mixed_precision, "LossScaleOptimizer", None)
+    other = getattr(home.keras.optimizers, "TFOptimizer", None)
+    if sgd.generation == "train":
+        if other is None:
+            pytest.skip("no TFOptimizer in this Keras")
+        outer = other(bare(sgd))
+    else:
+        if loss_scale is None or home.is_keras3 or home.mode == "graph":
+            pytest.skip("LossScaleOptimizer: TF 2.4 or newer, in eager mode; that of Keras 3 is wrapped as it is")
+        outer = loss_scale(bare(sgd))
+    with pytest.raises(ValueError, match=r"\(wrap\({}, 3\)\)".format(sgd.cls.__name__)):
+        legacyga.wrap(outer, 3)

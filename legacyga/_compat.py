@@ -10,7 +10,6 @@ import importlib
 import sys
 import types
 
-
 # Of whose Keras a class is, by the first part of its module's name.
 KERAS = ("keras", "tensorflow", "tf_keras")
 

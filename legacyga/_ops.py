@@ -168,6 +168,13 @@ class Ops(object):
         replica = self.tf.distribute.get_replica_context()
         return across(self.tf.distribute.get_strategy(), *args) if replica is None else replica.merge_call(across, args)
 
+    def colocated_with(self, variable):
+        """A context to make a variable in where another is; None for anywhere."""
+        if variable is None:
+            return contextlib.ExitStack()
+        variable = variable if is_variable(variable) else variable.value
+        return self.tf.distribute.get_strategy().extended.colocate_vars_with(variable)
+
     def strategy_scope(self, variable):
         """The scope of the strategy that a variable was made under, for those who are in none."""
         # `distribute_strategy` of TF 2.0 is `_distribute_strategy`.

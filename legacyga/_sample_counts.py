@@ -7,6 +7,7 @@ import weakref
 from legacyga import _fit_hooks, _ops, _window
 from legacyga.generations import _base, _finding
 
+
 def samples_in(tf, data):
     """The number of samples in a batch, a scalar tensor: the first dimension of the first of its tensors."""
     first = next(leaf for leaf in tf.nest.flatten(data) if leaf is not None)
@@ -118,7 +119,7 @@ def start_fit(model, optimizers):
 
 
 def _told_sizes(home, accumulation):
-    if home.tf.distribute.has_strategy() or accumulation.told is None and accumulation.has_windows:
+    if home.tf.distribute.has_strategy() or accumulation.told is None and accumulation.registry().windows:
         if not home.tf.distribute.has_strategy():
             warnings.warn(
                 "This model was trained before without a GradientAccumulationCallback, and TensorFlow {} keeps its "

@@ -102,7 +102,9 @@ class _Callback(object):
         if _fit_hooks.has_raw_logs(self.home):
             # So Keras need not bring the loss from the device for our hook on every batch.
             self._supports_tf_logs = True
-        self._tells_early = not self.home.graph_mode and (_fit_hooks.has_two_dicts(self.home) or _fit_hooks.bar_is_first(self.home))
+        self._tells_early = not self.home.graph_mode and (
+            _fit_hooks.has_two_dicts(self.home) or _fit_hooks.bar_is_first(self.home)
+        )
 
     # Asked for by the lists of TF 2.3 and newer, before they give a callback of another Keras its model.
 
@@ -255,8 +257,8 @@ class _Callback(object):
             return
         with self.home.default_session():
             for optimizer in self._optimizers:
-                accumulation, pick = _base.accumulation_of(optimizer), _finding.windows_of(self.model)
-                (accumulation.drop_windows if self.partial_window == "drop" else accumulation.end_windows)(pick)
+                registry = _base.accumulation_of(optimizer).registry()
+                (registry.drop if self.partial_window == "drop" else registry.end)(_finding.windows_of(self.model))
         if callable(self.schedule):
             self._ask_schedule()
 
@@ -296,9 +298,9 @@ class _Callback(object):
         for optimizer in self._optimizers:
             accumulation = _base.accumulation_of(optimizer)
             most = max(to_come + [2 if callable(self.schedule) else 1])
-            if accumulation.has_no_accumulators and max(to_come + [1]) > 1:
+            if accumulation.registry().has_no_accumulators and max(to_come + [1]) > 1:
                 raise ValueError(_window.NO_ACCUMULATORS.format(most))
-            if not accumulation.has_no_accumulators:
+            if not accumulation.registry().has_no_accumulators:
                 # A graph that is still to be built has accumulators, though it may begin at K = 1.
                 accumulation.most_steps = max(accumulation.most_steps, most)
         batches = self._batches()

@@ -29,4 +29,4 @@ def flush(optimizer):
         raise ValueError(
             "flush takes an optimizer that legacyga.wrap or legacyga.MySGD returned. Received: {!r}".format(optimizer)
         )
-    return _base.accumulation_of(found[0]).end_windows()
+    return _base.accumulation_of(found[0]).registry().end()

@@ -199,12 +199,13 @@ class _Keras3SGD(_MySGD):
 def _class_for(home):
     attributes = {"__name__": "MySGD", "__doc__": MySGD.__doc__}
     if home.graph_mode:
-        form, generation, cls = _GraphSGD, keras_v1, home.v1_optimizers.SGD
+        form, base, cls = _GraphSGD, keras_v1.AccumulatingOptimizer, home.v1_optimizers.SGD
         attributes["_legacyga_type"] = _GraphAccumulation
     elif home.is_keras3:
-        form, generation, cls = _Keras3SGD, keras3, home.eager_optimizers.SGD
+        form, base, cls = _Keras3SGD, keras3.AccumulatingOptimizer, home.eager_optimizers.SGD
     else:
-        form, generation, cls = _EagerSGD, optimizer_v2, home.eager_optimizers.SGD
-        if generation.base_for(cls) is optimizer_v2.AccumulatingOptimizerBefore24:
+        form, cls = _EagerSGD, home.eager_optimizers.SGD
+        base = optimizer_v2.base_for(cls)
+        if base is optimizer_v2.AccumulatingOptimizerBefore24:
             attributes["_legacyga_type"] = _EagerAccumulation
-    return _base.class_for((form, generation.base_for(cls)), cls, home, **attributes)
+    return _base.class_for((form, base), cls, home, **attributes)

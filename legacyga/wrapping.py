@@ -42,7 +42,8 @@ def wrap(optimizer, gradient_accumulation_steps, reduction="mean", on_nonfinite=
     if home is None:
         raise ValueError(NO_OPTIMIZER.format(optimizer))
     _check_can_train(optimizer, generation, home)
-    base = GENERATIONS[generation].base_for(type(optimizer))
+    base = GENERATIONS[generation]
+    base = optimizer_v2.base_for(type(optimizer)) if base is optimizer_v2 else base.AccumulatingOptimizer
     return _base.copy_of(_base.class_for((base,), type(optimizer), home), optimizer, settings)
 
 

@@ -186,7 +186,7 @@ def test_get_updates_without_a_loss(home, loss, how):
             else:
                 optimizer = legacyga.wrap(inner, steps)
         updates = optimizer.get_updates(loss, weights)
-        apply = backend.function(fed, [fed[0]], updates=updates)
+        apply = backend.function(fed, [home.tf.identity(fed[0])], updates=updates)
         for each in FED[:6]:
             apply(each)
         wanted = users.accumulated(oracle.SGD(RATE, MOMENTUM), double(START), FED[:6], steps)

@@ -51,7 +51,6 @@ def home_of(optimizer):
 def start(optimizer, settings):
     """Make a new optimizer of an accumulating class accumulate."""
     vars(optimizer)["_legacyga"] = type(optimizer)._legacyga_type(optimizer, settings)
-    accumulation_of(optimizer).started()
 
 
 def copy_of(cls, optimizer, settings):
@@ -59,7 +58,6 @@ def copy_of(cls, optimizer, settings):
     copied = object.__new__(cls)
     vars(copied)["_legacyga"] = cls._legacyga_type(copied, settings)
     accumulation_of(copied).inherit(optimizer)
-    accumulation_of(copied).started()
     return copied
 
 
@@ -99,11 +97,11 @@ class AccumulatingOptimizer(object):
         Returns:
             Whether there was an update: a bool; within a tf.function a tensor.
         """
-        return self._legacyga.end_windows()
+        return self._legacyga.registry().end()
 
     def drop_windows(self):
         """Forget the mini-steps of the windows that are under way."""
-        self._legacyga.drop_windows()
+        self._legacyga.registry().drop()
 
 
 PUBLIC_METHODS = ("mini_step_weight", "mini_steps_weigh", "end_windows", "drop_windows")
@@ -166,10 +164,6 @@ class Accumulation(object):
         """
 
     @hook
-    def started(self):
-        """Finish a new optimizer. Called once it is made, by `wrap` or as a MySGD. Returns nothing."""
-
-    @hook
     def prepare(self, grads_and_vars):
         """Make the inner optimizer's own state for these (gradient, variable) pairs.
 
@@ -186,18 +180,11 @@ class Accumulation(object):
         """
 
     @hook
-    def make_scalar(self, name, value, dtype, shape):
-        """Make a variable of the optimizer's state, with one value for all replicas.
+    def make_variable(self, name, value, shape, dtype, beside=None):
+        """Make a variable of the optimizer's state, all of whose elements are the number `value`.
 
-        Called within an init_scope, in replica context or in none. `value` is a number, for all elements of `shape`.
-        Returns the variable.
-        """
-
-    @hook
-    def make_zeros(self, name, variable, shape, dtype):
-        """Make a variable of zeros beside `variable`, with a copy on each replica of which a checkpoint takes the sum.
-
-        Called as `make_scalar` is. Returns the variable.
+        Called within an init_scope, in replica context or in none. With `beside`, a variable of the model, it has a
+        copy on each replica, of which a checkpoint takes the sum; else one value for all. Returns the variable.
         """
 
     @hook
@@ -242,7 +229,7 @@ class Accumulation(object):
 
         def take(run, gradients, value=None):
             weighed = None if weight is None else _window.Weight(value, weight.is_sample_count)
-            update = self._update_of(window, (args, kwargs))
+            update = self.update_of(window, (args, kwargs))
             updated = window.take_mini_step(gradients, at, update, run, before, weighed)
             if result is None:
                 return updated
@@ -270,7 +257,7 @@ class Accumulation(object):
                 "Lookahead(wrap(Adam(), {2})).".format(method, self.optimizer, self.next_steps)
             )
 
-    def _update_of(self, window, call):
+    def update_of(self, window, call):
         """A function of the reduced gradients: an update of those of the window's variables that are still there."""
 
         def update(reduced):
@@ -283,8 +270,9 @@ class Accumulation(object):
     @contextlib.contextmanager
     def weighing(self, weight):
         """A context: the mini-steps taken in it on this replica have this `Weight`."""
+        given = weight.value
         if not weight.is_sample_count:
-            weight = weight._replace(value=_gradients.check_weight(self.ops, weight.value))
+            weight = weight._replace(value=_gradients.check_weight(self.ops, given))
         # By replica: their threads take turns between here and the optimizer's call.
         weights, number, made = self._weights, self.ops.replica_number(), self._made
         before, weights[number] = weights.get(number), weight
@@ -295,112 +283,43 @@ class Accumulation(object):
             weights[number] = before
         if self.home.graph_mode and self._made == made:
             raise ValueError(
-                "In graph mode a mini-step has the weight that it is made with, and none was made here. Received: "
-                "{!r}. Make the mini-step in this context, with a tensor as its weight.".format(weight.value)
+                "In graph mode a mini-step has the weight that it is made with, and no mini-step was made in this "
+                "context. Received: {!r}. Make the mini-step in it, with a tensor as its weight.".format(given)
             )
 
-    # K.
+    # K and windows are the registry's.
 
     @property
     def next_steps(self):
         """K of the next window, an int."""
-        registry = self._registry()
-        if registry.next_steps is None:
-            return self.steps
-        made_with, steps = self.read([registry.made_with, registry.next_steps], "gradient_accumulation_steps")
-        return steps if made_with == self.settings.steps else self.settings.steps
+        return self.registry().steps
 
     def set_steps(self, steps):
         """Let the next window have this K."""
-        registry = self._registry()
-        if registry.next_steps is not None:
-            self._assign(registry.next_steps, steps)
-            self._assign(registry.made_with, self.settings.steps)
-        elif self.has_no_accumulators and steps > 1:
-            raise ValueError(_window.NO_ACCUMULATORS.format(steps))
+        self.registry().set_steps(steps)
         self.steps = steps
         self.most_steps = max(self.most_steps, steps)
 
     @property
-    def has_windows(self):
-        """Whether a mini-step was ever made here."""
-        return bool(self._registry().windows)
-
-    @property
-    def has_no_accumulators(self):
-        """Whether there are windows, and they were made at K = 1."""
-        return self.has_windows and self._registry().next_steps is None
-
-    @property
     def mini_steps_under_way(self):
         """The mini-steps in the latest window, an int."""
-        return 0 if self.latest is None else self.read([self.latest.mini_step], "mini_step")[0]
-
-    def read(self, variables, action):
-        """The ints that counters hold; in a graph without a session, of K, what this program made of it."""
-        if not self.home.graph_mode:
-            with self.ops.init_scope():
-                return [int(variable.read_value()) for variable in variables]
-        session = self.session(variables[0], None)
-        if session is None:
-            return [self.settings.steps, self.steps][: len(variables)]
-        return [int(value) for value in session.run(variables)]
-
-    def _assign(self, variable, value):
-        if not self.home.graph_mode:
-            variable.assign(value)
-            return
-        # The initializer, fed, adds no operation to a graph that may be finalized.
-        session = self.session(variable, "Setting gradient_accumulation_steps to {}".format(value))
-        session.run(variable.initializer, {variable.initializer.inputs[1]: value})
-
-    # Windows.
+        return 0 if self.latest is None else self.registry().read([self.latest.mini_step])[0]
 
     def window_for(self, var_list):
         """The window of these variables, made if there is none, None at K = 1."""
-        self.latest = self._registry(var_list).window_for(var_list)
+        self.latest = self.registry(var_list).window_for(var_list)
         return self.latest
 
-    def variables_of(self, window):
-        """All of a window's state, K included."""
-        registry = self._registry()
-        return [registry.next_steps, registry.made_with] + window.variables
-
-    def build(self, var_list):
-        """Make the window of all variables before any gradient is known."""
-        self._registry(var_list).build(var_list)
-
-    def end_windows(self, pick=None):
-        """End the windows that are under way, all, or those that `pick` picks (`Registry.present`)."""
-        ended = [self._end(window, False) for window in self._registry().present(pick)]
-        if all(isinstance(each, bool) for each in ended):
-            return any(ended)
-        return self.home.tf.reduce_any(self.home.tf.stack(ended))
-
-    def drop_windows(self, pick=None):
-        """Forget what is in those windows."""
-        for window in self._registry().present(pick):
-            self._end(window, True)
-
-    def _end(self, window, drop):
-        if not self.home.graph_mode:
-            with self.ops.strategy_scope(window.mini_step):
-                updated = self._make_ending(window, drop)
-            return bool(updated) if self.home.tf.executing_eagerly() else updated
-        session, endings = self.session(window.mini_step, "flush"), self._registry().endings
-        if (window, drop) not in endings:
-            with window.mini_step.graph.as_default():
-                endings[window, drop] = self._make_ending(window, drop)
-        return bool(session.run(endings[window, drop]))
-
-    def _make_ending(self, window, drop):
-        # Of a model that is no more there is nothing to update.
-        gone = all(reference() is None for reference in window.var_list)
-
-        def end(run):
-            return window.drop() if drop or gone else window.flush(self._update_of(window, window.call), run)
-
-        return self.ops.on_all_replicas(end, ())
+    def registry(self, var_list=None):
+        """The registry of the graph of these variables; without them of the graph here and now, or the only one."""
+        graph = None
+        if self.home.graph_mode:
+            graph = var_list[0].graph if var_list else self.home.v1.get_default_graph()
+            if not var_list and graph not in self._registries and len(self._registries) == 1:
+                (graph,) = self._registries
+        if graph not in self._registries:
+            self._registries[graph] = Registry(self)
+        return self._registries[graph]
 
     def _window_for_step(self, grads_and_vars):
         if not self.prepare(grads_and_vars):
@@ -414,17 +333,6 @@ class Accumulation(object):
             for place, (gradient, _) in zip(window.places, grads_and_vars):
                 window.sums.note(place, gradient, traced)
         return window
-
-    def _registry(self, var_list=None):
-        """The registry of the graph of these variables; without them of the graph here and now, or the only one."""
-        graph = None
-        if self.home.graph_mode:
-            graph = var_list[0].graph if var_list else self.home.v1.get_default_graph()
-            if not var_list and graph not in self._registries and len(self._registries) == 1:
-                (graph,) = self._registries
-        if graph not in self._registries:
-            self._registries[graph] = Registry(self)
-        return self._registries[graph]
 
     @contextlib.contextmanager
     def _outside_of_functions(self, scope):

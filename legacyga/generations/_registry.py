@@ -19,13 +19,106 @@ class Registry(object):
         self.windows = {}
         self.next_steps = self.made_with = None
         # Operations that end windows, of a graph.
-        self.endings = {}
+        self._endings = {}
         self._built = None
 
-    def present(self, pick=None):
-        """The windows there are: all, or those whose keys `pick` returns of a list of keys."""
+    # K.
+
+    @property
+    def steps(self):
+        """K of the next window, an int; in a graph without a session what this program made of it."""
+        if self.next_steps is None:
+            return self._owner.steps
+        values = self.read([self.made_with, self.next_steps])
+        own = self._owner.settings.steps
+        return self._owner.steps if values is None else values[1] if values[0] == own else own
+
+    def set_steps(self, steps):
+        """Let the next window have this K."""
+        if self.next_steps is not None:
+            self._assign(self.next_steps, steps)
+            self._assign(self.made_with, self._owner.settings.steps)
+        elif self.has_no_accumulators and steps > 1:
+            raise ValueError(_window.NO_ACCUMULATORS.format(steps))
+
+    @property
+    def has_no_accumulators(self):
+        """Whether there are windows, and they were made at K = 1."""
+        return bool(self.windows) and self.next_steps is None
+
+    def read(self, variables):
+        """The ints that counters hold, None in a graph without a session."""
+        if not self._owner.home.graph_mode:
+            with self._owner.ops.init_scope():
+                return [int(variable.read_value()) for variable in variables]
+        session = self._owner.session(variables[0], None)
+        return None if session is None else [int(value) for value in session.run(variables)]
+
+    def _assign(self, variable, value):
+        if not self._owner.home.graph_mode:
+            variable.assign(value)
+            return
+        # The initializer, fed, adds no operation to a graph that may be finalized.
+        session = self._owner.session(variable, "Setting gradient_accumulation_steps to {}".format(value))
+        session.run(variable.initializer, {variable.initializer.inputs[1]: value})
+
+    def _next_steps(self):
+        """K of a window that begins now, a tensor."""
+        ops, own = self._owner.ops, self._owner.ops.constant(self._owner.settings.steps, "int64")
+        return ops.where(ops.equal(self.made_with.read_value(), own), self.next_steps.read_value(), own)
+
+    # Windows.
+
+    def end(self, pick=None):
+        """End the windows that are under way with an update each.
+
+        Args:
+            pick: function of the list of the windows' keys, of those that are meant. Default: all.
+
+        Returns:
+            Whether there was an update: a bool; within a tf.function a tensor.
+        """
+        ended = [self._run(window, self._end) for window in self._picked(pick)]
+        if all(isinstance(each, bool) for each in ended):
+            return any(ended)
+        tf = self._owner.home.tf
+        return tf.reduce_any(tf.stack(ended))
+
+    def drop(self, pick=None):
+        """Forget what is in the windows that are under way; `pick` as in `end`."""
+        for window in self._picked(pick):
+            self._run(window, self._drop)
+
+    def _picked(self, pick):
         keys = [key for key, window in self.windows.items() if window is not None]
         return [self.windows[key] for key in (keys if pick is None else pick(keys))]
+
+    def _run(self, window, make):
+        """Do what `make(window)` does, in a graph by its session; the boolean that it returns."""
+        owner = self._owner
+        if not owner.home.graph_mode:
+            with owner.ops.strategy_scope(window.mini_step):
+                done = make(window)
+            return bool(done) if owner.home.tf.executing_eagerly() else done
+        session, key = owner.session(window.mini_step, "flush"), (window, make.__name__)
+        if key not in self._endings:
+            with window.mini_step.graph.as_default():
+                self._endings[key] = make(window)
+        return bool(session.run(self._endings[key]))
+
+    def _end(self, window):
+        # Of a model that is no more there is nothing to update.
+        if all(reference() is None for reference in window.var_list):
+            return self._drop(window)
+        update = self._owner.update_of(window, window.call)
+        return self._owner.ops.on_all_replicas(lambda run: window.flush(update, run), ())
+
+    def _drop(self, window):
+        return self._owner.ops.on_all_replicas(lambda run: window.drop(), ())
+
+    def variables_of(self, window):
+        """All of a window's state, K included."""
+        return [self.next_steps, self.made_with] + window.variables
 
     def build(self, var_list):
         """Make the window of all variables before any gradient is known."""
@@ -58,7 +151,7 @@ class Registry(object):
         owner, prefix = self._owner, "window_{}/".format(len(self.windows))
 
         def scalar(name, value, dtype, shape=()):
-            return owner.make_scalar(prefix + name, value, dtype, shape)
+            return owner.make_variable(prefix + name, value, shape, owner.home.tf.as_dtype(dtype))
 
         if self.next_steps is None:
             self.next_steps = scalar("gradient_accumulation_steps", owner.steps, "int64")
@@ -73,14 +166,9 @@ class Registry(object):
         owner, tf = self._owner, self._owner.home.tf
         dtype, shape = tf.as_dtype(var.dtype).base_dtype, tf.TensorShape(var.shape).as_list()
         name, wide = prefix + "{}_" + str(number), owner.ops.accumulator_dtype(dtype)
-        total = owner.make_zeros(name.format("accumulator"), var, shape, wide)
-        touched = owner.make_zeros(name.format("touched"), var, shape[:1] or [1], tf.int32)
+        total = owner.make_variable(name.format("accumulator"), 0, shape, wide, var)
+        touched = owner.make_variable(name.format("touched"), 0, shape[:1] or [1], tf.int32, var)
         return State(total, touched, dtype, getattr(var, "overwrite_with_gradient", False))
-
-    def _next_steps(self):
-        """K of a window that begins now, a tensor."""
-        ops, own = self._owner.ops, self._owner.ops.constant(self._owner.settings.steps, "int64")
-        return ops.where(ops.equal(self.made_with.read_value(), own), self.next_steps.read_value(), own)
 
 
 def _key_of(var_list):

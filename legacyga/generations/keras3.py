@@ -3,76 +3,9 @@
 import contextlib
 import types
 
-from legacyga import _ops
 from legacyga.generations import _base, _copying
 
 PLAIN = (bool, int, float, str, type(None), types.FunctionType)
-
-
-class AccumulatingOptimizer(_base.ConfiguredOptimizer):
-    """Takes Keras 3's calls.
-
-    Keras 3 has an accumulation of its own under the same argument. Its code must never see our K: it sees None.
-    """
-
-    def __deepcopy__(self, memo):
-        # As the inner class's: a copy by its config, without its state.
-        return type(self).from_config(self.get_config())
-
-    def get_config(self):
-        with self._legacyga.bare():
-            return super(AccumulatingOptimizer, self).get_config()
-
-    @property
-    def gradient_accumulation_steps(self):
-        """K of the next window, an int. Setting it takes effect at the next window."""
-        accumulation = self._legacyga
-        return None if accumulation is None or accumulation.is_bare else accumulation.next_steps
-
-    @gradient_accumulation_steps.setter
-    def gradient_accumulation_steps(self, value):
-        if self._legacyga is not None:
-            _base.AccumulatingOptimizer.gradient_accumulation_steps.fset(self, value)
-
-    @property
-    def iterations(self):
-        """The updates made: a variable."""
-        with self._legacyga.bare() if self._legacyga is not None else contextlib.ExitStack():
-            return super(AccumulatingOptimizer, self).iterations
-
-    def build(self, variables):
-        if self.built:
-            return
-        self._legacyga.build_inner(variables)
-        self._legacyga.build(list(variables))
-
-    def apply(self, grads, trainable_variables=None):
-        """Take one mini-step. Arguments, and what is done at the end of a window, are the inner optimizer's."""
-        grads, accumulation = list(grads), self._legacyga
-        if trainable_variables is not None:
-            trainable_variables = list(trainable_variables)
-        variables = self._trainable_variables if trainable_variables is None else trainable_variables
-        if len(grads) != len(variables):
-            # The inner optimizer has the error for it.
-            return accumulation.apply_inner(grads, trainable_variables)
-        if not self.built:
-            # Where the inner optimizer would do it: within a function, where variables that the function has made, and
-            # that have no value yet outside of it, can be read.
-            with accumulation.home.module.name_scope(self.name, caller=self):
-                accumulation.build_inner(variables)
-        accumulation.take_mini_step(list(zip(grads, variables)), scope=self.name)
-
-    def update_step(self, *args, **kwargs):
-        self._legacyga.check_is_applying("update_step")
-        return super(AccumulatingOptimizer, self).update_step(*args, **kwargs)
-
-    def stateless_apply(self, *args, **kwargs):
-        if self._legacyga.most_steps > 1:
-            raise ValueError(
-                "stateless_apply keeps no mini-steps. Received: a call of it on {!r}, which accumulates. Call "
-                "apply_gradients or apply.".format(self)
-            )
-        return super(AccumulatingOptimizer, self).stateless_apply(*args, **kwargs)
 
 
 class Accumulation(_base.Accumulation):
@@ -128,9 +61,6 @@ class Accumulation(_base.Accumulation):
             for variable, value in zip(self.optimizer.variables, optimizer.variables):
                 variable.assign(value)
 
-    def started(self):
-        pass
-
     def prepare(self, grads_and_vars):
         self.optimizer._check_variables_are_known([var for _, var in grads_and_vars])
         return True
@@ -148,38 +78,90 @@ class Accumulation(_base.Accumulation):
         with self.bare():
             super(AccumulatingOptimizer, self.optimizer).build(variables)
 
-    def _make_weight(self, name, **kwargs):
+    def make_variable(self, name, value, shape, dtype, beside=None):
         optimizer, module = self.optimizer, self.home.module
-        with module.name_scope(optimizer.name, caller=optimizer):
-            created = module.Variable(trainable=False, name=name.replace("/", "_"), **kwargs)
-        optimizer._track_variable(created)
-        return created.value
-
-    def make_scalar(self, name, value, dtype, shape):
-        initializer = self.home.module.initializers.Constant(value)
-        return self._make_weight(
-            name, shape=shape, dtype=dtype, initializer=initializer, aggregation="only_first_replica"
-        )
-
-    def make_zeros(self, name, variable, shape, dtype):
-        variable = variable if _ops.is_variable(variable) else variable.value
-        with self.optimizer._distribution_strategy.extended.colocate_vars_with(variable):
-            return self._make_weight(
-                name,
+        placement = dict(aggregation="only_first_replica")
+        if beside is not None:
+            placement = dict(aggregation="sum", synchronization="on_read")
+        with self.ops.colocated_with(beside), module.name_scope(optimizer.name, caller=optimizer):
+            created = module.Variable(
+                module.initializers.Constant(value),
                 shape=tuple(shape),
                 dtype=dtype.name,
-                initializer="zeros",
-                synchronization="on_read",
-                aggregation="sum",
+                trainable=False,
+                name=name.replace("/", "_"),
+                **placement,
             )
+        optimizer._track_variable(created)
+        return created.value
 
     def session(self, variable, action):
         raise ValueError("Keras 3 trains in eager mode only. Received: graph mode.")
 
 
-AccumulatingOptimizer._legacyga_type = Accumulation
+class AccumulatingOptimizer(_base.ConfiguredOptimizer):
+    """Takes Keras 3's calls.
 
+    Keras 3 has an accumulation of its own under the same argument. Its code must never see our K: it sees None.
+    """
 
-def base_for(cls):
-    """The `AccumulatingOptimizer` for an optimizer class of this generation."""
-    return AccumulatingOptimizer
+    _legacyga_type = Accumulation
+
+    def __deepcopy__(self, memo):
+        # As the inner class's: a copy by its config, without its state.
+        return type(self).from_config(self.get_config())
+
+    def get_config(self):
+        with self._legacyga.bare():
+            return super(AccumulatingOptimizer, self).get_config()
+
+    @property
+    def gradient_accumulation_steps(self):
+        """K of the next window, an int. Setting it takes effect at the next window."""
+        accumulation = self._legacyga
+        return None if accumulation is None or accumulation.is_bare else accumulation.next_steps
+
+    @gradient_accumulation_steps.setter
+    def gradient_accumulation_steps(self, value):
+        if self._legacyga is not None:
+            _base.AccumulatingOptimizer.gradient_accumulation_steps.fset(self, value)
+
+    @property
+    def iterations(self):
+        """The updates made: a variable."""
+        with self._legacyga.bare() if self._legacyga is not None else contextlib.ExitStack():
+            return super(AccumulatingOptimizer, self).iterations
+
+    def build(self, variables):
+        if self.built:
+            return
+        self._legacyga.build_inner(variables)
+        self._legacyga.registry().build(list(variables))
+
+    def apply(self, grads, trainable_variables=None):
+        """Take one mini-step. Arguments, and what is done at the end of a window, are the inner optimizer's."""
+        grads, accumulation = list(grads), self._legacyga
+        if trainable_variables is not None:
+            trainable_variables = list(trainable_variables)
+        variables = self._trainable_variables if trainable_variables is None else trainable_variables
+        if len(grads) != len(variables):
+            # The inner optimizer has the error for it.
+            return accumulation.apply_inner(grads, trainable_variables)
+        if not self.built:
+            # Where the inner optimizer would do it: within a function, where variables that the function has made, and
+            # that have no value yet outside of it, can be read.
+            with accumulation.home.module.name_scope(self.name, caller=self):
+                accumulation.build_inner(variables)
+        accumulation.take_mini_step(list(zip(grads, variables)), scope=self.name)
+
+    def update_step(self, *args, **kwargs):
+        self._legacyga.check_is_applying("update_step")
+        return super(AccumulatingOptimizer, self).update_step(*args, **kwargs)
+
+    def stateless_apply(self, *args, **kwargs):
+        if self._legacyga.most_steps > 1:
+            raise ValueError(
+                "stateless_apply keeps no mini-steps. Received: a call of it on {!r}, which accumulates. Call "
+                "apply_gradients or apply.".format(self)
+            )
+        return super(AccumulatingOptimizer, self).stateless_apply(*args, **kwargs)

@@ -9,46 +9,6 @@ from legacyga import _graph
 from legacyga.generations import _base, _copying
 
 
-class AccumulatingOptimizer(_base.ConfiguredOptimizer):
-    """Takes Keras's calls of a v1 optimizer. Made in a graph, and of use in that graph only."""
-
-    def get_updates(self, *args, **kwargs):
-        """The one operation that is a mini-step, in a list. Called by Keras when it builds the training function.
-
-        `get_updates(loss, params)`, or the `get_updates(params, constraints, loss)` that Keras 2.1 to 2.3 still take.
-        """
-        loss, params = _arguments(*args, **kwargs)
-        accumulation = self._legacyga
-        accumulation.check_graph(params[0] if loss is None else loss)
-        # TF 2.0 takes a branch of a graph that nobody has entered to be one of eager mode. Deletable with 2.0.
-        with params[0].graph.as_default():
-            self.updates = [accumulation.mini_step_of(loss, params)]
-        return self.updates
-
-    def get_gradients(self, loss, params):
-        reduced = self._legacyga.reduced
-        return super(AccumulatingOptimizer, self).get_gradients(loss, params) if reduced is None else reduced
-
-    def _create_all_weights(self, params):
-        """Make the optimizer's variables, once for a list of `params`. The HDF5 loader calls it from TF 2.3 on."""
-        return self._legacyga.create_all_weights(list(params))
-
-
-def _arguments(*args, **kwargs):
-    """`loss` and `params` of a call of `get_updates`, in the new order or in the old."""
-    kwargs.pop("constraints", None)
-    if len(args) == 3 or (len(args) == 2 and isinstance(args[0], (list, tuple))):
-        # The old order; deletable with Keras 2.3.
-        given = dict(zip(("params", "constraints", "loss"), args))
-        given.pop("constraints")
-    else:
-        given = dict(zip(("loss", "params"), args))
-        if isinstance(given.get("loss"), (list, tuple)):
-            given = {"params": given["loss"]}
-    given.update(kwargs)
-    return given["loss"], list(given["params"])
-
-
 class Accumulation(_base.Accumulation):
     """The hooks of the `v1` generation."""
 
@@ -82,9 +42,6 @@ class Accumulation(_base.Accumulation):
         # A variable that was given in place of a number has the name that its maker gave it.
         return [each for name, each in made.items() if name in named and _is_named(each, name)]
 
-    def started(self):
-        pass
-
     def prepare(self, grads_and_vars):
         return True
 
@@ -96,23 +53,23 @@ class Accumulation(_base.Accumulation):
             gradients = self._clip(gradients)
         return self.make_update(gradients, params, self._weights_of[_names(params)])
 
-    def make_scalar(self, name, value, dtype, shape):
+    def make_variable(self, name, value, shape, dtype, beside=None):
+        backend, name = self.home.backend, name.split("/")[-1]
+        if beside is not None:
+            return backend.zeros(tuple(shape), dtype=dtype.name, name=name)
         for size in shape:
             value = [value] * size
-        return self.home.backend.variable(value, dtype=dtype, name=name.split("/")[-1])
-
-    def make_zeros(self, name, variable, shape, dtype):
-        return self.home.backend.zeros(tuple(shape), dtype=dtype.name, name=name.split("/")[-1])
+        return backend.variable(value, dtype=dtype.name, name=name)
 
     def session(self, variable, action):
         return self.home.backend.get_session()
 
     # How a mini-step is made.
 
-    def check_graph(self, tensor):
-        """Raise where the optimizer was made in another graph than `tensor`."""
+    def check_graph(self, graph):
+        """Raise where the optimizer was made in another graph."""
         # TF 2.0 in eager mode calls this, in a graph of its own; all later ones refuse such an optimizer in compile.
-        if not self.home.graph_mode or getattr(self.optimizer.iterations, "graph", None) is not tensor.graph:
+        if not self.home.graph_mode or getattr(self.optimizer.iterations, "graph", None) is not graph:
             raise ValueError(
                 "{} was made in another graph than the model, and cannot train it. Make both in one place: after the "
                 "same disable_eager_execution() or clear_session(), in one tf.Graph, or both in eager mode.".format(
@@ -157,7 +114,7 @@ class Accumulation(_base.Accumulation):
         # Some of the stock optimizers do not list it.
         iterations = self.optimizer.iterations
         listed = any(weight is iterations for weight in weights)
-        return weights + ([] if listed else [iterations]) + self.variables_of(window)
+        return weights + ([] if listed else [iterations]) + self.registry().variables_of(window)
 
     # The next two are one update of any optimizer of this generation, by its own get_updates. MySGD states its own.
 
@@ -220,6 +177,45 @@ class Accumulation(_base.Accumulation):
         return self.home.v1_optimizers.Optimizer.get_gradients(self.optimizer, surrogate, points)
 
 
+class AccumulatingOptimizer(_base.ConfiguredOptimizer):
+    """Takes Keras's calls of a v1 optimizer. Made in a graph, and of use in that graph only."""
+
+    _legacyga_type = Accumulation
+
+    def get_updates(self, *args, **kwargs):
+        """The one operation that is a mini-step, in a list. Called by Keras when it builds the training function.
+
+        `get_updates(loss, params)`, or the `get_updates(params, constraints, loss)` that Keras 2.1 to 2.3 still take.
+        """
+        accumulation = self._legacyga
+        loss, params = _arguments(accumulation.home, *args, **kwargs)
+        accumulation.check_graph(getattr(loss, "graph", params[0].graph))
+        # TF 2.0 takes a branch of a graph that nobody has entered to be one of eager mode. Deletable with 2.0.
+        with params[0].graph.as_default():
+            self.updates = [accumulation.mini_step_of(loss, params)]
+        return self.updates
+
+    def get_gradients(self, loss, params):
+        reduced = self._legacyga.reduced
+        return super(AccumulatingOptimizer, self).get_gradients(loss, params) if reduced is None else reduced
+
+    def _create_all_weights(self, params):
+        """Make the optimizer's variables, once for a list of `params`. The HDF5 loader calls it from TF 2.3 on."""
+        return self._legacyga.create_all_weights(list(params))
+
+
+def _arguments(home, *args, **kwargs):
+    """`loss` and `params` of a call of `get_updates`, in the new order or, where the home takes it, in the old."""
+    # Deletable with Keras 2.3.
+    if home.is_standalone and (len(args) == 3 or (len(args) == 2 and "loss" in kwargs)):
+        args = (args[2] if len(args) == 3 else kwargs.pop("loss"), args[0])
+    return _new_order(*args, **kwargs)
+
+
+def _new_order(loss, params):
+    return loss, list(params)
+
+
 def _names(params):
     return tuple(param.name for param in params)
 
@@ -232,11 +228,3 @@ def _is_named(variable, name):
 def _hide(optimizer, *names):
     """Take attributes of the object away; those there were."""
     return {name: vars(optimizer).pop(name) for name in names if name in vars(optimizer)}
-
-
-AccumulatingOptimizer._legacyga_type = Accumulation
-
-
-def base_for(cls):
-    """The `AccumulatingOptimizer` for an optimizer class of this generation."""
-    return AccumulatingOptimizer

@@ -7,35 +7,8 @@ import warnings
 from legacyga import _ops
 from legacyga.generations import _base, _copying
 
-
 # Containers of an OptimizerV2 that it writes to.
 KEPT = ("_hyper", "_slots", "_slot_names", "_weights")
-
-
-class AccumulatingOptimizer(_base.ConfiguredOptimizer):
-    """Takes Keras's calls of an OptimizerV2."""
-
-    def apply_gradients(self, grads_and_vars, *args, **kwargs):
-        """Take one mini-step. Arguments, and what is done at the end of a window, are the inner optimizer's."""
-        # An operation, as the inner optimizer returns: it is run by name, and stands in LossScaleOptimizer's branches.
-        no_op = type(self)._legacyga_class[1].tf.no_op
-        return self._legacyga.take_mini_step(list(grads_and_vars), args, kwargs, self._name, result=no_op)
-
-    def _create_all_weights(self, var_list):
-        self._legacyga.create_inner_weights(var_list)
-        self._legacyga.build(list(var_list))
-
-    def _resource_apply_dense(self, *args, **kwargs):
-        self._legacyga.check_is_applying("_resource_apply_dense")
-        return super(AccumulatingOptimizer, self)._resource_apply_dense(*args, **kwargs)
-
-    def _resource_apply_sparse(self, *args, **kwargs):
-        self._legacyga.check_is_applying("_resource_apply_sparse")
-        return super(AccumulatingOptimizer, self)._resource_apply_sparse(*args, **kwargs)
-
-    def _resource_apply_sparse_duplicate_indices(self, *args, **kwargs):
-        self._legacyga.check_is_applying("_resource_apply_sparse_duplicate_indices")
-        return super(AccumulatingOptimizer, self)._resource_apply_sparse_duplicate_indices(*args, **kwargs)
 
 
 class Accumulation(_base.Accumulation):
@@ -49,9 +22,6 @@ class Accumulation(_base.Accumulation):
             return copy.deepcopy(variable)
         backend, name = self.home.backend, variable.name.split(":")[0]
         return backend.variable(backend.get_value(variable), dtype=variable.dtype.base_dtype.name, name=name)
-
-    def started(self):
-        pass
 
     def prepare(self, grads_and_vars):
         if self.most_steps > 1:
@@ -73,35 +43,53 @@ class Accumulation(_base.Accumulation):
             optimizer._create_hypers()
             optimizer._create_slots(var_list)
 
-    def _make_weight(self, name, **kwargs):
-        created = self.optimizer.add_weight(name, trainable=False, **kwargs)
-        self.optimizer._weights.append(created)
-        return created
-
-    def make_scalar(self, name, value, dtype, shape):
+    def make_variable(self, name, value, shape, dtype, beside=None):
         tf = self.home.tf
-        return self._make_weight(
-            name,
-            shape=shape,
-            dtype=tf.as_dtype(dtype),
-            initializer=tf.constant_initializer(value),
-            aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
-        )
-
-    def make_zeros(self, name, variable, shape, dtype):
-        tf = self.home.tf
-        with tf.distribute.get_strategy().extended.colocate_vars_with(variable):
-            return self._make_weight(
+        placement = dict(aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA)
+        if beside is not None:
+            placement = dict(synchronization=tf.VariableSynchronization.ON_READ, aggregation=tf.VariableAggregation.SUM)
+        with self.ops.colocated_with(beside):
+            created = self.optimizer.add_weight(
                 name,
                 shape=shape,
                 dtype=dtype,
-                initializer="zeros",
-                synchronization=tf.VariableSynchronization.ON_READ,
-                aggregation=tf.VariableAggregation.SUM,
+                initializer=tf.constant_initializer(value) if value else "zeros",
+                trainable=False,
+                **placement,
             )
+        self.optimizer._weights.append(created)
+        return created
 
     def session(self, variable, action):
         return self.home.backend.get_session()
+
+
+class AccumulatingOptimizer(_base.ConfiguredOptimizer):
+    """Takes Keras's calls of an OptimizerV2."""
+
+    _legacyga_type = Accumulation
+
+    def apply_gradients(self, grads_and_vars, *args, **kwargs):
+        """Take one mini-step. Arguments, and what is done at the end of a window, are the inner optimizer's."""
+        # An operation, as the inner optimizer returns: it is run by name, and stands in LossScaleOptimizer's branches.
+        no_op = type(self)._legacyga_class[1].tf.no_op
+        return self._legacyga.take_mini_step(list(grads_and_vars), args, kwargs, self._name, result=no_op)
+
+    def _create_all_weights(self, var_list):
+        self._legacyga.create_inner_weights(var_list)
+        self._legacyga.registry(var_list).build(list(var_list))
+
+    def _resource_apply_dense(self, *args, **kwargs):
+        self._legacyga.check_is_applying("_resource_apply_dense")
+        return super(AccumulatingOptimizer, self)._resource_apply_dense(*args, **kwargs)
+
+    def _resource_apply_sparse(self, *args, **kwargs):
+        self._legacyga.check_is_applying("_resource_apply_sparse")
+        return super(AccumulatingOptimizer, self)._resource_apply_sparse(*args, **kwargs)
+
+    def _resource_apply_sparse_duplicate_indices(self, *args, **kwargs):
+        self._legacyga.check_is_applying("_resource_apply_sparse_duplicate_indices")
+        return super(AccumulatingOptimizer, self)._resource_apply_sparse_duplicate_indices(*args, **kwargs)
 
 
 def _own(optimizer):
@@ -117,40 +105,24 @@ def _is_made_of_a_number(name, variable):
     return is_named and getattr(aggregation, "name", "") == "ONLY_FIRST_REPLICA"
 
 
-class AccumulatingOptimizerBefore24(AccumulatingOptimizer):
-    """For TF 1.14 to 2.3, whose optimizers clip before `apply_gradients`; deletable with TF 2.3."""
-
-    def get_gradients(self, loss, params):
-        with self._legacyga.unclipped():
-            return super(AccumulatingOptimizerBefore24, self).get_gradients(loss, params)
-
-    def _compute_gradients(self, *args, **kwargs):
-        with self._legacyga.unclipped():
-            return super(AccumulatingOptimizerBefore24, self)._compute_gradients(*args, **kwargs)
-
-    def _clip_gradients(self, grads):
-        clips_here = self._legacyga.clips_here
-        return grads if clips_here else super(AccumulatingOptimizerBefore24, self)._clip_gradients(grads)
-
-
 class AccumulationBefore24(Accumulation):
     """The hooks for TF 1.14 to 2.3: means are clipped where they are applied; deletable with TF 2.3."""
 
     # Whether K = 1 clips too where the bare optimizer does not: fit of TF 2.0 and 2.1 in eager mode never clips.
     clips_always = False
 
-    def started(self):
-        optimizer, steps = self.optimizer, self.settings.steps
-        self.clips_here = steps > 1 or self.clips_always
-        if self.clips_here:
-            # fit of TF 2.2 and 2.3 exchanges gradients between replicas, and clips them, before it hands them over to
-            # a class that says True here.
-            optimizer._HAS_AGGREGATE_GRAD = False
+    @property
+    def clips_here(self):
+        """Whether means are clipped where they are applied."""
+        return self.settings.steps > 1 or self.clips_always
+
+    def inherit(self, optimizer):
+        super(AccumulationBefore24, self).inherit(optimizer)
         clips = hasattr(optimizer, "clipnorm") or hasattr(optimizer, "clipvalue")
-        if steps > 1 and clips and not self.home.graph_mode and not self._has_clipping and not self.clips_always:
+        if clips and self.clips_here and not self.home.graph_mode and not self._has_clipping:
             warnings.warn(
                 "In eager mode fit of TensorFlow {} does not clip gradients with the bare optimizer; this one, over {} "
-                "mini-steps, clips their mean.".format(self.home.tf_version, steps),
+                "mini-steps, clips their mean.".format(self.home.tf_version, self.settings.steps),
                 stacklevel=4,
             )
 
@@ -183,12 +155,35 @@ class AccumulationBefore24(Accumulation):
         if hasattr(optimizer, "clipnorm"):
             gradients = [tf.clip_by_norm(gradient, optimizer.clipnorm) for gradient in gradients]
         if hasattr(optimizer, "clipvalue"):
-            gradients = [tf.clip_by_value(gradient, -optimizer.clipvalue, optimizer.clipvalue) for gradient in gradients]
+            gradients = [
+                tf.clip_by_value(gradient, -optimizer.clipvalue, optimizer.clipvalue) for gradient in gradients
+            ]
         return gradients
 
 
-AccumulatingOptimizer._legacyga_type = Accumulation
-AccumulatingOptimizerBefore24._legacyga_type = AccumulationBefore24
+class AccumulatingOptimizerBefore24(AccumulatingOptimizer):
+    """For TF 1.14 to 2.3, whose optimizers clip before `apply_gradients`; deletable with TF 2.3."""
+
+    _legacyga_type = AccumulationBefore24
+
+    @property
+    def _HAS_AGGREGATE_GRAD(self):
+        # fit of TF 2.2 and 2.3 exchanges gradients between replicas, and clips them, before it hands them over to a
+        # class that says True here.
+        return not self._legacyga.clips_here
+
+    def get_gradients(self, loss, params):
+        with self._legacyga.unclipped():
+            return super(AccumulatingOptimizerBefore24, self).get_gradients(loss, params)
+
+    def _compute_gradients(self, *args, **kwargs):
+        with self._legacyga.unclipped():
+            return super(AccumulatingOptimizerBefore24, self)._compute_gradients(*args, **kwargs)
+
+    def _clip_gradients(self, grads):
+        if self._legacyga.clips_here:
+            return grads
+        return super(AccumulatingOptimizerBefore24, self)._clip_gradients(grads)
 
 
 def base_for(cls):

@@ -4,17 +4,48 @@ import copy
 
 from legacyga.generations import _base, _copying
 
-
 # Containers of such an optimizer that it writes to.
 KEPT = ("_variables", "_index_dict")
+
+
+class Accumulation(_base.Accumulation):
+    """The hooks of the `v3` generation."""
+
+    def inherit(self, optimizer):
+        _copying.copy_attributes(optimizer, self.optimizer, _own, copy.deepcopy, KEPT)
+
+    def prepare(self, grads_and_vars):
+        optimizer, var_list = self.optimizer, [var for _, var in grads_and_vars]
+        with_gradient = [var for gradient, var in grads_and_vars if gradient is not None]
+        super(AccumulatingOptimizer, optimizer).build(with_gradient if self.home.v3_is_experimental else var_list)
+        # Of a variable that it was not built with the inner optimizer has the error.
+        return all(optimizer._var_key(var) in optimizer._index_dict for var in with_gradient)
+
+    def apply(self, pairs, *args, **kwargs):
+        return super(AccumulatingOptimizer, self.optimizer).apply_gradients(pairs, *args, **kwargs)
+
+    def make_variable(self, name, value, shape, dtype, beside=None):
+        tf = self.home.tf
+        placement = dict(aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA)
+        if beside is not None:
+            placement = dict(synchronization=tf.VariableSynchronization.ON_READ, aggregation=tf.VariableAggregation.SUM)
+        with self.ops.colocated_with(beside):
+            created = tf.Variable(tf.fill(shape, tf.cast(value, dtype)), trainable=False, name=name, **placement)
+        self.optimizer._variables.append(created)
+        return created
+
+    def session(self, variable, action):
+        raise ValueError("The optimizers of this generation train in eager mode only. Received: graph mode.")
 
 
 class AccumulatingOptimizer(_base.ConfiguredOptimizer):
     """Takes Keras's calls of an optimizer of TF 2.11 and newer."""
 
+    _legacyga_type = Accumulation
+
     def build(self, var_list):
         super(AccumulatingOptimizer, self).build(var_list)
-        self._legacyga.build(list(var_list))
+        self._legacyga.registry().build(list(var_list))
 
     def apply_gradients(self, grads_and_vars, *args, **kwargs):
         """Take one mini-step. Arguments, and what is done at the end of a window, are the inner optimizer's."""
@@ -29,60 +60,9 @@ class AccumulatingOptimizer(_base.ConfiguredOptimizer):
         return super(AccumulatingOptimizer, self).update_step(*args, **kwargs)
 
 
-class Accumulation(_base.Accumulation):
-    """The hooks of the `v3` generation."""
-
-    def inherit(self, optimizer):
-        _copying.copy_attributes(optimizer, self.optimizer, _own, copy.deepcopy, KEPT)
-
-    def started(self):
-        pass
-
-    def prepare(self, grads_and_vars):
-        optimizer, var_list = self.optimizer, [var for _, var in grads_and_vars]
-        with_gradient = [var for gradient, var in grads_and_vars if gradient is not None]
-        super(AccumulatingOptimizer, optimizer).build(with_gradient if self.home.v3_is_experimental else var_list)
-        # Of a variable that it was not built with the inner optimizer has the error.
-        return all(optimizer._var_key(var) in optimizer._index_dict for var in with_gradient)
-
-    def apply(self, pairs, *args, **kwargs):
-        return super(AccumulatingOptimizer, self.optimizer).apply_gradients(pairs, *args, **kwargs)
-
-    def _make_weight(self, name, value, **kwargs):
-        created = self.home.tf.Variable(value, name=name, trainable=False, **kwargs)
-        self.optimizer._variables.append(created)
-        return created
-
-    def make_scalar(self, name, value, dtype, shape):
-        tf = self.home.tf
-        value = tf.constant(value, dtype, shape)
-        return self._make_weight(name, value, aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA)
-
-    def make_zeros(self, name, variable, shape, dtype):
-        tf = self.home.tf
-        with tf.distribute.get_strategy().extended.colocate_vars_with(variable):
-            return self._make_weight(
-                name,
-                tf.zeros(shape, dtype),
-                synchronization=tf.VariableSynchronization.ON_READ,
-                aggregation=tf.VariableAggregation.SUM,
-            )
-
-    def session(self, variable, action):
-        raise ValueError("The optimizers of this generation train in eager mode only. Received: graph mode.")
-
-
 def _own(optimizer):
     """The optimizer's own variables: those it lists, and the rate's."""
     made = _copying.attributes_that_are_variables(optimizer)
     return list(vars(optimizer)["_variables"]) + [
         made[name] for name in ("_iterations", "_learning_rate", "_current_learning_rate") if name in made
     ]
-
-
-AccumulatingOptimizer._legacyga_type = Accumulation
-
-
-def base_for(cls):
-    """The `AccumulatingOptimizer` for an optimizer class of this generation."""
-    return AccumulatingOptimizer

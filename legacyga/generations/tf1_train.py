@@ -9,8 +9,93 @@ NO_SESSION = (
 )
 
 
+class Accumulation(_base.Accumulation):
+    """The hooks of the `train` generation. An Estimator takes one optimizer through many graphs."""
+
+    def __init__(self, optimizer, settings):
+        super(Accumulation, self).__init__(optimizer, settings)
+        self.iterations = self.ops.constant(0, "int64")
+        self._original = None
+
+    def inherit(self, optimizer):
+        # Its slots are found in the original (`inherited_slot`).
+        _copying.copy_attributes(optimizer, self.optimizer, lambda each: [], None)
+        vars(self.optimizer).update(_slots={}, _non_slot_dict={})
+        self._original = optimizer
+
+    def prepare(self, grads_and_vars):
+        optimizer, var_list = self.optimizer, [var for gradient, var in grads_and_vars if gradient is not None]
+        accumulates = self.most_steps > 1
+        optimizer._create_slots([var for _, var in grads_and_vars] if accumulates else var_list)
+        # Found, not made, where this graph has one.
+        zero = self.ops.constant(0, "int64")
+        self.iterations = optimizer._create_non_slot_variable(zero, "iterations", var_list[0])
+        if accumulates:
+            for var in var_list:
+                self.home.check_branches_take(var)
+        return True
+
+    def apply(self, pairs, global_step=None, name=None, **kwargs):
+        # A flush, too, is an update that the global step counts.
+        updated = super(AccumulatingOptimizer, self.optimizer).apply_gradients(pairs, global_step, name, **kwargs)
+        with self.ops.after(updated):
+            return self.iterations.assign_add(1)
+
+    def make_variable(self, name, value, shape, dtype, beside=None):
+        value = self.home.tf.fill(shape, self.home.tf.cast(value, dtype))
+        if beside is None:
+            return self.optimizer._create_non_slot_variable(value, name, self.iterations)
+        with _ops.replica_local_variables(self.home.tf):
+            return self.optimizer._create_non_slot_variable(value, name, beside)
+
+    def session(self, variable, action):
+        session = self.home.v1.get_default_session()
+        if session is not None and session.graph is variable.graph:
+            return session
+        if action is not None:
+            raise ValueError(NO_SESSION.format(action, session))
+        return None
+
+    def at_one_point(self, grads_and_vars):
+        """(gradient, variable) pairs whose gradients are all there before one is applied (R7 at K = 1)."""
+        if self.most_steps > 1 or not self.home.graph_mode:
+            return grads_and_vars
+        present = [gradient for gradient, _ in grads_and_vars if gradient is not None]
+        together = iter(self.home.tf.tuple(present) if present else ())
+        return [(gradient if gradient is None else next(together), var) for gradient, var in grads_and_vars]
+
+    def mini_step_of(self, grads_and_vars, kwargs):
+        """The operation of a mini-step in graph mode; else None."""
+        scope = self.optimizer.get_name()
+        if not self.home.graph_mode:
+            self.take_mini_step(grads_and_vars, (), kwargs, scope)
+            return None
+        # The inner optimizer lists its operation, which stands in a branch of the conditional, for all to run.
+        train_ops = self.home.v1.get_collection_ref("train_op")
+        listed = list(train_ops)
+        taken = self.take_mini_step(grads_and_vars, (), kwargs, scope)
+        mini_step = self.home.tf.group(taken, name=kwargs["name"] or scope)
+        train_ops[:] = listed + [mini_step]
+        return mini_step
+
+    def inherited_slot(self, var, slot_name):
+        """Where a slot starts that is to be made, None where no slot was inherited."""
+        original = self._original.get_slot(var, slot_name)
+        if original is None or self.optimizer.get_slot(var, slot_name) is not None:
+            return None
+        return self.ops.present_value(original, self.home.graph_mode)
+
+    def inherited_non_slot(self, name, colocate_with):
+        """Where a variable of the optimizer starts, None where none was inherited."""
+        graph = colocate_with.graph if self.home.graph_mode else None
+        original = self._original._non_slot_dict.get((name, graph))
+        return None if original is None else self.ops.present_value(original, self.home.graph_mode)
+
+
 class AccumulatingOptimizer(_base.AccumulatingOptimizer):
     """Takes the calls of an optimizer of tf.compat.v1.train."""
+
+    _legacyga_type = Accumulation
 
     @property
     def iterations(self):
@@ -71,99 +156,3 @@ class AccumulatingOptimizer(_base.AccumulatingOptimizer):
         value = self._legacyga.inherited_non_slot(name, colocate_with)
         value = initial_value if value is None else value
         return super(AccumulatingOptimizer, self)._create_non_slot_variable(value, name, colocate_with)
-
-
-class Accumulation(_base.Accumulation):
-    """The hooks of the `train` generation. An Estimator takes one optimizer through many graphs."""
-
-    def __init__(self, optimizer, settings):
-        super(Accumulation, self).__init__(optimizer, settings)
-        self.iterations = self.ops.constant(0, "int64")
-        self._original = None
-
-    def inherit(self, optimizer):
-        # Its slots are found in the original (`inherited_slot`).
-        _copying.copy_attributes(optimizer, self.optimizer, lambda each: [], None)
-        vars(self.optimizer).update(_slots={}, _non_slot_dict={})
-        self._original = optimizer
-
-    def started(self):
-        pass
-
-    def prepare(self, grads_and_vars):
-        optimizer, var_list = self.optimizer, [var for gradient, var in grads_and_vars if gradient is not None]
-        accumulates = self.most_steps > 1
-        optimizer._create_slots([var for _, var in grads_and_vars] if accumulates else var_list)
-        # Found, not made, where this graph has one.
-        self.iterations = self._make("iterations", self.ops.constant(0, "int64"), var_list[0])
-        if accumulates:
-            for var in var_list:
-                self.home.check_branches_take(var)
-        return True
-
-    def apply(self, pairs, global_step=None, name=None, **kwargs):
-        # A flush, too, is an update that the global step counts.
-        updated = super(AccumulatingOptimizer, self.optimizer).apply_gradients(pairs, global_step, name, **kwargs)
-        with self.ops.after(updated):
-            return self.iterations.assign_add(1)
-
-    def _make(self, name, value, variable):
-        return self.optimizer._create_non_slot_variable(value, name, variable)
-
-    def make_scalar(self, name, value, dtype, shape):
-        return self._make(name, self.home.tf.constant(value, dtype, shape), self.iterations)
-
-    def make_zeros(self, name, variable, shape, dtype):
-        with _ops.replica_local_variables(self.home.tf):
-            return self._make(name, self.home.tf.zeros(shape, dtype), variable)
-
-    def session(self, variable, action):
-        session = self.home.v1.get_default_session()
-        if session is not None and session.graph is variable.graph:
-            return session
-        if action is not None:
-            raise ValueError(NO_SESSION.format(action, session))
-        return None
-
-    def at_one_point(self, grads_and_vars):
-        """(gradient, variable) pairs whose gradients are all there before one is applied (R7 at K = 1)."""
-        if self.most_steps > 1 or not self.home.graph_mode:
-            return grads_and_vars
-        present = [gradient for gradient, _ in grads_and_vars if gradient is not None]
-        together = iter(self.home.tf.tuple(present) if present else ())
-        return [(gradient if gradient is None else next(together), var) for gradient, var in grads_and_vars]
-
-    def mini_step_of(self, grads_and_vars, kwargs):
-        """The operation of a mini-step in graph mode; else None."""
-        scope = self.optimizer.get_name()
-        if not self.home.graph_mode:
-            self.take_mini_step(grads_and_vars, (), kwargs, scope)
-            return None
-        # The inner optimizer lists its operation, which stands in a branch of the conditional, for all to run.
-        train_ops = self.home.v1.get_collection_ref("train_op")
-        listed = list(train_ops)
-        taken = self.take_mini_step(grads_and_vars, (), kwargs, scope)
-        mini_step = self.home.tf.group(taken, name=kwargs["name"] or scope)
-        train_ops[:] = listed + [mini_step]
-        return mini_step
-
-    def inherited_slot(self, var, slot_name):
-        """Where a slot starts that is to be made, None where no slot was inherited."""
-        original = self._original.get_slot(var, slot_name)
-        if original is None or self.optimizer.get_slot(var, slot_name) is not None:
-            return None
-        return self.ops.present_value(original, self.home.graph_mode)
-
-    def inherited_non_slot(self, name, colocate_with):
-        """Where a variable of the optimizer starts, None where none was inherited."""
-        graph = colocate_with.graph if self.home.graph_mode else None
-        original = self._original._non_slot_dict.get((name, graph))
-        return None if original is None else self.ops.present_value(original, self.home.graph_mode)
-
-
-AccumulatingOptimizer._legacyga_type = Accumulation
-
-
-def base_for(cls):
-    """The `AccumulatingOptimizer` for an optimizer class of this generation."""
-    return AccumulatingOptimizer

@@ -104,7 +104,11 @@ def test_a_dict_by_variable(home, sgd, key, steps, has_state):
     """Multipliers of the rate, one for each variable; one that is not in the dict has 1."""
     if key == "variable" and home.mode == "eager":
         pytest.skip("graph mode only")
-    if key == "reference" and not hasattr(home.tf.Variable, "ref") and not hasattr(home.tf.Variable, "experimental_ref"):
+    if (
+        key == "reference"
+        and not hasattr(home.tf.Variable, "ref")
+        and not hasattr(home.tf.Variable, "experimental_ref")
+    ):
         pytest.skip("variables have a ref from TF 2.0 on")
 
     class Multiplying(users.scaling(sgd, home)):

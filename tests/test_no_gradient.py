@@ -37,9 +37,7 @@ def eager(home):
 
 def gradients(pattern):
     """Those of one mini-step, None where the pattern has a blank."""
-    return [
-        None if letter == " " else RANDOM.randn(*shape).astype("float32") for letter, shape in zip(pattern, SHAPES)
-    ]
+    return [None if letter == " " else RANDOM.randn(*shape).astype("float32") for letter, shape in zip(pattern, SHAPES)]
 
 
 def mean(window):

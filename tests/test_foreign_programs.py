@@ -130,7 +130,7 @@ CALLS = {
 
 @pytest.mark.parametrize("call", sorted(CALLS))
 def test_the_signatures_of_get_updates(home, call):
-    """Those that Keras's own SGD takes, and no others: standalone Keras 2.1 to 2.3 takes (params, constraints, loss)."""
+    """Those that Keras's own SGD takes, no others: standalone Keras 2.1 to 2.3 takes (params, constraints, loss)."""
     v1_only(home)
     backend, tf = home.backend, home.tf
     errors = []

@@ -62,7 +62,7 @@ def trained(weights, batches, which=(0, 1, 2, 3)):
     return weights
 
 
-class Interruption(Exception):
+class InterruptionError(Exception):
     pass
 
 
@@ -70,7 +70,7 @@ def interruption(home, after):
     class Interrupting(home.keras.callbacks.Callback):
         def on_batch_end(self, batch, logs=None):
             if batch == after - 1:
-                raise Interruption()
+                raise InterruptionError()
 
         # The name that fit calls from TF 1.13 on; it calls one of the two.
         on_train_batch_end = on_batch_end
@@ -82,7 +82,7 @@ def leave_open(home, model, how):
     """Four batches: an update, and a window with one mini-step that is left open."""
     if how == "carry":
         return fit(model, BATCHES[:4], "carry")
-    with pytest.raises(Interruption):
+    with pytest.raises(InterruptionError):
         fit(model, BATCHES, "flush", interruption(home, 4))
 
 

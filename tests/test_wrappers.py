@@ -1,4 +1,4 @@
-"""Wrappers in the manner of Lookahead, which call the inner optimizer's hooks themselves: around it, and within wrap."""
+"""Wrappers in the manner of Lookahead, which call the inner optimizer's hooks: around what accumulates, and wrapped."""
 
 import kinds
 import numpy as np
@@ -36,7 +36,7 @@ def fresh(home):
 
 
 class Lookahead(object):
-    """Zhang et al. 2019, algorithm 1: every PERIOD updates the slow weights go a part of the way, and all from there."""
+    """Zhang et al. 2019, algorithm 1: every PERIOD updates the slow weights go part of the way, all others there."""
 
     def __init__(self, fast):
         self.fast, self.slow = fast, None

@@ -234,10 +234,14 @@ def refused_inner_optimizer(optimizer):
     A LossScaleOptimizer of tf.keras decides on each micro-batch, and a TFOptimizer calls an optimizer of another
     generation. All other wrappers are optimizers like any other.
     """
-    # LossScaleOptimizer has `inner_optimizer` from TF 2.4 on, `_optimizer` before; TFOptimizer has `optimizer`.
-    for name in ("optimizer", "inner_optimizer", "_optimizer"):
+    generation = generation_of(type(optimizer))
+    names = ("optimizer",) if generation == "v1" else ()
+    if hasattr(optimizer, "loss_scale"):
+        # The one of TF 2.4 and newer, and the one before.
+        names = ("inner_optimizer", "_optimizer")
+    for name in names:
         inner = vars(optimizer).get(name, vars(optimizer).get("_" + name))
-        if generation_of(type(inner)) and (name == "optimizer" or hasattr(optimizer, "loss_scale")):
+        if generation_of(type(inner)):
             return type(inner).__name__
     return None
 

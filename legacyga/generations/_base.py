@@ -140,8 +140,8 @@ class Accumulation(object):
         self.optimizer, self.settings = optimizer, settings
         self.home = home_of(optimizer)
         self.ops = _ops.Ops(self.home.tf)
-        # K where there is no variable of it: until the first window is made, and at K = 1.
-        self.steps = settings.steps
+        # K where there is no variable of it, until the first window is made and at K = 1; and whether it was set there.
+        self.steps, self.was_set = settings.steps, False
         # The largest K that is to come: where it is 1 there are no accumulators.
         self.most_steps = settings.steps
         self.latest = None
@@ -252,8 +252,8 @@ class Accumulation(object):
         """Raise where somebody calls the inner optimizer's own method, round accumulation."""
         if self.most_steps > 1 and not self._applying:
             raise ValueError(
-                "{0} of an optimizer that accumulates was called by another than itself: its update would be made on "
-                "every mini-step. Received: {1!r}. Wrap the optimizer that calls it: wrap(Lookahead(Adam()), {2}), not "
+                "{0} of an optimizer that accumulates was called round its apply_gradients: it would update on every "
+                "mini-step. Received: {1!r}. Wrap the optimizer that calls it: wrap(Lookahead(Adam()), {2}), not "
                 "Lookahead(wrap(Adam(), {2})).".format(method, self.optimizer, self.next_steps)
             )
 
@@ -296,8 +296,9 @@ class Accumulation(object):
 
     def set_steps(self, steps):
         """Let the next window have this K."""
-        self.registry().set_steps(steps)
-        self.steps = steps
+        registry = self.registry()
+        registry.set_steps(steps)
+        self.steps, self.was_set = steps, self.was_set or registry.next_steps is None
         self.most_steps = max(self.most_steps, steps)
 
     @property

@@ -20,6 +20,9 @@ def copy_attributes(optimizer, copied, own, new_variable, kept=(), names=None):
         kept: names of Keras's own attributes.
         new_variable: function of a variable, of a new one with its value.
         names: those of the attributes. Default: all.
+
+    Returns:
+        The list of the copies of optimizers within it.
     """
     memo, inner = {}, []
     _pin_optimizer(optimizer, copied, own, new_variable, kept, memo, inner)
@@ -27,6 +30,7 @@ def copy_attributes(optimizer, copied, own, new_variable, kept=(), names=None):
     vars(copied).update(copy.deepcopy(state, memo))
     for each, copied_each in inner:
         vars(copied_each).update(copy.deepcopy(vars(each), memo))
+    return [copied_each for _, copied_each in inner]
 
 
 def holds(value, wanted, seen=()):
@@ -62,14 +66,14 @@ def _pin_optimizer(optimizer, copied, own, new_variable, kept, memo, inner):
             inner.append((value, copied_value))
             _pin_optimizer(value, copied_value, own, new_variable, kept, memo, inner)
         else:
-            memo[id(value)] = value
+            memo.setdefault(id(value), value)
 
     for name, value in list(vars(optimizer).items()):
-        # How TensorFlow tracks, and what it is still to restore, is the object's own.
-        if name in kept or "dependenc" in name or "restor" in name or holds(value, is_copied):
+        if name in kept or holds(value, is_copied):
             pin(value, ())
-        else:
-            memo[id(value)] = value
+        elif "dependenc" not in name and "restor" not in name:
+            memo.setdefault(id(value), value)
+    # How TensorFlow tracks the object, and what it is still to restore, is copied by its own ways.
 
 
 def _is_container(value):

@@ -156,6 +156,9 @@ class Registry(object):
         if self.next_steps is None:
             self.next_steps = scalar("gradient_accumulation_steps", owner.steps, "int64")
             self.made_with = scalar("made_with", owner.settings.steps, "int64")
+            if owner.was_set and not owner.home.graph_mode:
+                # What a checkpoint has just put there is older.
+                self.set_steps(owner.steps)
         sums = _window.Sums(owner.ops, owner.settings.reduction)
         mutex = _graph.Mutex(owner.ops) if owner.home.graph_mode else None
         window = _window.Window(sums, var_list, scalar, self._next_steps, owner.steps, mutex)

@@ -1,8 +1,12 @@
 """The `train` generation: the optimizers of tf.compat.v1.train (tf.train in TensorFlow 1), with their own sessions."""
 
+import copy
+
 from legacyga import _ops
 from legacyga.generations import _base, _copying
 
+# Containers of such an optimizer that it writes to.
+KEPT = ("_slots", "_non_slot_dict")
 NO_SESSION = (
     "{} in graph mode needs a default session, of the optimizer's graph. Received: {!r}. Do it inside "
     "`with session.as_default():`."
@@ -18,9 +22,13 @@ class Accumulation(_base.Accumulation):
         self._original = None
 
     def inherit(self, optimizer):
-        # Its slots are found in the original (`inherited_slot`).
-        _copying.copy_attributes(optimizer, self.optimizer, lambda each: [], None)
-        vars(self.optimizer).update(_slots={}, _non_slot_dict={})
+        if not self.home.graph_mode:
+            _copying.copy_attributes(optimizer, self.optimizer, _own, copy.deepcopy, KEPT)
+            return
+        # Variables of a graph cannot be copied: they begin with the values of the original's (`inherited_slot`).
+        inner = _copying.copy_attributes(optimizer, self.optimizer, lambda each: [], None)
+        for each in [self.optimizer] + inner:
+            vars(each).update(_slots={}, _non_slot_dict={})
         self._original = optimizer
 
     def prepare(self, grads_and_vars):
@@ -80,7 +88,7 @@ class Accumulation(_base.Accumulation):
 
     def inherited_slot(self, var, slot_name):
         """Where a slot starts that is to be made, None where no slot was inherited."""
-        original = self._original.get_slot(var, slot_name)
+        original = self._original and self._original.get_slot(var, slot_name)
         if original is None or self.optimizer.get_slot(var, slot_name) is not None:
             return None
         return self.ops.present_value(original, self.home.graph_mode)
@@ -88,7 +96,7 @@ class Accumulation(_base.Accumulation):
     def inherited_non_slot(self, name, colocate_with):
         """Where a variable of the optimizer starts, None where none was inherited."""
         graph = colocate_with.graph if self.home.graph_mode else None
-        original = self._original._non_slot_dict.get((name, graph))
+        original = self._original and self._original._non_slot_dict.get((name, graph))
         return None if original is None else self.ops.present_value(original, self.home.graph_mode)
 
 
@@ -156,3 +164,9 @@ class AccumulatingOptimizer(_base.AccumulatingOptimizer):
         value = self._legacyga.inherited_non_slot(name, colocate_with)
         value = initial_value if value is None else value
         return super(AccumulatingOptimizer, self)._create_non_slot_variable(value, name, colocate_with)
+
+
+def _own(optimizer):
+    """The optimizer's own variables."""
+    slots = [slot for by_variable in optimizer._slots.values() for slot in by_variable.values()]
+    return slots + list(optimizer._non_slot_dict.values())

@@ -215,6 +215,8 @@ def test_further_cases(home, way, name, tmpdir):
 def test_a_model_is_loaded_from_a_file(home, kind, name, tmpdir):
     """The K is that of the file, and the window that was open ends with the one it began with."""
     case, path = FROM_FILE[name], str(tmpdir.join("model.keras" if home.is_keras3 else "model.h5"))
+    if kind.generation == "v3" and home.tf_version < (2, 11):
+        pytest.skip("HDF5 does not take along the bare experimental optimizers")
     model = run_until_saved(home, kind, case)
     custom_objects = {type(model.optimizer).__name__: type(model.optimizer)}
     model.save(path)

@@ -38,12 +38,8 @@ def pytest_generate_tests(metafunc):
 @pytest.fixture(autouse=True)
 def fresh(home):
     # Eager models have nothing in common, and Keras takes long to forget them.
-    if home.mode == "eager":
-        yield
-    else:
+    if home.mode == "graph":
         home.reset(plain_session=True)
-        with home.backend.get_session().graph.as_default(), home.backend.get_session().as_default():
-            yield
 
 
 def build(optimizer, variables):
@@ -252,6 +248,8 @@ def test_a_file_of_a_begun_window_with_an_embedding(home, kind, tmpdir):
     """HDF5, or .keras in Keras 3: a loader builds the optimizer before it trains."""
     if kind.generation == "train":
         pytest.skip("Keras loads no optimizer of tf.compat.v1.train")
+    if kind.generation == "v3" and home.tf_version < (2, 11):
+        pytest.skip("HDF5 does not take along the bare experimental optimizers")
     random = np.random.RandomState(7)
     data = [(random.randint(0, 9, (4, 3)), random.randn(4, 2).astype("float32")) for _ in range(9)]
     model = embedding_model(home, kind.make(3))

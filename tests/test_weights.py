@@ -321,7 +321,7 @@ def test_ragged_inputs(home, has_train_step):
             self.dense = home.keras.layers.Dense(2)
 
         def call(self, inputs):
-            return self.dense(tf.reduce_sum(inputs, axis=1, keepdims=True))
+            return self.dense(tf.reduce_sum(inputs, axis=1)[:, None])
 
     rows = [random.randn(random.randint(1, 6)).astype("float32") for _ in range(sum(sizes))]
     targets = (random.randn(sum(sizes), 2) + np.repeat(range(4), sizes)[:, None]).astype("float32")

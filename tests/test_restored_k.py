@@ -64,7 +64,13 @@ def pytest_generate_tests(metafunc):
 
 @pytest.fixture(autouse=True)
 def start_anew(home):
-    home.reset(plain_session=True)
+    forget(home)
+
+
+def forget(home):
+    """As in a new process: another graph. Eager models have nothing in common, and Keras takes long to forget them."""
+    if home.mode == "graph":
+        home.reset(plain_session=True)
 
 
 # ----------------------------------------------------------------------------- ways of saving: (save, restore) pairs
@@ -183,9 +189,11 @@ def assert_goes_on(home, model, case, tells_at_once):
 
 
 def assert_restored(home, kind, way, case, folder):
-    way = way_of(home, way)
-    saved = way.save(home, run_until_saved(home, kind, case), folder)
-    home.reset(plain_session=True)
+    way, model = way_of(home, way), run_until_saved(home, kind, case)
+    if isinstance(way, ByWeights) and not home.is_keras3 and not hasattr(model.optimizer, "get_weights"):
+        pytest.skip("the experimental optimizers have no get_weights")
+    saved = way.save(home, model, folder)
+    forget(home)
     model = model_of(home, kind, case.program)
     way.restore(home, model, saved)
     if case.sets:
@@ -209,10 +217,12 @@ def test_further_cases(home, way, name, tmpdir):
 def test_a_model_is_loaded_from_a_file(home, kind, name, tmpdir):
     """The K is that of the file, and the window that was open ends with the one it began with."""
     case, path = FROM_FILE[name], str(tmpdir.join("model.keras" if home.is_keras3 else "model.h5"))
+    if kind.generation == "v3" and home.tf_version < (2, 11):
+        pytest.skip("HDF5 does not take along the bare experimental optimizers")
     model = run_until_saved(home, kind, case)
     custom_objects = {type(model.optimizer).__name__: type(model.optimizer)}
     model.save(path)
-    home.reset(plain_session=True)
+    forget(home)
     model = home.keras.models.load_model(path, custom_objects=custom_objects)
     assert_goes_on(home, model, case, tells_at_once=True)
 
@@ -226,7 +236,7 @@ def test_bits_of_a_run_that_was_not_stopped(home, tmpdir):
     weights = []
     for restored in (False, True):
         if restored:
-            home.reset(plain_session=True)
+            forget(home)
             model = model_of(home, kind, case.program)
             way.restore(home, model, saved)
         for batch in BATCHES[case.saved : sum(case.windows)]:
@@ -242,7 +252,7 @@ def test_the_callback_after_a_restore(home, schedule, tmpdir):
     way = way_of(home, "set_weights" if home.mode == "graph" else "Checkpoint")
     kind, asked = kinds.Kind(home), []
     saved = way.save(home, run_until_saved(home, kind, CASES["another K"]), tmpdir)
-    home.reset(plain_session=True)
+    forget(home)
     model = model_of(home, kind, 3)
     way.restore(home, model, saved)
 

@@ -214,6 +214,6 @@ def test_fit_with_the_callback_says_that_batches_weigh_alike(home, way):
                 x, y = [np.concatenate(each) for each in zip(*data)]
                 model.fit(x, y, batch_size=4, **kwargs)
             else:
-                model.fit_generator(iter(2 * data), steps_per_epoch=3, max_queue_size=1, **kwargs)
+                model.fit_generator((batch for batch in 2 * data), steps_per_epoch=3, max_queue_size=1, **kwargs)
         assert len(said(caught)) == times, said(caught)
         test_weights.assert_trained(model, [(1,) + batch for batch in 2 * data], 3)

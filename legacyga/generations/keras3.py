@@ -55,9 +55,9 @@ class Accumulation(_base.Accumulation):
             if (isinstance(value, PLAIN) and name != "built")
             or not (name in kept or _copying.holds(value, is_of_the_copy))
         }
-        _copying.copy_attributes(optimizer, self.optimizer, lambda each: [], None, names)
+        _copying.copy_attributes(optimizer, self.optimizer, lambda each: [], None, names=names)
         if optimizer.built:
-            super(AccumulatingOptimizer, self.optimizer).build(optimizer._trainable_variables)
+            self.build_inner(optimizer._trainable_variables)
             for variable, value in zip(self.optimizer.variables, optimizer.variables):
                 variable.assign(value)
 

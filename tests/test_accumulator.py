@@ -488,10 +488,3 @@ def test_in_a_tensorflow_1_graph(home):
                 np.testing.assert_allclose(values, np.outer(share, np.ones(3)), rtol=1e-13)
                 session.run(reset)
                 assert session.run(step) == 0 and not np.any(session.run(gradients[0]))
-
-
-@pytest.mark.capability("GradientAccumulator")
-def test_the_docstrings_example(home, doctests):
-    if home.tf_version < (2,):
-        pytest.skip("eager execution is TensorFlow's default from 2.0 on")
-    assert doctests["legacyga.accumulator"] == [9, 0], doctests["printed"]

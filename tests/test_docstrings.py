@@ -4,8 +4,10 @@ import doctest
 import sys
 
 import pytest
+from test_train_step import trained_by_train_step
 
 import legacyga
+from legacyga import training
 
 
 @pytest.mark.capability("surface")
@@ -25,3 +27,17 @@ def test_wrap(home, doctests):
 def test_the_callback(home):
     result = doctest.testmod(sys.modules["legacyga.callback"])
     assert (result.attempted, result.failed) == (3, 0)
+
+
+@pytest.mark.capability("GradientAccumulator")
+def test_gradient_accumulator(home, doctests):
+    if home.tf_version < (2,):
+        pytest.skip("eager execution is TensorFlow's default from 2.0 on")
+    assert doctests["legacyga.accumulator"] == [9, 0], doctests["printed"]
+
+
+@pytest.mark.capability("surface")
+def test_train_step(home):
+    trained_by_train_step(home)
+    result = doctest.testmod(training)
+    assert result.attempted == 9 and result.failed == 0

@@ -8,7 +8,6 @@ import homes
 import kinds
 import numpy as np
 import pytest
-import tf1
 from kinds import K
 from needs import eager_only
 
@@ -231,19 +230,3 @@ def test_in_a_loss_scale_optimizer(home, sgd):
     training.optimizer = inner
     # The others leave it to their user to take the scale out.
     training.assert_updated(scale=1 / 8.0 if home.is_keras3 else 1)
-
-
-def test_an_optimizer_of_tensorflow_1(home):
-    tf1.graph_only(home)
-    with tf1.graph_of_its_own(home) as (v1, session):
-        weight = tf1.variable(v1, "w", np.float32(0))
-        fed, step = v1.placeholder("float32", ()), v1.train.get_or_create_global_step()
-        optimizer = legacyga.wrap(v1.train.GradientDescentOptimizer(1.0), 4)
-        train = optimizer.minimize(fed * weight, global_step=step)
-        session.run(v1.global_variables_initializer())
-        for each in (1.0, 2.0):
-            session.run(train, {fed: each})
-        assert legacyga.flush(optimizer) is True and legacyga.flush(optimizer) is False
-        assert session.run([weight, step, optimizer.iterations, optimizer.mini_step]) == [-1.5, 1, 1, 0]
-    with pytest.raises(ValueError, match="flush in graph mode needs a default session, .* Received: None"):
-        legacyga.flush(optimizer)

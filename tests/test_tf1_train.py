@@ -244,6 +244,23 @@ def test_a_saver_takes_the_window_along(home, tmpdir):
         np.testing.assert_array_equal(now, wanted)
 
 
+@pytest.mark.capability("R8 partial windows")
+def test_flush_is_an_update_of_what_is_there(home):
+    graph_only(home)
+    with graph_of_its_own(home) as (v1, session):
+        weight = variable(v1, "w", np.float32(0))
+        fed, step = v1.placeholder("float32", ()), v1.train.get_or_create_global_step()
+        optimizer = legacyga.wrap(v1.train.GradientDescentOptimizer(1.0), 4)
+        train = optimizer.minimize(fed * weight, global_step=step)
+        session.run(v1.global_variables_initializer())
+        for each in (1.0, 2.0):
+            session.run(train, {fed: each})
+        assert legacyga.flush(optimizer) is True and legacyga.flush(optimizer) is False
+        assert session.run([weight, step, optimizer.iterations, optimizer.mini_step]) == [-1.5, 1, 1, 0]
+    with pytest.raises(ValueError, match="flush in graph mode needs a default session, .* Received: None"):
+        legacyga.flush(optimizer)
+
+
 @pytest.mark.capability("errors")
 def test_what_cannot_be_wrapped(home):
     cover = getattr(home.keras.optimizers, "TFOptimizer", None)

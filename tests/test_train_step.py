@@ -1,7 +1,5 @@
 """legacyga.train_step: epochs of 4, 4, 4 and 2 samples against the home's own large batches, and against NumPy."""
 
-import doctest
-
 import numpy as np
 import oracle
 import pytest
@@ -87,15 +85,14 @@ def sgd(home):
     return home.keras.optimizers.SGD(0.05, momentum=0.9)
 
 
-def fit(make, data, optimizer, batch, flushed=None, **kwargs):
+def fit(home, make, data, optimizer, batch, flushed=None, **kwargs):
     """Train a new model: the weights before and after, and what `fit` reports of the last epoch."""
     model, compiled = make
     model.compile(optimizer, **dict(compiled, **kwargs))
     start = model.get_weights()
     callbacks = []
     if flushed is not None:
-        home = flushed.home.module
-        callbacks = [home.callbacks.LambdaCallback(on_epoch_end=lambda *_: legacyga.flush(flushed))]
+        callbacks = [home.keras.callbacks.LambdaCallback(on_epoch_end=lambda *_: legacyga.flush(flushed))]
     history = model.fit(batch_size=batch, epochs=EPOCHS, shuffle=False, verbose=0, callbacks=callbacks, **data)
     return start, model.get_weights(), {name: values[-1] for name, values in history.history.items()}
 
@@ -125,9 +122,9 @@ def test_equals_the_large_batch(home, name, steps):
     home.reset()
     make, data = CASES[name]
     Model, Weighted = classes(home)
-    start, wanted, logs = fit(make(home, Model), data, sgd(home), steps * BATCH)
+    start, wanted, logs = fit(home, make(home, Model), data, sgd(home), steps * BATCH)
     optimizer = legacyga.wrap(sgd(home), steps)
-    _, weights, reported = fit(make(home, Weighted), data, optimizer, BATCH, flushed=optimizer)
+    _, weights, reported = fit(home, make(home, Weighted), data, optimizer, BATCH, flushed=optimizer)
     assert off(start, weights, wanted) <= 4e-6
     assert_reports(home, reported, logs)
     assert int(home.value(optimizer.iterations)) == EPOCHS * (4 // steps)
@@ -150,7 +147,7 @@ def test_equals_numpy(home, steps):
             unweighted = plainest.update(unweighted, [np.mean(g, axis=0) for g in zip(*each)])
     for cls, expected in ((Weighted, wanted), (Model, unweighted)):
         optimizer = legacyga.MySGD(0.05, momentum=0.9, steps_per_update=steps, keras=home.keras)
-        _, weights, _ = fit(plain(home, cls), dict(x=X, y=Y), optimizer, BATCH, flushed=optimizer)
+        _, weights, _ = fit(home, plain(home, cls), dict(x=X, y=Y), optimizer, BATCH, flushed=optimizer)
         assert off(START, weights, expected) <= 4e-6
     assert steps == 3 or off(START, unweighted, wanted) > 1e-2
 
@@ -161,8 +158,8 @@ def test_one_mini_step_a_window(home):
     trained_by_train_step(home)
     home.reset()
     Model, Weighted = classes(home)
-    _, wanted, logs = fit(plain(home, Model), dict(x=X, y=Y), sgd(home), BATCH)
-    _, weights, reported = fit(plain(home, Weighted), dict(x=X, y=Y), legacyga.wrap(sgd(home), 1), BATCH)
+    _, wanted, logs = fit(home, plain(home, Model), dict(x=X, y=Y), sgd(home), BATCH)
+    _, weights, reported = fit(home, plain(home, Weighted), dict(x=X, y=Y), legacyga.wrap(sgd(home), 1), BATCH)
     for weight, bare in zip(weights, wanted):
         np.testing.assert_array_equal(weight, bare)
     assert reported == logs
@@ -183,8 +180,8 @@ def test_in_a_loss_scale_optimizer(home):
     else:
         scaled = precision.experimental.LossScaleOptimizer(optimizer, 8.0)
     data = dict(x=X, y=Y)
-    start, wanted, _ = fit(plain(home, Model), data, sgd(home), 14)
-    _, weights, _ = fit(plain(home, Weighted), data, scaled, BATCH, flushed=optimizer)
+    start, wanted, _ = fit(home, plain(home, Model), data, sgd(home), 14)
+    _, weights, _ = fit(home, plain(home, Weighted), data, scaled, BATCH, flushed=optimizer)
     assert off(start, weights, wanted) <= 4e-6
 
 
@@ -214,9 +211,9 @@ def test_a_subclass_of_two_that_override(home):
         return model, dict(loss="mse")
 
     data = dict(x=X, y=Y)
-    _, wanted, _ = fit(subclass_of(Model), data, sgd(home), 14)
+    _, wanted, _ = fit(home, subclass_of(Model), data, sgd(home), 14)
     optimizer = legacyga.wrap(sgd(home), 4)
-    _, weights, _ = fit(subclass_of(Weighted), data, optimizer, BATCH, flushed=optimizer, run_eagerly=True)
+    _, weights, _ = fit(home, subclass_of(Weighted), data, optimizer, BATCH, flushed=optimizer, run_eagerly=True)
     assert off(START, weights, wanted) <= 4e-6
 
 
@@ -249,8 +246,8 @@ def test_a_weight_of_the_users(home):
         return model, dict(loss=loss)
 
     optimizers = [legacyga.wrap(sgd(home), 4) for _ in range(3)]
-    _, wanted, _ = fit(plain(home, Model), dict(x=X, y=Y), optimizers[0], BATCH, flushed=optimizers[0])
-    _, weights, _ = fit(plain(home, Alike), dict(x=X, y=Y), optimizers[1], BATCH, flushed=optimizers[1])
+    _, wanted, _ = fit(home, plain(home, Model), dict(x=X, y=Y), optimizers[0], BATCH, flushed=optimizers[0])
+    _, weights, _ = fit(home, plain(home, Alike), dict(x=X, y=Y), optimizers[1], BATCH, flushed=optimizers[1])
     assert off(START, weights, wanted) <= 4e-6
 
     data = dict(x=X, y=Y, sample_weight=WEIGHTS)
@@ -259,8 +256,8 @@ def test_a_weight_of_the_users(home):
         ByWeights.train_step = lambda self, data: legacyga.train_step(
             self, data, weight=home.tf.reduce_sum(data[1][:, 2])
         )
-    _, wanted, _ = fit(mean_of_the_weights(Model), data, sgd(home), 14)
-    _, weights, _ = fit(mean_of_the_weights(ByWeights), data, optimizers[2], BATCH, flushed=optimizers[2])
+    _, wanted, _ = fit(home, mean_of_the_weights(Model), data, sgd(home), 14)
+    _, weights, _ = fit(home, mean_of_the_weights(ByWeights), data, optimizers[2], BATCH, flushed=optimizers[2])
     assert off(START, weights, wanted) <= 4e-6
 
 
@@ -296,10 +293,3 @@ def test_what_cannot_be_trained(home):
     model.compile(loss="mse", optimizer=legacyga.MySGD(0.1, keras=home.keras))
     with pytest.raises(ValueError, match="from TensorFlow 2.2 on, in eager mode. Received.*on batches of one size"):
         legacyga.train_step(model, (X, Y))
-
-
-@pytest.mark.capability("surface")
-def test_the_docstrings_example(home):
-    trained_by_train_step(home)
-    result = doctest.testmod(training)
-    assert result.attempted == 9 and result.failed == 0

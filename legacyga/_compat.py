@@ -230,7 +230,6 @@ def home_of(optimizer):
 
 def refused_inner_optimizer(optimizer):
     """The name of the inner optimizer's class, where `optimizer` is a wrapper that must stay outside; else None.
-
     A LossScaleOptimizer of tf.keras decides on each micro-batch, and a TFOptimizer calls an optimizer of another
     generation. All other wrappers are optimizers like any other.
     """

@@ -5,7 +5,7 @@ import warnings
 import weakref
 
 from legacyga import _fit_hooks, _ops, _window
-from legacyga.generations import _base, _finding
+from legacyga.generations import _finding, _surface
 
 
 def samples_in(tf, data):
@@ -18,9 +18,9 @@ def samples_in(tf, data):
 
 def train_step(model, optimizer, data, weight=None):
     """The home's own `train_step`, whose mini-step has a weight: by default the samples of `data`."""
-    tf = _base.home_of(optimizer).tf
+    tf = _surface.home_of(optimizer).tf
     counted = _window.Weight(samples_in(tf, data), True) if weight is None else _window.Weight(weight, False)
-    with _base.accumulation_of(optimizer).weighing(counted):
+    with _surface.accumulation_of(optimizer).weighing(counted):
         return _fit_hooks.homes_train_step(type(model))(model, data)
 
 
@@ -37,7 +37,7 @@ class CountingTrainStep(object):
 
     def __init__(self, model, optimizer):
         self._model = weakref.ref(model)
-        self._ops = _ops.Ops(_base.home_of(optimizer).tf)
+        self._ops = _ops.Ops(_surface.home_of(optimizer).tf)
         tf = self._ops.tf
         with model.distribute_strategy.scope(), _ops.replica_local_variables(tf):
             self._largest = tf.Variable(tf.constant(0, "int64"), trainable=False, name="sample_counts/largest")
@@ -100,11 +100,11 @@ def start_fit(model, optimizers):
     """
     if not _are_counted(optimizers) or _finding.optimizers_in(model.optimizer) != optimizers:
         return None
-    home, homes_own = _base.home_of(optimizers[0]), _fit_hooks.homes_train_step(type(model))
+    home, homes_own = _surface.home_of(optimizers[0]), _fit_hooks.homes_train_step(type(model))
     if home.graph_mode:
         return None
     if homes_own is None:
-        return _told_sizes(home, _base.accumulation_of(optimizers[0]))
+        return _told_sizes(home, _surface.accumulation_of(optimizers[0]))
     step = vars(model).get("train_step")
     if isinstance(step, CountingTrainStep):
         return step
@@ -116,6 +116,20 @@ def start_fit(model, optimizers):
     model.train_function = None
     model.make_train_function()
     return step
+
+
+def say_unweighed(optimizers, reason):
+    """Say, once of an optimizer, that its mini-steps weigh alike, unless something else has given them weights."""
+    for optimizer in optimizers:
+        accumulation = _surface.accumulation_of(optimizer)
+        if not accumulation.knows_weights and accumulation.settings.reduction == "mean":
+            accumulation.knows_weights = True
+            warnings.warn(
+                "All batches weigh alike, whatever their sizes. {} Batches of one size are exact as they are.".format(
+                    reason
+                ),
+                stacklevel=5,
+            )
 
 
 def _told_sizes(home, accumulation):
@@ -135,4 +149,4 @@ def _told_sizes(home, accumulation):
 
 def _are_counted(optimizers):
     """Whether mini-steps can be weighed: one optimizer, and a mean."""
-    return len(optimizers) == 1 and _base.accumulation_of(optimizers[0]).settings.reduction == "mean"
+    return len(optimizers) == 1 and _surface.accumulation_of(optimizers[0]).settings.reduction == "mean"

@@ -1,8 +1,17 @@
-"""What the callback's `schedule` may be, and which K it names."""
+"""What the callback's `schedule` may be, which K it names, and how that becomes the optimizers'."""
 
 import operator
+import warnings
 
 from legacyga import _window
+from legacyga.generations import _surface
+
+LARGE_WINDOW = 'gradient_accumulation_steps is to be {0}, and an epoch has {1} batches. With partial_window="{2}" '
+EFFECTS = {
+    "flush": "each such epoch ends in one update, on the mean of its {1} batches.",
+    "carry": "a window goes on through several epochs, with an update every {0} batches.",
+    "drop": "such an epoch makes no update at all: nothing is learned in it.",
+}
 
 
 def check(value):
@@ -41,8 +50,52 @@ def steps_at(schedule, epoch):
     return schedule[max(begun)] if begun else None
 
 
-def steps_to_come(schedule, epochs):
+def _steps_to_come(schedule, epochs):
     """The Ks that a schedule is known to name in so many epochs. How large a function's will be nobody knows."""
     if isinstance(schedule, dict):
         return [steps for epoch, steps in schedule.items() if epoch < epochs]
     return [schedule] if isinstance(schedule, int) else []
+
+
+def check_steps_to_come(optimizers, schedule, epochs, batches, partial_window):
+    """Before the first batch: what will fail later, and windows that no epoch fills.
+
+    Args:
+        optimizers: those of the model that accumulate.
+        schedule, partial_window: the callback's.
+        epochs: how many there are to be; batches: in each of them. None where it is not known.
+    """
+    to_come = _steps_to_come(schedule, epochs or float("inf"))
+    most = max(to_come + [2 if callable(schedule) else 1])
+    for optimizer in optimizers:
+        accumulation = _surface.accumulation_of(optimizer)
+        if not accumulation.registry().has_no_accumulators:
+            # A graph that is still to be built has accumulators, though it may begin at K = 1.
+            accumulation.most_steps = max(accumulation.most_steps, most)
+        elif max(to_come + [1]) > 1:
+            raise ValueError(_window.NO_ACCUMULATORS.format(most))
+    largest = max(to_come or [optimizers[0].gradient_accumulation_steps])
+    if batches and largest > batches:
+        message = LARGE_WINDOW + EFFECTS[partial_window]
+        warnings.warn(message.format(largest, batches, partial_window), stacklevel=3)
+
+
+def set_steps(home, optimizers, steps):
+    """Let the next windows have this K, a list of the Ks, None for one as it is, or one for all."""
+    steps = steps if isinstance(steps, list) else [steps] * len(optimizers)
+    with home.default_session():
+        for optimizer, each in zip(optimizers, steps):
+            if each is not None and optimizer.gradient_accumulation_steps != each:
+                optimizer.gradient_accumulation_steps = each
+
+
+def ask(home, optimizers, schedule):
+    """Ask a function of the updates for the K of each window that is about to begin."""
+    steps = []
+    with home.default_session():
+        for optimizer in optimizers:
+            under_way = _surface.accumulation_of(optimizer).mini_steps_under_way
+            updates = None if under_way else home.value_of(optimizer.iterations)
+            name = "schedule({})".format(updates)
+            steps.append(None if under_way else _window.check_steps(name, schedule(updates)))
+    set_steps(home, optimizers, steps)

@@ -2,7 +2,7 @@
 
 import contextlib
 
-from legacyga import _compat, _gradients, _ops, _window
+from legacyga import _compat, _gradients, _ops, _sums, _window
 from legacyga._accumulators import State
 
 
@@ -60,7 +60,7 @@ class GradientAccumulator(object):
     def __init__(self, reduction="mean"):
         self._home = _compat.TensorFlow()
         self._ops = _ops.Ops(self._home.tf)
-        self._sums = _window.Sums(self._ops, _window.check_option("reduction", reduction))
+        self._sums = _sums.Sums(self._ops, _window.check_option("reduction", reduction))
         self._strategy = None
         self._step = self._weight = self._held = None
 

@@ -3,17 +3,11 @@
 import sys
 import warnings
 
-from legacyga import _compat, _fit_hooks, _sample_counts, _schedule, _window
-from legacyga.generations import _base, _finding
+from legacyga import _compat, _fit_hooks, _sample_counts, _schedule
+from legacyga.generations import _finding, _surface
 
 PARTIAL_WINDOWS = ("flush", "carry", "drop")
 LOGS = ("updates", "gradient_accumulation_steps", "effective_batch_size")
-LARGE_WINDOW = 'gradient_accumulation_steps is to be {0}, and an epoch has {1} batches. With partial_window="{2}" '
-EFFECTS = {
-    "flush": "each such epoch ends in one update, on the mean of its {1} batches.",
-    "carry": "a window goes on through several epochs, with an update every {0} batches.",
-    "drop": "such an epoch makes no update at all: nothing is learned in it.",
-}
 _CLASSES = {}
 
 
@@ -119,7 +113,7 @@ class _Callback(object):
 
     def set_model(self, model):
         optimizers = _finding.optimizers_of(model)
-        home = _base.home_of(optimizers[0]) if optimizers else None
+        home = _surface.home_of(optimizers[0]) if optimizers else None
         if home is not None and hasattr(home, "module") and home.root != self.home.root:
             # Another Keras than could be known before.
             params = getattr(self, "params", None)
@@ -151,7 +145,9 @@ class _Callback(object):
         self._handled = sys.exc_info()[1]
         self._batch_size = self._params.get("batch_size")
         self._epoch_is_open = False
-        self._check_steps_to_come()
+        _schedule.check_steps_to_come(
+            self._optimizers, self.schedule, self._params.get("epochs"), self._batches(), self.partial_window
+        )
         if _fit_hooks.has_two_dicts(self.home):
             # Raw logs reach CSVLogger and History from an epoch's last batch alone: it must be known. Nor does graph
             # mode make the epoch's logs of that batch's.
@@ -161,9 +157,9 @@ class _Callback(object):
             known = list(self._params["metrics"])
             self._params["metrics"] = known + [name for name in LOGS if name not in known]
         if callable(self.schedule):
-            self._ask_schedule()
+            _schedule.ask(self.home, self._optimizers, self.schedule)
         elif isinstance(self.schedule, int):
-            self._set_steps([self.schedule] * len(self._optimizers))
+            _schedule.set_steps(self.home, self._optimizers, self.schedule)
         self._counts = _sample_counts.start_fit(self.model, self._optimizers)
         self._sizes = set()
 
@@ -172,7 +168,7 @@ class _Callback(object):
         if isinstance(self.schedule, dict):
             steps = _schedule.steps_at(self.schedule, epoch)
             if steps is not None:
-                self._set_steps([steps] * len(self._optimizers))
+                _schedule.set_steps(self.home, self._optimizers, steps)
 
     # Both kinds of Keras call the next two: those that have no other name for them, and those that have.
 
@@ -183,16 +179,20 @@ class _Callback(object):
         elif self._counts is None and size:
             self._sizes.add(size)
             if len(self._sizes) > 1:
-                self._say_unweighed("Keras does not tell an optimizer here how many samples a batch has.")
+                _sample_counts.say_unweighed(
+                    self._optimizers, "Keras does not tell an optimizer here how many samples a batch has."
+                )
         # Of a dataset it is 1, whatever it is.
         if not self._batch_size and size > 1:
             self._batch_size = size
 
     def on_batch_end(self, batch, logs=None):
         if self._counts is None and self._has_own_train_step:
-            self._say_unweighed("The model has a train_step of its own, which may call legacyga.train_step.")
+            _sample_counts.say_unweighed(
+                self._optimizers, "The model has a train_step of its own, which may call legacyga.train_step."
+            )
         if callable(self.schedule):
-            self._ask_schedule()
+            _schedule.ask(self.home, self._optimizers, self.schedule)
         batches = self._batches()
         if batches and batch + 1 >= batches:
             self._end_epoch()
@@ -203,18 +203,6 @@ class _Callback(object):
     @property
     def _has_own_train_step(self):
         return not self.home.graph_mode and _fit_hooks.homes_train_step(type(self.model)) is not None
-
-    def _say_unweighed(self, reason):
-        """Say once of an optimizer that a mean is not weighed, unless something else has weighed its mini-steps."""
-        for optimizer in self._optimizers:
-            accumulation = _base.accumulation_of(optimizer)
-            if not accumulation.knows_weights and accumulation.settings.reduction == "mean":
-                accumulation.knows_weights = True
-                warnings.warn(
-                    "All batches weigh alike, whatever their sizes. {} Batches of one size are exact as they "
-                    "are.".format(reason),
-                    stacklevel=4,
-                )
 
     def on_test_begin(self, logs=None):
         # Within fit: the epoch's validation.
@@ -257,33 +245,15 @@ class _Callback(object):
             return
         with self.home.default_session():
             for optimizer in self._optimizers:
-                registry = _base.accumulation_of(optimizer).registry()
+                registry = _surface.accumulation_of(optimizer).registry()
                 (registry.drop if self.partial_window == "drop" else registry.end)(_finding.windows_of(self.model))
         if callable(self.schedule):
-            self._ask_schedule()
+            _schedule.ask(self.home, self._optimizers, self.schedule)
 
     def _is_interrupted(self):
         """Whether training ends by an exception: only eager fit of TF 2.0 and 2.1 calls us then, as any other's end."""
         calls_us = "metrics" in self._params and not self.home.graph_mode
         return calls_us and sys.exc_info()[1] is not self._handled
-
-    def _set_steps(self, steps):
-        """Let the next window of each optimizer have its K of this list, None for as it is."""
-        with self.home.default_session():
-            for optimizer, each in zip(self._optimizers, steps):
-                if each is not None and optimizer.gradient_accumulation_steps != each:
-                    optimizer.gradient_accumulation_steps = each
-
-    def _ask_schedule(self):
-        """Ask a function for the K of each window that is about to begin."""
-        steps = []
-        with self.home.default_session():
-            for optimizer in self._optimizers:
-                under_way = _base.accumulation_of(optimizer).mini_steps_under_way
-                updates = None if under_way else self.home.value_of(optimizer.iterations)
-                name = "schedule({})".format(updates)
-                steps.append(None if under_way else _window.check_steps(name, self.schedule(updates)))
-        self._set_steps(steps)
 
     def _batches(self):
         """The batches of an epoch, None where Keras does not know."""
@@ -291,23 +261,6 @@ class _Callback(object):
             return self._params["steps"]
         samples, batch_size = self._params.get("samples"), self._params.get("batch_size")
         return -(-samples // batch_size) if samples and batch_size else None
-
-    def _check_steps_to_come(self):
-        """Before the first batch: what will fail later, and windows that no epoch fills."""
-        to_come = _schedule.steps_to_come(self.schedule, self._params.get("epochs") or float("inf"))
-        for optimizer in self._optimizers:
-            accumulation = _base.accumulation_of(optimizer)
-            most = max(to_come + [2 if callable(self.schedule) else 1])
-            if accumulation.registry().has_no_accumulators and max(to_come + [1]) > 1:
-                raise ValueError(_window.NO_ACCUMULATORS.format(most))
-            if not accumulation.registry().has_no_accumulators:
-                # A graph that is still to be built has accumulators, though it may begin at K = 1.
-                accumulation.most_steps = max(accumulation.most_steps, most)
-        batches = self._batches()
-        largest = max(to_come or [self._optimizers[0].gradient_accumulation_steps])
-        if batches and largest > batches:
-            message = LARGE_WINDOW + EFFECTS[self.partial_window]
-            warnings.warn(message.format(largest, batches, self.partial_window), stacklevel=2)
 
     @property
     def _params(self):

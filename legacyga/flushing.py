@@ -1,6 +1,6 @@
 """flush: the update of a window that is not full."""
 
-from legacyga.generations import _base, _finding
+from legacyga.generations import _finding, _surface
 
 
 def flush(optimizer):
@@ -29,4 +29,4 @@ def flush(optimizer):
         raise ValueError(
             "flush takes an optimizer that legacyga.wrap or legacyga.MySGD returned. Received: {!r}".format(optimizer)
         )
-    return _base.accumulation_of(found[0]).registry().end()
+    return _surface.accumulation_of(found[0]).registry().end()

@@ -3,7 +3,7 @@
 import numbers
 
 from legacyga import _compat, _window
-from legacyga.generations import _base, keras3, keras_v1, optimizer_v2
+from legacyga.generations import _surface, keras3, keras_v1, optimizer_v2
 
 
 def MySGD(lr=0.01, momentum=0.0, decay=0.0, nesterov=False, steps_per_update=2, keras=None, **kwargs):
@@ -56,7 +56,7 @@ def MySGD(lr=0.01, momentum=0.0, decay=0.0, nesterov=False, steps_per_update=2, 
     momentum = _check_number("momentum", momentum, most=1)
     decay = _check_number("decay", decay)
     optimizer = _class_for(home)(lr=lr, momentum=momentum, decay=decay, nesterov=bool(nesterov), **kwargs)
-    _base.start(optimizer, settings)
+    _surface.start(optimizer, settings)
     return optimizer
 
 
@@ -75,7 +75,7 @@ class _MySGD(object):
     def __str__(self):
         return (
             "<MySGD for {!r} in {} mode. A model of another Keras needs legacyga.MySGD(..., keras=that_keras)>".format(
-                _base.home_of(self), "graph" if isinstance(self, keras_v1.AccumulatingOptimizer) else "eager"
+                _surface.home_of(self), "graph" if isinstance(self, keras_v1.AccumulatingOptimizer) else "eager"
             )
         )
 
@@ -105,7 +105,7 @@ class _GraphSGD(_MySGD):
         super(_GraphSGD, self).__init__(lr=lr, momentum=momentum, decay=decay, nesterov=nesterov, **kwargs)
 
     def _decay_argument(self):
-        return float(_base.home_of(self).backend.get_value(self.decay))
+        return float(_surface.home_of(self).backend.get_value(self.decay))
 
     # Keras 2.3.1 has `learning_rate` and an `lr` that cannot be set, the others have `lr` alone.
     @property
@@ -116,7 +116,7 @@ class _GraphSGD(_MySGD):
     @learning_rate.setter
     def learning_rate(self, value):
         if isinstance(value, numbers.Real):
-            _base.home_of(self).backend.set_value(self._learning_rate, value)
+            _surface.home_of(self).backend.set_value(self._learning_rate, value)
         else:
             self._learning_rate = value
 
@@ -208,4 +208,4 @@ def _class_for(home):
         base = optimizer_v2.base_for(cls)
         if base is optimizer_v2.AccumulatingOptimizerBefore24:
             attributes["_legacyga_type"] = _EagerAccumulation
-    return _base.class_for((form, base), cls, home, **attributes)
+    return _surface.class_for((form, base), cls, home, **attributes)

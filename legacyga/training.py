@@ -1,7 +1,7 @@
 """train_step: micro-batches that weigh as much as they have samples."""
 
 from legacyga import _fit_hooks, _sample_counts
-from legacyga.generations import _base, _finding
+from legacyga.generations import _finding, _surface
 
 
 def train_step(model, data, weight=None):
@@ -49,7 +49,7 @@ def train_step(model, data, weight=None):
         1
     """
     optimizer = _accumulating_optimizer(model)
-    home = _base.home_of(optimizer)
+    home = _surface.home_of(optimizer)
     if _fit_hooks.homes_train_step(type(model)) is None or home.graph_mode:
         raise ValueError(
             "train_step is for models that Keras trains by theirs: from TensorFlow 2.2 on, in eager mode. Received: "

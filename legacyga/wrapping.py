@@ -1,7 +1,7 @@
 """wrap: gradient accumulation for any optimizer of any generation."""
 
 from legacyga import _compat, _graph, _window
-from legacyga.generations import _base, keras3, keras_v1, optimizer_v2, optimizer_v3, tf1_train
+from legacyga.generations import _surface, keras3, keras_v1, optimizer_v2, optimizer_v3, tf1_train
 
 GENERATIONS = {"v1": keras_v1, "train": tf1_train, "v2": optimizer_v2, "v3": optimizer_v3, "keras3": keras3}
 
@@ -44,7 +44,7 @@ def wrap(optimizer, gradient_accumulation_steps, reduction="mean", on_nonfinite=
     _check_can_train(optimizer, generation, home)
     base = GENERATIONS[generation]
     base = optimizer_v2.base_for(type(optimizer)) if base is optimizer_v2 else base.AccumulatingOptimizer
-    return _base.copy_of(_base.class_for((base,), type(optimizer), home), optimizer, settings)
+    return _surface.copy_of(_surface.class_for((base,), type(optimizer), home), optimizer, settings)
 
 
 EXAMPLE = "wrap takes an optimizer object, such as wrap(Adam(1e-3), 8). Received: {!r}"
@@ -57,7 +57,7 @@ def _check_is_optimizer(optimizer, steps):
         raise ValueError(EXAMPLE.format(optimizer) + ", a class. Call it.")
     if isinstance(optimizer, str):
         raise ValueError(EXAMPLE.format(optimizer) + ", a string. Make the optimizer that it names.")
-    if isinstance(optimizer, _base.AccumulatingOptimizer):
+    if isinstance(optimizer, _surface.AccumulatingOptimizer):
         raise ValueError(
             "This optimizer accumulates already, over {} mini-steps. Received: {!r}. Wrap the optimizer that it was "
             "made of, or set its gradient_accumulation_steps.".format(optimizer.gradient_accumulation_steps, optimizer)

@@ -9,71 +9,75 @@ from legacyga import _compat, _ops
 def copy_attributes(optimizer, copied, own, new_variable, kept=(), names=None):
     """Give `copied` copies of the attributes of `optimizer`.
 
-    The optimizer's own variables are copied, by `new_variable`, an optimizer within a wrapper, the methods of either, and
-    the containers that hold one of these or are Keras's own. All else stays the same object: variables that were given,
-    dicts keyed by them, schedules, the objects of other methods.
+    Copied are the optimizer's own variables, an optimizer within a wrapper, the methods of either, and the containers
+    that hold one of these or are Keras's own. All else stays the same object: variables that were given, dicts keyed by
+    them, schedules, the objects of other methods.
 
     Args:
         optimizer: any optimizer.
         copied: an object of its class, or of a subclass.
         own: function of an optimizer, of the list of its own variables.
-        kept: names of Keras's own attributes.
         new_variable: function of a variable, of a new one with its value.
+        kept: names of Keras's own attributes.
         names: those of the attributes. Default: all.
 
     Returns:
         The list of the copies of optimizers within it.
     """
-    memo, inner = {}, []
-    _pin_optimizer(optimizer, copied, own, new_variable, kept, memo, inner)
+    pins = _Pins(own, new_variable, kept)
+    pins.add(optimizer, copied)
     state = {name: value for name, value in vars(optimizer).items() if names is None or name in names}
-    vars(copied).update(copy.deepcopy(state, memo))
-    for each, copied_each in inner:
-        vars(copied_each).update(copy.deepcopy(vars(each), memo))
-    return [copied_each for _, copied_each in inner]
+    vars(copied).update(copy.deepcopy(state, pins.memo))
+    for each, copied_each in pins.inner:
+        vars(copied_each).update(copy.deepcopy(vars(each), pins.memo))
+    return [copied_each for _, copied_each in pins.inner]
 
 
 def holds(value, wanted, seen=()):
     """Whether `wanted` says True for a value, or for one in its containers."""
     if wanted(value):
         return True
-    if id(value) in seen or not _is_container(value):
-        return False
-    return any(holds(each, wanted, tuple(seen) + (id(value),)) for each in _items(value))
+    inside = [] if id(value) in seen else _items(value)
+    return any(holds(each, wanted, tuple(seen) + (id(value),)) for each in inside)
 
 
-def _pin_optimizer(optimizer, copied, own, new_variable, kept, memo, inner):
-    """Tell a deepcopy, by its memo, what is not to be copied by its own ways."""
-    memo[id(optimizer)] = copied
-    variables = {id(variable): variable for variable in own(optimizer)}
-    memo.update((key, new_variable(variable)) for key, variable in variables.items() if key not in memo)
+class _Pins(object):
+    """What a deepcopy is told, by its memo, not to copy in its own ways."""
 
-    def is_copied(value):
+    def __init__(self, own, new_variable, kept):
+        self._own, self._new_variable, self._kept = own, new_variable, kept
+        self._variables = {}
+        self.memo, self.inner = {}, []
+
+    def add(self, optimizer, copied):
+        """An optimizer, whose copy is `copied`."""
+        self.memo[id(optimizer)] = copied
+        for variable in self._own(optimizer):
+            if id(variable) not in self._variables:
+                self._variables[id(variable)] = variable
+                self.memo[id(variable)] = self._new_variable(variable)
+        for name, value in list(vars(optimizer).items()):
+            if name in self._kept or holds(value, self._is_copied):
+                self._pin(value, ())
+            elif "dependenc" not in name and "restor" not in name:
+                self.memo.setdefault(id(value), value)
+        # How TensorFlow tracks the object, and what it is still to restore, is copied by its own ways.
+
+    def _is_copied(self, value):
         value = value.__self__ if isinstance(value, types.MethodType) else value
-        return id(value) in variables or _compat.generation_of(type(value)) is not None
+        return id(value) in self._variables or _compat.generation_of(type(value)) is not None
 
-    def pin(value, seen):
-        if id(value) in memo or id(value) in seen:
+    def _pin(self, value, seen):
+        if id(value) in self.memo or id(value) in seen:
             return
-        if _is_container(value):
-            for each in _items(value):
-                pin(each, seen + (id(value),))
-        elif isinstance(value, types.MethodType) and is_copied(value):
-            # deepcopy binds it to the copy.
-            return
-        elif is_copied(value):
-            copied_value = object.__new__(type(value))
-            inner.append((value, copied_value))
-            _pin_optimizer(value, copied_value, own, new_variable, kept, memo, inner)
-        else:
-            memo.setdefault(id(value), value)
-
-    for name, value in list(vars(optimizer).items()):
-        if name in kept or holds(value, is_copied):
-            pin(value, ())
-        elif "dependenc" not in name and "restor" not in name:
-            memo.setdefault(id(value), value)
-    # How TensorFlow tracks the object, and what it is still to restore, is copied by its own ways.
+        for each in _items(value):
+            self._pin(each, seen + (id(value),))
+        if not self._is_copied(value) and not _is_container(value):
+            self.memo.setdefault(id(value), value)
+        elif not isinstance(value, types.MethodType) and not _is_container(value):
+            # Methods are bound to the copy by deepcopy.
+            self.inner.append((value, object.__new__(type(value))))
+            self.add(*self.inner[-1])
 
 
 def _is_container(value):
@@ -81,6 +85,8 @@ def _is_container(value):
 
 
 def _items(value):
+    if not _is_container(value):
+        return []
     return list(value.keys()) + list(value.values()) if isinstance(value, dict) else list(value)
 
 

@@ -1,12 +1,12 @@
 """The accumulating optimizers of a model, and which windows are the model's."""
 
 from legacyga import _compat, _ops
-from legacyga.generations import _base
+from legacyga.generations import _surface
 
 
 def optimizers_in(value):
     """The optimizers that accumulate in a value, each once: itself, in a list, or inside of a wrapper."""
-    if isinstance(value, _base.AccumulatingOptimizer):
+    if isinstance(value, _surface.AccumulatingOptimizer):
         return [value]
     inner = []
     if isinstance(value, (list, tuple)):

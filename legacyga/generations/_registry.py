@@ -1,6 +1,6 @@
 """The windows of an optimizer: one for each list of variables, and the K that they share."""
 
-from legacyga import _graph, _ops, _window
+from legacyga import _graph, _ops, _sums, _window
 from legacyga._accumulators import State
 
 
@@ -159,7 +159,7 @@ class Registry(object):
             if owner.was_set and not owner.home.graph_mode:
                 # What a checkpoint has just put there is older.
                 self.set_steps(owner.steps)
-        sums = _window.Sums(owner.ops, owner.settings.reduction)
+        sums = _sums.Sums(owner.ops, owner.settings.reduction)
         mutex = _graph.Mutex(owner.ops) if owner.home.graph_mode else None
         window = _window.Window(sums, var_list, scalar, self._next_steps, owner.steps, mutex)
         sums.states.extend(self._state(prefix, i, var) for i, var in enumerate(var_list))

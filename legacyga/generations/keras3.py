@@ -3,7 +3,7 @@
 import contextlib
 import types
 
-from legacyga.generations import _base, _copying
+from legacyga.generations import _base, _copying, _surface
 
 PLAIN = (bool, int, float, str, type(None), types.FunctionType)
 
@@ -26,19 +26,7 @@ class Accumulation(_base.Accumulation):
     def inherit(self, optimizer):
         # Keras 3's own way of copying, for its deepcopy forgets the state. What cannot go through a config, a rate
         # that is a function or a schedule, and what a subclass has and does not put there, goes along as it is.
-        config, rate = optimizer.get_config(), optimizer._learning_rate
-        if callable(rate):
-            config["learning_rate"] = 0.0
-        try:
-            copied = type(optimizer).from_config(config)
-        except (TypeError, ValueError) as error:
-            raise ValueError(
-                "{!r} cannot be copied, for its from_config does not take what its get_config gives ({}). Give its "
-                "class a get_config with all arguments; in place of a MultiOptimizer over functions wrap each of the "
-                "optimizers in it.".format(optimizer, error)
-            )
-        if callable(rate):
-            copied._learning_rate = rate
+        copied = _from_config(optimizer)
         attributes = vars(self.optimizer)
         attributes.update((name, value) for name, value in vars(copied).items() if name != "_legacyga")
         own, optimizers = [id(each) for each in optimizer.variables], self.home.module.optimizers
@@ -99,7 +87,25 @@ class Accumulation(_base.Accumulation):
         raise ValueError("Keras 3 trains in eager mode only. Received: graph mode.")
 
 
-class AccumulatingOptimizer(_base.ConfiguredOptimizer):
+def _from_config(optimizer):
+    """A copy of a bare optimizer by its config, without its state."""
+    config, rate = optimizer.get_config(), optimizer._learning_rate
+    if callable(rate):
+        config["learning_rate"] = 0.0
+    try:
+        copied = type(optimizer).from_config(config)
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            "{!r} cannot be copied, for its from_config does not take what its get_config gives ({}). Give its class a "
+            "get_config with all arguments; in place of a MultiOptimizer over functions wrap each of the optimizers in "
+            "it.".format(optimizer, error)
+        )
+    if callable(rate):
+        copied._learning_rate = rate
+    return copied
+
+
+class AccumulatingOptimizer(_surface.ConfiguredOptimizer):
     """Takes Keras 3's calls.
 
     Keras 3 has an accumulation of its own under the same argument. Its code must never see our K: it sees None.
@@ -124,7 +130,7 @@ class AccumulatingOptimizer(_base.ConfiguredOptimizer):
     @gradient_accumulation_steps.setter
     def gradient_accumulation_steps(self, value):
         if self._legacyga is not None:
-            _base.AccumulatingOptimizer.gradient_accumulation_steps.fset(self, value)
+            _surface.AccumulatingOptimizer.gradient_accumulation_steps.fset(self, value)
 
     @property
     def iterations(self):

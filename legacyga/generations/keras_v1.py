@@ -6,14 +6,14 @@ Standalone Keras up to 2.3.1, and the v1 optimizers that tf.keras and tf_keras s
 import contextlib
 
 from legacyga import _graph
-from legacyga.generations import _base, _copying
+from legacyga.generations import _base, _copying, _surface
 
 
 class Accumulation(_base.Accumulation):
     """The hooks of the `v1` generation."""
 
-    def __init__(self, optimizer, settings):
-        super(Accumulation, self).__init__(optimizer, settings)
+    def __init__(self, *args):
+        super(Accumulation, self).__init__(*args)
         # The inner optimizer's gradients while it makes an update.
         self.reduced = None
         # By the names of the params: the inner optimizer's variables, what its own method made, those lifted.
@@ -177,7 +177,7 @@ class Accumulation(_base.Accumulation):
         return self.home.v1_optimizers.Optimizer.get_gradients(self.optimizer, surrogate, points)
 
 
-class AccumulatingOptimizer(_base.ConfiguredOptimizer):
+class AccumulatingOptimizer(_surface.ConfiguredOptimizer):
     """Takes Keras's calls of a v1 optimizer. Made in a graph, and of use in that graph only."""
 
     _legacyga_type = Accumulation

@@ -5,7 +5,7 @@ import copy
 import warnings
 
 from legacyga import _ops
-from legacyga.generations import _base, _copying
+from legacyga.generations import _base, _copying, _surface
 
 # Containers of an OptimizerV2 that it writes to.
 KEPT = ("_hyper", "_slots", "_slot_names", "_weights")
@@ -64,7 +64,7 @@ class Accumulation(_base.Accumulation):
         return self.home.backend.get_session()
 
 
-class AccumulatingOptimizer(_base.ConfiguredOptimizer):
+class AccumulatingOptimizer(_surface.ConfiguredOptimizer):
     """Takes Keras's calls of an OptimizerV2."""
 
     _legacyga_type = Accumulation

@@ -3,7 +3,7 @@
 import copy
 
 from legacyga import _ops
-from legacyga.generations import _base, _copying
+from legacyga.generations import _base, _copying, _surface
 
 # Containers of such an optimizer that it writes to.
 KEPT = ("_slots", "_non_slot_dict")
@@ -16,8 +16,8 @@ NO_SESSION = (
 class Accumulation(_base.Accumulation):
     """The hooks of the `train` generation. An Estimator takes one optimizer through many graphs."""
 
-    def __init__(self, optimizer, settings):
-        super(Accumulation, self).__init__(optimizer, settings)
+    def __init__(self, *args):
+        super(Accumulation, self).__init__(*args)
         self.iterations = self.ops.constant(0, "int64")
         self._original = None
 
@@ -100,7 +100,7 @@ class Accumulation(_base.Accumulation):
         return None if original is None else self.ops.present_value(original, self.home.graph_mode)
 
 
-class AccumulatingOptimizer(_base.AccumulatingOptimizer):
+class AccumulatingOptimizer(_surface.AccumulatingOptimizer):
     """Takes the calls of an optimizer of tf.compat.v1.train."""
 
     _legacyga_type = Accumulation

@@ -1,0 +1,134 @@
+"""The sums of several variables' gradients: one core for the optimizers' windows and for GradientAccumulator.
+
+No TensorFlow is imported here.
+"""
+
+from legacyga import _accumulators
+from legacyga._accumulators import NOTHING, ROWS, WHOLE
+
+LATE_GRADIENT = (
+    "{} has a gradient now and had none when another function with this {} was traced, which takes it to have none. "
+    "Received: {!r}. Give it a gradient of zeros there: "
+    "tape.gradient(..., unconnected_gradients=tf.UnconnectedGradients.ZERO)."
+)
+
+
+class Sums(object):
+    """The sums of several variables' gradients, and what may be done to them.
+
+    All of it is done on one replica, on variables that are its own.
+
+    Args:
+        ops: an `_ops.Ops`.
+        reduction: `"mean"` or `"sum"`.
+
+    Attributes:
+        states: an `_accumulators.State` a place, None where there can be no gradient.
+        forms: {place: ROWS or WHOLE}, what this process has seen there: ROWS where a gradient was an IndexedSlices.
+        without: the places whose gradient a traced function takes to be absent.
+    """
+
+    def __init__(self, ops, reduction):
+        self.ops, self.reduction = ops, reduction
+        self.states = []
+        self.forms, self.without = {}, set()
+
+    @property
+    def variables(self):
+        return [each for state in self.states if state is not None for each in (state.total, state.touched)]
+
+    def check_not_late(self, place, gradient, name, owner):
+        """Raise where a traced function would lose a gradient."""
+        if gradient is not None and place in self.without:
+            raise ValueError(LATE_GRADIENT.format(name, owner, gradient))
+
+    def note(self, place, gradient, traced):
+        """Take note of what a mini-step's gradient is; `traced`: in a function, one among others."""
+        if gradient is not None:
+            self.forms[place] = min(self.forms.get(place, WHOLE), self._form(place, gradient))
+        elif traced and place not in self.forms:
+            self.without.add(place)
+
+    def mask(self, given):
+        """What a mini-step with the gradients {place: gradient} leaves: NOTHING, ROWS or WHOLE a place, a list."""
+        return [self._form(i, given[i]) if i in given else NOTHING for i in range(len(self.states))]
+
+    def weigh(self, given, weight):
+        """{place: gradient}, each times the weight; None is 1, at no cost."""
+        if weight is None:
+            return given
+        largest = {i for i in given if self.states[i].largest}
+        return {
+            i: each if i in largest else self.ops.weighted(each, weight, self.states[i].total.dtype)
+            for i, each in given.items()
+        }
+
+    def write(self, given, held, begins):
+        """Store the gradients {place: gradient} where a window begins, a Python bool, else add them."""
+        writes = []
+        for i, state in self._places():
+            gradient = given.get(i)
+            each = self._accumulator(state, self._form(i, gradient))
+            if gradient is None:
+                writes += each.clear(held[i]) if begins else []
+            else:
+                writes += (each.store if begins else each.add)(gradient, held[i])
+        return self.ops.done(writes)
+
+    def reduced(self, given, held, weight, begins, absent=()):
+        """What the window's gradients are reduced to, with these added on the way: a list, None at a place without.
+
+        Args:
+            given: {place: gradient}.
+            held: what `states` hold, an int32 a place.
+            weight: the sum of the weights, these gradients' included.
+            begins: whether the window begins with these gradients, a bool or a boolean tensor.
+            absent: places to leave without a gradient.
+        """
+        ops, known = self.ops, self.ops.value_if_eager(held)
+        places = [
+            (i, state, self._form(i, given.get(i), 0 if known is None else known[i]))
+            for i, state in self._places()
+            if i not in absent
+        ]
+        dense = [(i, self._accumulator(state, form)) for i, state, form in places if form == WHOLE]
+        sparse = [(i, self._accumulator(state, form)) for i, state, form in places if form == ROWS]
+
+        def sums(begins):
+            return [ops.identity(each.sum(given.get(i), begins)) for i, each in dense]
+
+        # Where a window begins the gradients stand alone: K may have become 1.
+        totals = ops.choose(begins, lambda: sums(True), lambda: sums(False)) if dense else []
+        reduced = [None] * len(self.states)
+        for (i, _), total in zip(dense, totals):
+            state = self.states[i]
+            reduced[i] = ops.cast(total if state.largest else self._reduce(total, weight), state.dtype)
+        for i, each in sparse:
+            cleared = ops.choose(begins, lambda each=each, i=i: each.clear(held[i]), lambda: [ops.done([])])
+            with ops.after(cleared):
+                values, indices = each.sum(given.get(i), held[i] * ops.cast(ops.logical_not(begins), "int32"))
+            state = self.states[i]
+            values = ops.cast(self._reduce(values, weight), state.dtype)
+            reduced[i] = ops.indexed_slices(values, indices, state.total)
+        return reduced
+
+    def _reduce(self, total, weight):
+        if self.reduction == "sum":
+            return total
+        # A window whose weights are all 0 is one of zero gradients.
+        weight = self.ops.where(self.ops.equal(weight, 0), self.ops.ones_like(weight), weight)
+        return total / self.ops.cast(weight, total.dtype)
+
+    def _places(self):
+        return [(i, state) for i, state in enumerate(self.states) if state is not None]
+
+    def _accumulator(self, state, form):
+        local = self.ops.local
+        own = state._replace(total=local(state.total), touched=local(state.touched))
+        return _accumulators.accumulator(self.ops, own, form)
+
+    def _form(self, place, gradient, held=NOTHING):
+        """ROWS or WHOLE: what a gradient is; without one what was seen, or what the sums are known to hold."""
+        if gradient is not None:
+            return ROWS if self.ops.is_sparse(gradient) else WHOLE
+        return self.forms.get(place) or int(held) or WHOLE

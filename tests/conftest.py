@@ -13,6 +13,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [HERE, os.path.join(HERE, "fixtures")]
 
 import homes  # noqa: E402
+import skips  # noqa: E402
 
 # The columns of compat_matrix.md, in its order. Every test names one.
 CAPABILITIES = [
@@ -162,7 +163,7 @@ def home(request):
 def once_in_an_environment(home):
     """For tests in processes of their own, to which the home of this one is nothing."""
     if (home.name, home.mode) != homes.available()[-1]:
-        pytest.skip("tested in another run of this environment")
+        skips.elsewhere("tested in another run of this environment")
 
 
 @pytest.fixture

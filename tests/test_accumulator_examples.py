@@ -3,12 +3,13 @@
 import re
 
 import pytest
+import skips
 from test_examples import distances_of, run
 
 
 def arguments(home):
     if home.mode != "eager":
-        pytest.skip("graph mode: the loops of these examples are eager TensorFlow 2")
+        skips.senseless("graph mode: the loops of these examples are eager TensorFlow 2")
     return ["--small", "--home", home.name]
 
 
@@ -35,6 +36,6 @@ def test_embeddings(home):
 @pytest.mark.parametrize("name", ["custom_loop.py", "embeddings.py"])
 def test_on_tensorflow_1_they_say_what_they_need(home, name):
     if home.tf_version >= (2,):
-        pytest.skip("TensorFlow 1 only")
+        skips.senseless("TensorFlow 1 only")
     with pytest.raises(AssertionError, match="needs TensorFlow 2. Received: TensorFlow 1.*Take legacyga.wrap"):
         run(name)

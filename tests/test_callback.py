@@ -9,6 +9,7 @@ import warnings
 import numpy as np
 import oracle
 import pytest
+import skips
 
 import legacyga
 from legacyga import _compat
@@ -137,7 +138,7 @@ def test_windows_that_do_not_divide_the_epoch(home, partial_window):
 def test_a_smaller_last_batch_equals_the_large_batch(home, steps):
     """Windows of 4 + 4 and 4 + 2 samples, or of all 14, in plain fit are batches of as many."""
     if home.mode == "graph":
-        pytest.skip(GRAPH_MODE)
+        skips.we_lack(GRAPH_MODE)
     size = 4 * steps
     large = [(X[i : i + size], Y[i : i + size]) for i in range(0, 14, size)]
     wanted = expected(home, 3, lambda epoch, updates: 1, "flush", large)
@@ -149,7 +150,7 @@ def test_a_smaller_last_batch_equals_the_large_batch(home, steps):
 def test_what_does_not_weigh(home):
     """A sum; the mini-steps before fit and after it; those of a train_step of the user's own."""
     if home.mode == "graph":
-        pytest.skip(GRAPH_MODE)
+        skips.we_lack(GRAPH_MODE)
     ((wanted, _),) = expected(home, 1, lambda epoch, updates: 4, "flush", weighs=False)
     steps = [w - start for w, start in zip(wanted, START)]
     model = model_with(home, 4, legacyga.wrap(home.bare_sgd(lr=LR), 4, reduction="sum"))
@@ -186,7 +187,7 @@ def test_what_does_not_weigh(home):
 @pytest.mark.capability("callback")
 def test_the_optimizer_can_be_copied_after_fit(home):
     if home.mode == "graph":
-        pytest.skip("eager mode only")
+        skips.senseless("eager mode only")
     model = model_with(home, 3, traced=False)
     fit(home, model, [legacyga.GradientAccumulationCallback()], epochs=1)
     copied = copy.deepcopy(model.optimizer)
@@ -196,7 +197,7 @@ def test_the_optimizer_can_be_copied_after_fit(home):
 @pytest.mark.capability("R2 weights")
 def test_a_training_function_that_cannot_be_traced_anew(home):
     if home.mode == "graph" or counts(home):
-        pytest.skip("TF 2.0 and 2.1 in eager mode only")
+        skips.senseless("TF 2.0 and 2.1 in eager mode only")
     model = model_with(home, 4, legacyga.wrap(home.bare_sgd(lr=LR), 4))
     fit(home, model, [], epochs=1)
     model.set_weights(START)
@@ -352,7 +353,7 @@ def test_generators(home):
 def test_tf_data(home):
     """A dataset whose length Keras does not know; the epoch's end is found without it."""
     if home.mode == "graph":
-        pytest.skip("tf.data of unknown length trains in eager mode")
+        skips.senseless("tf.data of unknown length trains in eager mode")
     shapes = ((None, 3), (None, 2))
     data = home.tf.data.Dataset.from_generator(lambda: iter(BATCHES), ("float32", "float32"), shapes)
     wanted = expected(home, 3, lambda epoch, updates: 3, "flush", weighs=counts(home))
@@ -369,7 +370,7 @@ def test_tf_data(home):
 def test_steps_per_execution(home):
     """Four batches in executions of 2: the function is asked after every second one."""
     if home.mode == "graph" or home.tf_version < (2, 4):
-        pytest.skip("steps_per_execution: TF 2.4 or newer, in eager mode")
+        skips.keras_lacks("steps_per_execution: TF 2.4 or newer, in eager mode")
     wanted = expected(home, 2, lambda epoch, updates: 3, "flush")
     model = model_with(home, 3, steps_per_execution=2)
     weights, logs = fit(home, model, [legacyga.GradientAccumulationCallback()], epochs=2)
@@ -439,7 +440,7 @@ def test_early_stopping_has_the_last_word(home):
     try:
         stopping = home.keras.callbacks.EarlyStopping(**arguments)
     except TypeError:
-        pytest.skip("EarlyStopping has no restore_best_weights in that version")
+        skips.keras_lacks("EarlyStopping has no restore_best_weights in that version")
     model = model_with(home, 3, traced=False)
     weights, logs = fit(home, model, [stopping, legacyga.GradientAccumulationCallback()], epochs=9)
     best = int(np.argmax(logs["loss"]))
@@ -528,7 +529,7 @@ def test_several_optimizers_and_covers_are_found(home):
 def test_within_a_loss_scale_optimizer(home):
     found = getattr(getattr(home.keras, "mixed_precision", None), "LossScaleOptimizer", None)
     if found is None or home.mode == "graph":
-        pytest.skip("mixed_precision.LossScaleOptimizer: TF 2.4 or newer, in eager mode")
+        skips.keras_lacks("mixed_precision.LossScaleOptimizer: TF 2.4 or newer, in eager mode")
     inner = legacyga.MySGD(LR, MOMENTUM, steps_per_update=3, keras=home.keras)
     arguments = dict(initial_scale=8.0) if home.is_keras3 else dict(dynamic=False, initial_scale=8.0)
     nestings = [found(inner, **arguments)]
@@ -561,7 +562,7 @@ def test_a_model_of_another_keras_than_was_to_be_expected(home, monkeypatch):
     others = [name for name in ("keras", "tf_keras") if name in sys.modules and sys.modules[name] is not home.keras]
     others = [name for name in others if _compat.Home(sys.modules[name]).root != _compat.Home(home.keras).root]
     if not others:
-        pytest.skip("no other Keras is imported here")
+        skips.senseless("no other Keras is imported here")
     other = _compat.Home(sys.modules[others[0]])
     monkeypatch.setattr(sys.modules["legacyga.callback"], "_likely_home", lambda: other)
     callback = legacyga.GradientAccumulationCallback()

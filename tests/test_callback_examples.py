@@ -5,6 +5,7 @@ import re
 
 import homes
 import pytest
+import skips
 import test_examples
 
 pytestmark = [pytest.mark.capability("demo and examples"), pytest.mark.usefixtures("once_in_an_environment")]
@@ -17,7 +18,7 @@ def options_for(home):
 def test_old_keras_project(home):
     graph_homes = [name for name, mode in homes.available() if mode == "graph"]
     if not graph_homes:
-        pytest.skip("no Keras with a graph mode is installed, and get_updates needs one")
+        skips.keras_lacks("no Keras with a graph mode is installed, and get_updates needs one")
     name = home.name if home.name in graph_homes else graph_homes[0]
     printed = test_examples.run("old_keras_project.py", "--home", name, "--epochs", "2", "--images", "240")
     rows = re.findall(r"^batches of (\d+)(, K = 4)? +(\d+) +(\d\.\d+) *(\S*)$", printed, re.MULTILINE)

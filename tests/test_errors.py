@@ -7,6 +7,7 @@ import types
 
 import numpy as np
 import pytest
+import skips
 
 import legacyga
 from legacyga import _compat
@@ -84,9 +85,9 @@ def test_no_tensorflow(monkeypatch):
 def test_the_home_under_test_is_chosen_when_it_is_imported(home):
     """`home` has imported standalone keras or tf_keras if it is one; tf.keras is what is left."""
     if home.name == "tf.keras" and home.tf_version < (2, 4) and "keras" in sys.modules:
-        pytest.skip("standalone Keras was imported by looking for it")
+        skips.senseless("standalone Keras was imported by looking for it")
     if home.is_keras3 and "tf_keras" in sys.modules:
-        pytest.skip("tf_keras was imported by looking for it")
+        skips.senseless("tf_keras was imported by looking for it")
     chosen = _compat.find_home().module.models.Model
     assert chosen is home.keras.models.Model
 
@@ -127,14 +128,14 @@ def test_an_optimizer_of_another_home(home):
     elif home.name == "tf_keras":
         output, made_for = python(fit_with("legacyga.MySGD(keras=__import__('tf_keras'))", "keras")), "tf_keras"
     else:
-        pytest.skip("one home is here")
+        skips.senseless("one home is here")
     assert "Could not interpret optimizer identifier: <MySGD for " + made_for in output
     assert "A model of another Keras needs legacyga.MySGD(..., keras=that_keras)" in output
 
 
 def test_a_graph_optimizer_in_eager_mode(home):
     if home.mode == "graph" or home.is_keras3:
-        pytest.skip("eager mode of a home with a v1 API only")
+        skips.senseless("eager mode of a home with a v1 API only")
     with home.tf.Graph().as_default():
         optimizer = legacyga.MySGD(keras=home.keras)
     model = home.keras.models.Sequential([home.keras.layers.Dense(1, input_shape=(2,))])
@@ -146,7 +147,7 @@ def test_a_graph_optimizer_in_eager_mode(home):
 
 def test_an_optimizer_of_another_graph(home):
     if home.mode == "eager":
-        pytest.skip("graph mode only")
+        skips.senseless("graph mode only")
     optimizer = legacyga.MySGD(keras=home.keras)
     home.reset()
     model = home.keras.models.Sequential([home.keras.layers.Dense(1, input_shape=(2,))])
@@ -157,7 +158,7 @@ def test_an_optimizer_of_another_graph(home):
 
 def test_keras_3_in_graph_mode(home):
     if not home.is_keras3:
-        pytest.skip("Keras 3 only")
+        skips.senseless("Keras 3 only")
     output = python(fit_with("legacyga.MySGD()", "keras", "tf.compat.v1.disable_eager_execution()"))
     assert "Keras 3 cannot train in graph mode, not even with its own optimizers" in output
     assert "Remove that call, or use tf_keras." in output
@@ -165,7 +166,7 @@ def test_keras_3_in_graph_mode(home):
 
 def test_keras_3_on_another_backend(home, monkeypatch):
     if not home.is_keras3:
-        pytest.skip("Keras 3 only")
+        skips.senseless("Keras 3 only")
     monkeypatch.setattr(home.keras.backend, "backend", lambda: "jax")
     with pytest.raises(
         ValueError, match="on its TensorFlow backend only. Received: the backend 'jax'. Set KERAS_BACKEND"

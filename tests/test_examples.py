@@ -5,6 +5,7 @@ import re
 
 import homes
 import pytest
+import skips
 
 import legacyga
 
@@ -31,7 +32,7 @@ def distances_of(printed):
 def test_mysgd_vs_snippet(home):
     graph_homes = [name for name, mode in homes.available() if mode == "graph"]
     if not graph_homes:
-        pytest.skip("no Keras with a graph mode is installed, and get_updates needs one")
+        skips.keras_lacks("no Keras with a graph mode is installed, and get_updates needs one")
     name = home.name if home.name in graph_homes else graph_homes[0]
     printed = run("mysgd_vs_snippet.py", "--home", name, "--runs", "3")
 

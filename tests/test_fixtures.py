@@ -6,6 +6,7 @@ import make_fixtures
 import numpy as np
 import oracle
 import pytest
+import skips
 from make_fixtures import BATCH, CASES, LIMITS, LR, MAX_NORM, MINI_STEPS, name_of
 
 import legacyga
@@ -238,9 +239,9 @@ def test_train_on_batch(home, some):
 
 def eager_only(home, since=(2, 0)):
     if home.mode == "graph":
-        pytest.skip("eager mode only")
+        skips.senseless("eager mode only")
     if home.tf_version < since:
-        pytest.skip("from TF {}.{} on".format(*since))
+        skips.keras_lacks("from TF {}.{} on".format(*since))
 
 
 @pytest.mark.capability("ways to train")

@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+import skips
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 PACKAGE = os.path.join(ROOT, "legacyga")
@@ -75,7 +76,7 @@ def test_imports_go_one_way(name, path):
 @pytest.mark.parametrize("name, path", list(modules()), ids=lambda value: value if "." not in value else None)
 def test_no_module_imports_tensorflow_pickle_or_the_network_at_its_top(name, path):
     if name in ("demo", "__main__"):
-        pytest.skip("a program: what it needs it says")
+        skips.senseless("a program: what it needs it says")
     _, foreign = imports(path)
     assert not foreign & FOREIGN
 

@@ -3,6 +3,7 @@
 import kinds
 import numpy as np
 import pytest
+import skips
 import users
 
 import legacyga
@@ -37,7 +38,7 @@ def pytest_generate_tests(metafunc):
 @pytest.fixture(autouse=True)
 def in_a_graph(home):
     if home.mode == "eager":
-        pytest.skip("sessions are of graph mode")
+        skips.senseless("sessions are of graph mode")
     # Not `plain_session`: what is optimized is what programs run.
     home.reset()
 
@@ -118,7 +119,7 @@ def test_each_of_them_alone(home, sgd, steps):
 
 def test_gradients_computed_before_either_is_applied(home, sgd):
     if not hasattr(sgd(2), "minimize") or hasattr(sgd(2), "get_updates"):
-        pytest.skip("optimizers of tf.compat.v1.train only")
+        skips.senseless("optimizers of tf.compat.v1.train only")
     seen = set()
     graph = Graph(home, sgd(2), apart=True)
     for run in range(RUNS):

@@ -6,6 +6,7 @@ import warnings
 import numpy as np
 import oracle
 import pytest
+import skips
 
 import legacyga
 from legacyga import _compat
@@ -50,7 +51,7 @@ def make(home, generation, name="SGD", lr=0.125, **kwargs):
 
 def wrap(home, generation, steps, name="SGD", **kwargs):
     if home.tf_version < (1, 11):
-        pytest.skip("wrap needs TF 1.11 or newer for the v1 API")
+        skips.we_lack("wrap needs TF 1.11 or newer for the v1 API")
     return legacyga.wrap(make(home, generation, name, **kwargs), steps)
 
 
@@ -68,7 +69,7 @@ def skip_without(home, generation, argument):
     if generation in ("v1", "v2"):
         known.add("decay")
     if argument not in known:
-        pytest.skip(NOT_THERE.format("{} in {}".format(argument, generation)))
+        skips.keras_lacks(NOT_THERE.format("{} in {}".format(argument, generation)))
 
 
 def line(home, optimizer, constraint=None, **kwargs):
@@ -203,7 +204,7 @@ def schedules(home):
 @pytest.mark.parametrize("which", range(3), ids=["exponential", "piecewise", "own"])
 def test_the_rate_of_update_n_is_that_of_the_schedule(home, form, which):
     if form == "v1" or (form == "MySGD" and home.mode == "graph"):
-        pytest.skip(NOT_THERE.format("schedule objects in the v1 API"))
+        skips.keras_lacks(NOT_THERE.format("schedule objects in the v1 API"))
     schedule, rate = schedules(home)[which]
     optimizer = accumulating(home, form, K, lr=schedule)
     # One of them as fit does it, within a tf.function.
@@ -408,7 +409,7 @@ def test_the_end_of_fit_puts_the_moving_average_in(home, generation):
 def test_a_constraint_is_applied_once_per_update(home, form):
     """This one is not idempotent: applied on every mini-step it would leave a sixteenth of a weight, not a half."""
     if form == "v3" and home.tf_version < (2, 11):
-        pytest.skip(NOT_THERE.format("constraints in the experimental optimizers of TF 2.10"))
+        skips.keras_lacks(NOT_THERE.format("constraints in the experimental optimizers of TF 2.10"))
 
     class Halve(home.keras.constraints.Constraint):
         def __call__(self, w):
@@ -445,14 +446,14 @@ def test_clipvalue_acts_on_the_mean(home, generation):
 @pytest.mark.capability("R4 per update")
 def test_global_clipnorm_acts_on_the_mean(home, generation):
     if generation == "v1" or home.tf_version < (2, 4):
-        pytest.skip(NOT_THERE.format("global_clipnorm in v1, and before TF 2.4"))
+        skips.keras_lacks(NOT_THERE.format("global_clipnorm in v1, and before TF 2.4"))
     assert_clips_the_mean(home, generation, "global_clipnorm", 2.0, "all")
 
 
 @pytest.mark.capability("R4 per update")
 def test_clipping_where_fit_never_clips_is_said_once(home, generation):
     if home.mode != "eager" or home.tf_version >= (2, 2):
-        pytest.skip(NOT_THERE.format("a fit that never clips: TF 2.0 and 2.1 in eager mode alone have one"))
+        skips.senseless(NOT_THERE.format("a fit that never clips: TF 2.0 and 2.1 in eager mode alone have one"))
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         wrap(home, generation, 1, clipnorm=2.0)
@@ -532,7 +533,7 @@ HALVES = {"float16": [2048, 1, 1, 1, 1, 1, 1, 2], "bfloat16": [256, 1, 1, 1, 1, 
 def test_half_precision_is_summed_in_float32(home, generation, dtype):
     tf = home.tf
     if home.mode == "graph" and dtype == "bfloat16":
-        pytest.skip(NOT_THERE.format("bfloat16 as a floatx"))
+        skips.keras_lacks(NOT_THERE.format("bfloat16 as a floatx"))
     home.set_floatx("float16" if home.mode == "graph" else "float32")
     try:
         optimizer = wrap(home, generation, 8, lr=1.0)
@@ -554,7 +555,7 @@ def test_half_precision_is_summed_in_float32(home, generation, dtype):
 @pytest.mark.capability("R4 per update")
 def test_compiled_with_jit_compile(home, generation):
     if home.mode == "graph" or "jit_compile" not in inspect.signature(home.keras.Model.compile).parameters:
-        pytest.skip(NOT_THERE.format("jit_compile in compile"))
+        skips.keras_lacks(NOT_THERE.format("jit_compile in compile"))
     model = line(home, wrap(home, generation, K, momentum=0.5, clipvalue=1.5), jit_compile=True)
     history = train(model, ROWS)
     assert_history(history, expected(ROWS, K, oracle.SGD(lr=0.125, momentum=0.5, clip="value", limit=1.5)))
@@ -573,7 +574,7 @@ def test_a_subclass_keeps_its_own_argument(home, generation):
             self.own_argument = own_argument
 
     if home.tf_version < (1, 11):
-        pytest.skip("wrap needs TF 1.11 or newer for the v1 API")
+        skips.we_lack("wrap needs TF 1.11 or newer for the v1 API")
     assert legacyga.wrap(Mine(own_argument=3.0), K).own_argument == 3.0
 
 
@@ -581,9 +582,9 @@ def test_a_subclass_keeps_its_own_argument(home, generation):
 @pytest.mark.parametrize("name", ["Adagrad", "RMSprop"])
 def test_built_v1_optimizers_that_leave_iterations_out_of_their_weights(home, name):
     if home.mode != "graph":
-        pytest.skip(NOT_THERE.format("v1 optimizers in eager mode"))
+        skips.keras_lacks(NOT_THERE.format("v1 optimizers in eager mode"))
     if home.tf_version < (1, 11):
-        pytest.skip("wrap needs TF 1.11 or newer for the v1 API")
+        skips.we_lack("wrap needs TF 1.11 or newer for the v1 API")
     rows = [[column.astype("float32") for column in row] for row in mean_rows(ROWS)]
     inner = make(home, "v1", name)
     half = home.apply_to(START, inner, rows[:3])[-1]

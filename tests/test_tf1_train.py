@@ -5,6 +5,7 @@ import contextlib
 import numpy as np
 import oracle
 import pytest
+import skips
 
 import legacyga
 
@@ -43,12 +44,12 @@ def make(home, name, rate=0.03, **kwargs):
 def in_the_run_of_tf_keras(home):
     """These optimizers belong to no Keras: beside standalone Keras the run of tf.keras has them."""
     if home.name == "keras" and home.mode == "graph":
-        pytest.skip("tested in the run of tf.keras")
+        skips.elsewhere("tested in the run of tf.keras")
 
 
 def graph_only(home):
     if home.mode != "graph":
-        pytest.skip("sessions are of graph mode")
+        skips.senseless("sessions are of graph mode")
 
 
 @contextlib.contextmanager
@@ -407,7 +408,7 @@ def test_fit_of_tf_keras_with_a_tf_train_optimizer(home):
     """compile puts a cover of its own on such an optimizer."""
     graph_only(home)
     if home.name == "keras":
-        pytest.skip("standalone Keras takes no optimizer of tf.train")
+        skips.keras_lacks("standalone Keras takes no optimizer of tf.train")
     weights = []
     for steps, batch in ((1, 12), (3, 4)):
         home.reset()

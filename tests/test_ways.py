@@ -12,6 +12,7 @@ import warnings
 
 import numpy as np
 import pytest
+import skips
 
 import legacyga
 
@@ -26,7 +27,7 @@ BATCHES = [(RANDOM.randn(BATCH, 5).astype("float32"), RANDOM.randn(BATCH, 3).ast
 @pytest.fixture(autouse=True)
 def fresh(home):
     if home.tf_version < (1, 11):
-        pytest.skip("wrap needs TF 1.11 or newer for the v1 API")
+        skips.we_lack("wrap needs TF 1.11 or newer for the v1 API")
     home.reset(plain_session=True)
 
 
@@ -194,14 +195,14 @@ def fit(model, batches, batch_size=BATCH):
 
 def eager_only(home, since=(2, 0)):
     if home.mode == "graph":
-        pytest.skip("eager mode only")
+        skips.senseless("eager mode only")
     if home.tf_version < since:
-        pytest.skip("from TF {}.{} on".format(*since))
+        skips.keras_lacks("from TF {}.{} on".format(*since))
 
 
 def graph_only(home):
     if home.mode == "eager":
-        pytest.skip("graph mode only")
+        skips.senseless("graph mode only")
 
 
 def error_of(function, *args):
@@ -257,7 +258,7 @@ def expected_gan():
 def make_gan(home, adam, sgd):
     """A generator and its optimizer, with K = 3; a critic and its optimizer, with K = 2."""
     if generation_of(adam) != generation_of(sgd):
-        pytest.skip("one generation at a time")
+        skips.senseless("one generation at a time")
     generator = network(home, GENERATOR, tanh_at_the_end=True)
     critic = network(home, CRITIC)
     with_critic = legacyga.wrap(make(home, adam), 2)
@@ -340,7 +341,7 @@ def half_step(home, model, optimizer, layer):
 def test_two_optimizers_in_one_model(home, adam, sgd):
     """The first layer by momentum with K = 2, the second by Adam with K = 3, in turns."""
     if generation_of(adam) != generation_of(sgd):
-        pytest.skip("one generation at a time")
+        skips.senseless("one generation at a time")
     model = network(home, START)
     optimizers = legacyga.wrap(make(home, sgd, momentum=0.9), 2), legacyga.wrap(make(home, adam), 3)
     steps = [half_step(home, model, optimizer, layer) for layer, optimizer in enumerate(optimizers)]
@@ -366,7 +367,7 @@ def test_one_optimizer_for_two_models(home, adam):
     count of updates, as the bare optimizer has one.
     """
     if refuses_new_variables(adam):
-        pytest.skip("optimizers of this generation train the variables that they were built with")
+        skips.keras_lacks("optimizers of this generation train the variables that they were built with")
     optimizer = legacyga.wrap(make(home, adam), 3)
     other = [weight[::-1].copy() for weight in START]
     first = compiled(home, optimizer)
@@ -391,7 +392,7 @@ def test_one_optimizer_for_two_models(home, adam):
 def test_variables_that_the_bare_optimizer_refuses(home, adam, way):
     """The same error, at the same mini-step, and no variables made for them."""
     if not refuses_new_variables(adam):
-        pytest.skip("optimizers of this generation train any variables")
+        skips.senseless("optimizers of this generation train any variables")
 
     def error(optimizer):
         train(compiled(home, optimizer), BATCHES[:2])
@@ -610,7 +611,7 @@ def jit(home, function):
     for name in ("jit_compile", "experimental_compile"):
         if name in arguments:
             return home.tf.function(function, **{name: True})
-    pytest.skip("tf.function compiles with XLA from TF 2.1 on")
+    skips.keras_lacks("tf.function compiles with XLA from TF 2.1 on")
 
 
 def custom_step(home, model, optimizer):
@@ -633,7 +634,7 @@ def test_jit_compile_in_a_custom_loop(home, adam):
     bare = jit(home, custom_step(home, network(home, START), make(home, adam)))
     error = error_of(bare, *BATCHES[0])
     if error:
-        pytest.skip("XLA does not compile the bare optimizer in that version: {}".format(error[0].__name__))
+        skips.keras_lacks("XLA does not compile the bare optimizer in that version: {}".format(error[0].__name__))
     model = network(home, START)
     step = jit(home, custom_step(home, model, legacyga.wrap(make(home, adam), 3)))
     for x, y in BATCHES:
@@ -645,10 +646,10 @@ def test_jit_compile_in_a_custom_loop(home, adam):
 def test_jit_compile_in_compile(home, adam):
     eager_only(home)
     if "jit_compile" not in inspect.signature(home.keras.Model.compile).parameters:
-        pytest.skip("compile has no jit_compile in that version")
+        skips.keras_lacks("compile has no jit_compile in that version")
     error = error_of(fit, compiled(home, make(home, adam), jit_compile=True), BATCHES)
     if error:
-        pytest.skip("XLA does not compile the bare optimizer in that version: {}".format(error[0].__name__))
+        skips.keras_lacks("XLA does not compile the bare optimizer in that version: {}".format(error[0].__name__))
     model = compiled(home, legacyga.wrap(make(home, adam), 3), jit_compile=True)
     fit(model, BATCHES)
     assert_close(model.get_weights(), trained(BATCHES, 3))

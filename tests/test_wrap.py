@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import skips
 
 import legacyga
 
@@ -69,7 +70,7 @@ def assert_same(history, bare, steps):
 
 def wrap_or_skip(home):
     if home.tf_version < (1, 11):
-        pytest.skip("wrap needs TF 1.11 or newer for the v1 API")
+        skips.we_lack("wrap needs TF 1.11 or newer for the v1 API")
 
 
 @pytest.fixture(scope="module")
@@ -196,7 +197,7 @@ def loss_scale_optimizer(home, make_optimizer):
     mixed_precision = getattr(home.keras, "mixed_precision", None)
     cls = getattr(home.keras.optimizers if home.is_keras3 else mixed_precision, "LossScaleOptimizer", None)
     if cls is None or home.mode == "graph":
-        pytest.skip("LossScaleOptimizer: TF 2.4 or newer, in eager mode")
+        skips.keras_lacks("LossScaleOptimizer: TF 2.4 or newer, in eager mode")
     return cls(make_optimizer(home))
 
 
@@ -230,7 +231,7 @@ def test_around_a_loss_scale_optimizer(home):
 @pytest.mark.capability("errors")
 def test_the_accumulation_of_keras_3_below_ours(home):
     if not home.is_keras3:
-        pytest.skip("Keras 3 only")
+        skips.senseless("Keras 3 only")
     with pytest.raises(ValueError, match="has Keras's own gradient_accumulation_steps=4.*Leave that argument out"):
         legacyga.wrap(home.keras.optimizers.Adam(gradient_accumulation_steps=4), 2)
 
@@ -238,7 +239,7 @@ def test_the_accumulation_of_keras_3_below_ours(home):
 @pytest.mark.capability("errors")
 def test_wrap_on_the_oldest_tensorflow(home):
     if home.tf_version >= (1, 11):
-        pytest.skip("TF 1.8 to 1.10 only")
+        skips.senseless("TF 1.8 to 1.10 only")
     with pytest.raises(ValueError, match="wrap needs TensorFlow 1.11 or newer for optimizers of the v1 API"):
         legacyga.wrap(adam(home), 2)
 
@@ -246,7 +247,7 @@ def test_wrap_on_the_oldest_tensorflow(home):
 @pytest.mark.capability("wrap: every optimizer")
 def test_what_a_float8_layer_hands_over_is_not_averaged(home):
     if not home.is_keras3:
-        pytest.skip("Keras 3 only")
+        skips.senseless("Keras 3 only")
     scale, kernel = home.variables([np.float32([1, 1]), np.float32([5, 5])])
     scale.overwrite_with_gradient = True
     optimizer = legacyga.wrap(home.keras.optimizers.SGD(1.0), 3)

@@ -1,9 +1,7 @@
 """Why a test is not run here: four reasons that compat_matrix.md tells apart. A test skips in no other way."""
 
 import pytest
-
-# By the name of the function: what compat_matrix.md calls it.
-KINDS = ("keras_lacks", "we_lack", "elsewhere", "senseless")
+from compat_matrix import KINDS
 
 
 def keras_lacks(reason):

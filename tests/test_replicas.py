@@ -53,7 +53,7 @@ np.save(sys.argv[2] + "-weighed", np.concatenate([value.ravel() for value in mod
 """
 
 
-@pytest.mark.capability("ways to train")
+@pytest.mark.capability("R12 replicas")
 def test_fit_with_the_callback(home, tmpdir):
     if home.mode == "graph":
         skips.we_lack("replicas in graph mode are not tested, and nothing is promised of them")

@@ -85,9 +85,9 @@ Find your line. A cell says whether the thing works there, as the tests of that 
 
 Each stack has a section below: how to install it, what to write, and what is not possible.
 """
-FOOT = """Made by `python tests/compat_matrix.py` from result files of test runs. `python -m tox run-parallel -m core` writes
-those, and `python tests/compat_matrix.py --results .tox/results --keep` keeps them in `tests/results`. A check in
-`tox -e lint` fails when the two differ.
+FOOT = """Made by `python tests/compat_matrix.py` from result files of test runs. `python -m tox run-parallel -m core`
+writes those, and `python tests/compat_matrix.py --results .tox/results --keep` keeps them in `tests/results`.
+A check in `tox -e lint` fails when the two differ.
 """
 
 
@@ -292,7 +292,7 @@ def what_to_write(record, words):
 
 
 def listed(words):
-    """ "a, b and c"."""
+    """The words as a sentence has them."""
     return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
 
 

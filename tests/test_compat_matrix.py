@@ -233,6 +233,12 @@ def test_each_kind_of_skip_is_counted_apart(kind):
     assert results == {"house": dict(row(passed=1), **{kind: {"a reason: with a colon": 2}})}
 
 
+def test_a_test_over_nothing_is_skipped_by_pytest_itself():
+    results = {}
+    conftest.record(results, "house", skipped("Skipped: got empty parameter set for (sgd)"))
+    assert results["house"]["senseless"] == {"nothing of the kind to test with": 1}
+
+
 @pytest.mark.parametrize("text", ["Skipped: because", "Skipped: because: it is so", "Skipped: "])
 def test_a_skip_without_a_kind(text):
     assert skips.parse(text) is None

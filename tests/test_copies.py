@@ -25,6 +25,9 @@ def pytest_generate_tests(metafunc):
         if argument in metafunc.fixturenames:
             found = [each for each in kinds.of(home_of(metafunc.config)) if each.cls and each.cls.__name__ in names]
             metafunc.parametrize(argument, found, ids=[each.id for each in found])
+    if "key" in metafunc.fixturenames:
+        # In eager mode a variable is no key of a dict.
+        metafunc.parametrize("key", ["variable" if home_of(metafunc.config).mode == "graph" else "reference", "name"])
 
 
 @pytest.fixture(autouse=True)
@@ -100,17 +103,8 @@ KEYS = {
 
 
 @each_time
-@pytest.mark.parametrize("key", sorted(KEYS))
 def test_a_dict_by_variable(home, sgd, key, steps, has_state):
     """Multipliers of the rate, one for each variable; one that is not in the dict has 1."""
-    if key == "variable" and home.mode == "eager":
-        skips.senseless("graph mode only")
-    if (
-        key == "reference"
-        and not hasattr(home.tf.Variable, "ref")
-        and not hasattr(home.tf.Variable, "experimental_ref")
-    ):
-        skips.keras_lacks("variables have a ref from TF 2.0 on")
 
     class Multiplying(users.scaling(sgd, home)):
         def factor(self, variable):

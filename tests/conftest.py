@@ -16,6 +16,9 @@ import homes  # noqa: E402
 import skips  # noqa: E402
 from compat_matrix import CAPABILITIES  # noqa: E402
 
+# So that its assertions show their numbers.
+pytest.register_assert_rewrite("users")
+
 # What a row of a result file says with reasons, {reason: tests}.
 REASONS = ["xfailed"] + list(skips.KINDS)
 

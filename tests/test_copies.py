@@ -191,10 +191,16 @@ def test_a_rate_that_is_a_variable(home, sgd, steps, has_state):
     rate = users.scalar_of(home, 0.5)
     expected = oracle.SGD(0.5)
     if sgd.generation == "v1":
-        # Those of Keras make a variable of their own of what they are given; programs put theirs in its place.
-        inner = users.make(sgd, users.scaling(sgd, home), 1.0)
-        inner.factor = lambda variable: 1.0
-        inner.lr = rate
+        # Those of Keras make a variable of their own of what they are given; a user's class need not.
+        class Rated(users.scaling(sgd, home)):
+            def __init__(self, rate, **kwargs):
+                super(Rated, self).__init__(**kwargs)
+                self.rate = rate
+
+            def factor(self, variable):
+                return self.rate * 1.0
+
+        inner = users.make(sgd, Rated, 1.0, rate=rate)
     else:
         inner = users.make(sgd, sgd.cls, rate)
     trial = Trial(home, sgd, inner, expected, steps, has_state)

@@ -13,35 +13,14 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [HERE, os.path.join(HERE, "fixtures")]
 
 import homes  # noqa: E402
+import skips  # noqa: E402
+from compat_matrix import CAPABILITIES  # noqa: E402
 
-# The columns of compat_matrix.md, in its order. Every test names one.
-CAPABILITIES = [
-    "R1 mean",
-    "R2 weights",
-    "R3 nothing else moves",
-    "R4 per update",
-    "R5 phase",
-    "R6 K = 1 is the bare optimizer",
-    "R7 one result",
-    "R8 change of K",
-    "R8 partial windows",
-    "R11 no gradient",
-    "R15 a quiet guest",
-    "ways to train",
-    "callback",
-    "GradientAccumulator",
-    "train_step",
-    "wrap: every optimizer",
-    "wrap: NumPy oracle",
-    "wrap: TF 1 optimizers",
-    "wrap: properties",
-    "wrap: surface",
-    "surface",
-    "errors",
-    "demo and examples",
-    "package",
-    "house",
-]
+# So that its assertions show their numbers.
+pytest.register_assert_rewrite("users")
+
+# What a row of a result file says with reasons, {reason: tests}.
+REASONS = ["xfailed"] + list(skips.KINDS)
 
 
 def pytest_addoption(parser):
@@ -103,27 +82,37 @@ def pytest_collection_modifyitems(items):
             raise pytest.UsageError("{} names no capability of conftest.CAPABILITIES".format(item.nodeid))
 
 
+def record(results, capability, report):
+    """Count what became of one test in `results`, {capability: row of a result file}."""
+    row = results.setdefault(
+        capability, collections.OrderedDict([("passed", 0), ("failed", 0)] + [(kind, {}) for kind in REASONS])
+    )
+    if hasattr(report, "wasxfail"):
+        if report.passed:
+            row["failed"] += 1
+            return
+        kind, reason = "xfailed", report.wasxfail
+    elif report.skipped:
+        found = skips.parse(report.longrepr[2])
+        if found is None:
+            raise pytest.UsageError(
+                "{} skips without saying which kind of skip it is. Call one of tests/skips.py. Received: {!r}".format(
+                    report.nodeid, report.longrepr[2]
+                )
+            )
+        kind, reason = found
+    else:
+        row[report.outcome] += 1
+        return
+    row[kind][reason] = row[kind].get(reason, 0) + 1
+
+
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item, call):
     outcome = yield
     report = outcome.get_result()
-    if report.when != "call" and report.outcome == "passed":
-        return
-    capability = item.get_closest_marker("capability").args[0]
-    row = item.config.legacyga_results.setdefault(
-        capability, collections.OrderedDict(passed=0, failed=0, xfailed={}, absent={})
-    )
-    if hasattr(report, "wasxfail"):
-        row["failed" if report.passed else "xfailed"] = (
-            row["failed"] + 1
-            if report.passed
-            else dict(row["xfailed"], **{report.wasxfail: row["xfailed"].get(report.wasxfail, 0) + 1})
-        )
-    elif report.skipped:
-        reason = report.longrepr[2].replace("Skipped: ", "", 1)
-        row["absent"][reason] = row["absent"].get(reason, 0) + 1
-    else:
-        row[report.outcome] += 1
+    if report.when == "call" or report.outcome != "passed":
+        record(item.config.legacyga_results, item.get_closest_marker("capability").args[0], report)
 
 
 def pytest_sessionfinish(session):
@@ -132,7 +121,7 @@ def pytest_sessionfinish(session):
         return
     home = session.config.legacyga_home
     results = session.config.legacyga_results
-    record = collections.OrderedDict(
+    written = collections.OrderedDict(
         home=home.name,
         mode=home.mode,
         versions=collections.OrderedDict(
@@ -141,7 +130,7 @@ def pytest_sessionfinish(session):
         capabilities=collections.OrderedDict((name, results[name]) for name in CAPABILITIES if name in results),
     )
     with open(path, "w") as file:
-        json.dump(record, file, indent=1)
+        json.dump(written, file, indent=1)
         file.write("\n")
 
 
@@ -162,7 +151,7 @@ def home(request):
 def once_in_an_environment(home):
     """For tests in processes of their own, to which the home of this one is nothing."""
     if (home.name, home.mode) != homes.available()[-1]:
-        pytest.skip("tested in another run of this environment")
+        skips.elsewhere("tested in another run of this environment")
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import inspect
 import kinds
 import numpy as np
 import oracle
-import pytest
+import skips
 
 import legacyga
 
@@ -36,7 +36,7 @@ def make(home, generation, name="SGD", lr=0.125, **kwargs):
 
 def wrap(home, generation, steps, name="SGD", **kwargs):
     if home.tf_version < (1, 11):
-        pytest.skip("wrap needs TF 1.11 or newer for the v1 API")
+        skips.we_lack("wrap needs TF 1.11 or newer for the v1 API")
     return legacyga.wrap(make(home, generation, name, **kwargs), steps)
 
 
@@ -54,7 +54,7 @@ def skip_without(home, generation, argument):
     if generation in ("v1", "v2"):
         known.add("decay")
     if argument not in known:
-        pytest.skip(NOT_THERE.format("{} in {}".format(argument, generation)))
+        skips.keras_lacks(NOT_THERE.format("{} in {}".format(argument, generation)))
 
 
 def line(home, optimizer, constraint=None, **kwargs):

@@ -8,6 +8,7 @@ import homes
 import numpy as np
 import oracle
 import pytest
+import skips
 
 import legacyga
 
@@ -24,7 +25,7 @@ TABLE = RANDOM.randn(9, 3).astype("float32")
 
 def eager(home):
     if home.mode != "eager":
-        pytest.skip("graph mode: a TensorFlow 1 graph has tests of its own in this file")
+        skips.senseless("graph mode: a TensorFlow 1 graph has tests of its own in this file")
     return home.tf
 
 
@@ -304,7 +305,7 @@ def test_the_surface_that_other_accumulators_have(home):
 def test_compiled_by_xla(home):
     tf = eager(home)
     if home.tf_version < (2, 5):
-        pytest.skip("tf.function has jit_compile from TF 2.5 on")
+        skips.keras_lacks("tf.function has jit_compile from TF 2.5 on")
     weights = [tf.Variable(value.astype("float32")) for value in START]
     accumulator = legacyga.GradientAccumulator()
 
@@ -457,7 +458,7 @@ def test_what_cannot_be_accumulated(home):
 def test_in_a_tensorflow_1_graph(home):
     """Calls make operations, to be run as often as wanted, in any order in one session."""
     if home.mode != "graph":
-        pytest.skip("eager mode: a TensorFlow 1 graph is graph mode's")
+        skips.senseless("eager mode: a TensorFlow 1 graph is graph mode's")
     tf = home.tf
     v1 = getattr(getattr(tf, "compat", None), "v1", tf)
     with tf.Graph().as_default():

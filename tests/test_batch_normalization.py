@@ -6,6 +6,7 @@ import re
 
 import numpy as np
 import pytest
+import skips
 import test_examples
 
 import legacyga
@@ -100,7 +101,7 @@ def test_moving_averages_move_once_a_mini_step(home, momentum):
 
 def needs_eager(home):
     if home.mode == "graph":
-        pytest.skip("benchmarks/batch_normalization.py needs eager mode")
+        skips.senseless("benchmarks/batch_normalization.py needs eager mode")
 
 
 def tables(text):
@@ -116,7 +117,7 @@ def test_the_program(home):
     """At a small size it finds what the page says of it, and its tables have the form of the page's."""
     needs_eager(home)
     if (home.name, home.tf_version) not in (("tf.keras", (2, 10)), ("keras", (2, 21))):
-        pytest.skip("the program is tested with tf.keras 2.10 and with Keras 3")
+        skips.elsewhere("the program is tested with tf.keras 2.10 and with Keras 3")
     program = os.path.join(os.pardir, "benchmarks", "batch_normalization.py")
     sizes = ["--seeds", "2", "--epochs", "1", "--micro-batches", "8"]
     printed = test_examples.run_alone(program, "--home", home.name, *sizes)
@@ -154,7 +155,7 @@ def test_the_program(home):
 def test_the_program_s_group_normalization_is_the_home_s(home):
     needs_eager(home)
     if not hasattr(home.keras.layers, "GroupNormalization"):
-        pytest.skip("layers.GroupNormalization is not there in that version")
+        skips.keras_lacks("layers.GroupNormalization is not there in that version")
     spec = importlib.util.spec_from_file_location(
         "benchmark", os.path.join(ROOT, "benchmarks", "batch_normalization.py")
     )

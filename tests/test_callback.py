@@ -7,6 +7,7 @@ import warnings
 
 import numpy as np
 import pytest
+import skips
 from epochs import (
     BATCHES,
     LR,
@@ -35,7 +36,7 @@ def start_anew(home):
 
 def test_the_optimizer_can_be_copied_after_fit(home):
     if home.mode == "graph":
-        pytest.skip("eager mode only")
+        skips.senseless("eager mode only")
     model = model_with(home, 3, traced=False)
     fit(home, model, [legacyga.GradientAccumulationCallback()], epochs=1)
     copied = copy.deepcopy(model.optimizer)
@@ -167,7 +168,7 @@ def test_generators(home):
 def test_tf_data(home):
     """A dataset whose length Keras does not know; the epoch's end is found without it."""
     if home.mode == "graph":
-        pytest.skip("tf.data of unknown length trains in eager mode")
+        skips.senseless("tf.data of unknown length trains in eager mode")
     shapes = ((None, 3), (None, 2))
     data = home.tf.data.Dataset.from_generator(lambda: iter(BATCHES), ("float32", "float32"), shapes)
     wanted = expected(home, 3, lambda epoch, updates: 3, "flush", weighs=counts(home))
@@ -183,7 +184,7 @@ def test_tf_data(home):
 def test_steps_per_execution(home):
     """Four batches in executions of 2: the function is asked after every second one."""
     if home.mode == "graph" or home.tf_version < (2, 4):
-        pytest.skip("steps_per_execution: TF 2.4 or newer, in eager mode")
+        skips.keras_lacks("steps_per_execution: TF 2.4 or newer, in eager mode")
     wanted = expected(home, 2, lambda epoch, updates: 3, "flush")
     model = model_with(home, 3, steps_per_execution=2)
     weights, logs = fit(home, model, [legacyga.GradientAccumulationCallback()], epochs=2)
@@ -235,7 +236,7 @@ def test_several_optimizers_and_covers_are_found(home):
 def test_within_a_loss_scale_optimizer(home):
     found = getattr(getattr(home.keras, "mixed_precision", None), "LossScaleOptimizer", None)
     if found is None or home.mode == "graph":
-        pytest.skip("mixed_precision.LossScaleOptimizer: TF 2.4 or newer, in eager mode")
+        skips.keras_lacks("mixed_precision.LossScaleOptimizer: TF 2.4 or newer, in eager mode")
     inner = legacyga.MySGD(LR, MOMENTUM, steps_per_update=3, keras=home.keras)
     arguments = dict(initial_scale=8.0) if home.is_keras3 else dict(dynamic=False, initial_scale=8.0)
     nestings = [found(inner, **arguments)]
@@ -266,7 +267,7 @@ def test_a_model_of_another_keras_than_was_to_be_expected(home, monkeypatch):
     others = [name for name in ("keras", "tf_keras") if name in sys.modules and sys.modules[name] is not home.keras]
     others = [name for name in others if _compat.Home(sys.modules[name]).root != _compat.Home(home.keras).root]
     if not others:
-        pytest.skip("no other Keras is imported here")
+        skips.senseless("no other Keras is imported here")
     other = _compat.Home(sys.modules[others[0]])
     monkeypatch.setattr(sys.modules["legacyga.callback"], "_likely_home", lambda: other)
     callback = legacyga.GradientAccumulationCallback()

@@ -6,6 +6,7 @@ import lines
 import numpy as np
 import oracle
 import pytest
+import skips
 from lines import (
     NOT_THERE,
     ROWS,
@@ -37,7 +38,7 @@ def fresh(home):
 def test_a_constraint_is_applied_once_per_update(home, form):
     """This one is not idempotent: applied on every mini-step it would leave a sixteenth of a weight, not a half."""
     if form == "v3" and home.tf_version < (2, 11):
-        pytest.skip(NOT_THERE.format("constraints in the experimental optimizers of TF 2.10"))
+        skips.keras_lacks(NOT_THERE.format("constraints in the experimental optimizers of TF 2.10"))
 
     class Halve(home.keras.constraints.Constraint):
         def __call__(self, w):
@@ -71,13 +72,13 @@ def test_clipvalue_acts_on_the_mean(home, generation):
 
 def test_global_clipnorm_acts_on_the_mean(home, generation):
     if generation == "v1" or home.tf_version < (2, 4):
-        pytest.skip(NOT_THERE.format("global_clipnorm in v1, and before TF 2.4"))
+        skips.keras_lacks(NOT_THERE.format("global_clipnorm in v1, and before TF 2.4"))
     assert_clips_the_mean(home, generation, "global_clipnorm", 2.0, "all")
 
 
 def test_clipping_where_fit_never_clips_is_said_once(home, generation):
     if home.mode != "eager" or home.tf_version >= (2, 2):
-        pytest.skip(NOT_THERE.format("a fit that never clips: TF 2.0 and 2.1 in eager mode alone have one"))
+        skips.keras_lacks(NOT_THERE.format("a fit that never clips: TF 2.0 and 2.1 in eager mode alone have one"))
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         wrap(home, generation, 1, clipnorm=2.0)

@@ -4,6 +4,7 @@ import kinds
 import numpy as np
 import oracle
 import pytest
+import skips
 import users
 
 import legacyga
@@ -24,6 +25,9 @@ def pytest_generate_tests(metafunc):
         if argument in metafunc.fixturenames:
             found = [each for each in kinds.of(home_of(metafunc.config)) if each.cls and each.cls.__name__ in names]
             metafunc.parametrize(argument, found, ids=[each.id for each in found])
+    if "key" in metafunc.fixturenames:
+        # In eager mode a variable is no key of a dict.
+        metafunc.parametrize("key", ["variable" if home_of(metafunc.config).mode == "graph" else "reference", "name"])
 
 
 @pytest.fixture(autouse=True)
@@ -99,17 +103,8 @@ KEYS = {
 
 
 @each_time
-@pytest.mark.parametrize("key", sorted(KEYS))
 def test_a_dict_by_variable(home, sgd, key, steps, has_state):
     """Multipliers of the rate, one for each variable; one that is not in the dict has 1."""
-    if key == "variable" and home.mode == "eager":
-        pytest.skip("graph mode only")
-    if (
-        key == "reference"
-        and not hasattr(home.tf.Variable, "ref")
-        and not hasattr(home.tf.Variable, "experimental_ref")
-    ):
-        pytest.skip("variables have a ref from TF 2.0 on")
 
     class Multiplying(users.scaling(sgd, home)):
         def factor(self, variable):
@@ -192,14 +187,20 @@ def test_a_method_of_the_optimizer_itself(home, sgd, steps, has_state):
 @each_time
 def test_a_rate_that_is_a_variable(home, sgd, steps, has_state):
     if sgd.generation in ("v3", "keras3"):
-        pytest.skip("optimizers of this generation make a variable of their own of a rate")
+        skips.keras_lacks("optimizers of this generation make a variable of their own of a rate")
     rate = users.scalar_of(home, 0.5)
     expected = oracle.SGD(0.5)
     if sgd.generation == "v1":
-        # Those of Keras make a variable of their own of what they are given; programs put theirs in its place.
-        inner = users.make(sgd, users.scaling(sgd, home), 1.0)
-        inner.factor = lambda variable: 1.0
-        inner.lr = rate
+        # Those of Keras make a variable of their own of what they are given; a user's class need not.
+        class Rated(users.scaling(sgd, home)):
+            def __init__(self, rate, **kwargs):
+                super(Rated, self).__init__(**kwargs)
+                self.rate = rate
+
+            def factor(self, variable):
+                return self.rate * 1.0
+
+        inner = users.make(sgd, Rated, 1.0, rate=rate)
     else:
         inner = users.make(sgd, sgd.cls, rate)
     trial = Trial(home, sgd, inner, expected, steps, has_state)
@@ -216,9 +217,9 @@ def test_a_rate_that_is_a_variable(home, sgd, steps, has_state):
 def test_another_hyperparameter_that_is_a_variable(home, sgd, adam, steps, has_state):
     """Momentum in tf.compat.v1.train; Adam's beta_1 in OptimizerV2, whose SGD asks at once whether momentum is 0."""
     if sgd.generation not in ("v2", "train"):
-        pytest.skip("optimizers of this generation take a number there")
+        skips.keras_lacks("optimizers of this generation take a number there")
     if sgd.generation != adam.generation:
-        pytest.skip("one generation at a time")
+        skips.senseless("one generation at a time")
     value = users.scalar_of(home, 0.875)
     if sgd.generation == "train":
         name, expected, inner = "momentum", oracle.SGD(RATE, 0.875), users.make(sgd, sgd.cls, RATE, value)
@@ -237,7 +238,7 @@ def test_a_schedule_that_holds_a_variable(home, sgd, steps, has_state):
     schedules = getattr(home.keras.optimizers, "schedules", None)
     base = getattr(schedules, "LearningRateSchedule", None)
     if base is None or sgd.generation in ("v1", "train"):
-        pytest.skip("optimizers of this generation take no schedule objects")
+        skips.keras_lacks("optimizers of this generation take no schedule objects")
 
     class Held(base):
         def __init__(self, helper):
@@ -261,7 +262,7 @@ def test_a_schedule_that_holds_a_variable(home, sgd, steps, has_state):
 @each_time
 def test_a_rate_that_is_a_method_of_another_object(home, sgd, steps, has_state):
     if sgd.generation in ("v1", "v3"):
-        pytest.skip("optimizers of this generation take no function for a rate")
+        skips.keras_lacks("optimizers of this generation take no function for a rate")
     helper = Helper(home, 0.5)
     expected = oracle.SGD(0.5)
     trial = Trial(home, sgd, users.make(sgd, sgd.cls, helper.now), expected, steps, has_state)
@@ -275,7 +276,7 @@ def test_a_rate_that_is_a_method_of_another_object(home, sgd, steps, has_state):
 def test_its_own_numbers_are_its_own(home, sgd, steps, has_state):
     """A rate that is a number: each of the two has its own, to be set apart."""
     if sgd.generation == "train":
-        pytest.skip("the rate of an optimizer of tf.compat.v1.train is no variable of it")
+        skips.keras_lacks("the rate of an optimizer of tf.compat.v1.train is no variable of it")
     expected = oracle.SGD(0.5)
     trial = Trial(home, sgd, users.make(sgd, sgd.cls, 0.5), expected, steps, has_state)
     trial.train()

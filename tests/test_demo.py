@@ -9,6 +9,7 @@ import sys
 import homes
 import numpy as np
 import pytest
+import skips
 
 import legacyga
 from legacyga.cli import demo, demo_training
@@ -110,7 +111,7 @@ def test_the_three_ways_in_this_home(home, monkeypatch, capsys, tmp_path):
 def test_graph_mode_can_be_asked_for(home):
     """In a process of its own, for there is no way back; else eager mode is what the home starts in."""
     if home.mode == "eager" or home.tf_version < (2,):
-        pytest.skip("graph mode is asked for from TF 2.0 on")
+        skips.senseless("graph mode is asked for from TF 2.0 on")
     code = "import sys; from legacyga.cli import demo_training as demo; "
     code += "print(demo._find_home(sys.argv[1], 'graph').graph_mode)"
     folder = os.path.dirname(os.path.dirname(os.path.abspath(legacyga.__file__)))
@@ -123,7 +124,7 @@ def test_a_home_that_cannot_train_is_exit_code_2(home, monkeypatch, capsys, tmp_
     arguments, expected = ["--home", "tf_keras"], "No module named 'tf_keras'"
     if homes.version("tf_keras"):
         if home.mode == "eager":
-            pytest.skip("asking for graph mode would switch this process to it")
+            skips.elsewhere("asking for graph mode would switch this process to it")
         arguments, expected = ["--home", "tf.keras", "--mode", "graph"], "cannot train in graph mode"
     level = logging.getLogger("tensorflow").level
     monkeypatch.chdir(tmp_path)

@@ -3,6 +3,7 @@
 import lines
 import numpy as np
 import pytest
+import skips
 from lines import NOT_THERE, weights_of, wrap
 
 
@@ -24,7 +25,7 @@ HALVES = {"float16": [2048, 1, 1, 1, 1, 1, 1, 2], "bfloat16": [256, 1, 1, 1, 1, 
 def test_half_precision_is_summed_in_float32(home, generation, dtype):
     tf = home.tf
     if home.mode == "graph" and dtype == "bfloat16":
-        pytest.skip(NOT_THERE.format("bfloat16 as a floatx"))
+        skips.keras_lacks(NOT_THERE.format("bfloat16 as a floatx"))
     home.set_floatx("float16" if home.mode == "graph" else "float32")
     try:
         optimizer = wrap(home, generation, 8, lr=1.0)

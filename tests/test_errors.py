@@ -8,6 +8,7 @@ import types
 import needs
 import numpy as np
 import pytest
+import skips
 from epochs import LR, fit, model_with
 from test_wrap import GRADIENTS, START, adam, assert_same, loss_scale_optimizer, means
 
@@ -86,9 +87,9 @@ def test_no_tensorflow(monkeypatch):
 def test_the_home_under_test_is_chosen_when_it_is_imported(home):
     """`home` has imported standalone keras or tf_keras if it is one; tf.keras is what is left."""
     if home.name == "tf.keras" and home.tf_version < (2, 4) and "keras" in sys.modules:
-        pytest.skip("standalone Keras was imported by looking for it")
+        skips.senseless("standalone Keras was imported by looking for it")
     if home.is_keras3 and "tf_keras" in sys.modules:
-        pytest.skip("tf_keras was imported by looking for it")
+        skips.senseless("tf_keras was imported by looking for it")
     assert isinstance(legacyga.MySGD(), type(home.bare_sgd(lr=0.1)))
 
 
@@ -128,14 +129,14 @@ def test_an_optimizer_of_another_home(home):
     elif home.name == "tf_keras":
         output, made_for = python(fit_with("legacyga.MySGD(keras=__import__('tf_keras'))", "keras")), "tf_keras"
     else:
-        pytest.skip("one home is here")
+        skips.senseless("one home is here")
     assert "Could not interpret optimizer identifier: <MySGD for " + made_for in output
     assert "A model of another Keras needs legacyga.MySGD(..., keras=that_keras)" in output
 
 
 def test_a_graph_optimizer_in_eager_mode(home):
     if home.mode == "graph" or home.is_keras3:
-        pytest.skip("eager mode of a home with a v1 API only")
+        skips.senseless("eager mode of a home with a v1 API only")
     with home.tf.Graph().as_default():
         optimizer = legacyga.MySGD(keras=home.keras)
     model = home.keras.models.Sequential([home.keras.layers.Dense(1, input_shape=(2,))])
@@ -147,7 +148,7 @@ def test_a_graph_optimizer_in_eager_mode(home):
 
 def test_an_optimizer_of_another_graph(home):
     if home.mode == "eager":
-        pytest.skip("graph mode only")
+        skips.senseless("graph mode only")
     optimizer = legacyga.MySGD(keras=home.keras)
     home.reset()
     model = home.keras.models.Sequential([home.keras.layers.Dense(1, input_shape=(2,))])
@@ -158,7 +159,7 @@ def test_an_optimizer_of_another_graph(home):
 
 def test_keras_3_in_graph_mode(home):
     if not home.is_keras3:
-        pytest.skip("Keras 3 only")
+        skips.senseless("Keras 3 only")
     output = python(fit_with("legacyga.MySGD()", "keras", "tf.compat.v1.disable_eager_execution()"))
     assert "Keras 3 cannot train in graph mode, not even with its own optimizers" in output
     assert "Remove that call, or use tf_keras." in output
@@ -166,7 +167,7 @@ def test_keras_3_in_graph_mode(home):
 
 def test_keras_3_on_another_backend(home, monkeypatch):
     if not home.is_keras3:
-        pytest.skip("Keras 3 only")
+        skips.senseless("Keras 3 only")
     monkeypatch.setattr(home.keras.backend, "backend", lambda: "jax")
     with pytest.raises(
         ValueError, match="on its TensorFlow backend only. Received: the backend 'jax'. Set KERAS_BACKEND"
@@ -235,14 +236,14 @@ def test_around_a_loss_scale_optimizer(home):
 
 def test_the_accumulation_of_keras_3_below_ours(home):
     if not home.is_keras3:
-        pytest.skip("Keras 3 only")
+        skips.senseless("Keras 3 only")
     with pytest.raises(ValueError, match="has Keras's own gradient_accumulation_steps=4.*Leave that argument out"):
         legacyga.wrap(home.keras.optimizers.Adam(gradient_accumulation_steps=4), 2)
 
 
 def test_wrap_on_the_oldest_tensorflow(home):
     if home.tf_version >= (1, 11):
-        pytest.skip("TF 1.8 to 1.10 only")
+        skips.senseless("TF 1.8 to 1.10 only")
     with pytest.raises(ValueError, match="wrap needs TensorFlow 1.11 or newer for optimizers of the v1 API"):
         legacyga.wrap(adam(home), 2)
 

@@ -9,6 +9,7 @@ import sys
 
 import homes
 import pytest
+import skips
 
 import legacyga
 
@@ -52,8 +53,8 @@ def graph_run_only(home):
     if home.mode == "graph":
         return
     if not any(mode == "graph" for _, mode in homes.available()):
-        pytest.skip("no Keras with a graph mode is installed, and get_updates needs one")
-    pytest.skip("tested in another run of this environment")
+        skips.keras_lacks("no Keras with a graph mode is installed, and get_updates needs one")
+    skips.elsewhere("tested in another run of this environment")
 
 
 def distances_of(printed):
@@ -139,7 +140,7 @@ def test_partial_windows(home, tmp_path):
 
 def arguments(home):
     if home.mode != "eager":
-        pytest.skip("graph mode: the loops of these examples are eager TensorFlow 2")
+        skips.senseless("graph mode: the loops of these examples are eager TensorFlow 2")
     return ["--small", "--home", home.name]
 
 
@@ -163,7 +164,7 @@ def test_embeddings(home):
 @pytest.mark.parametrize("name", ["custom_loop.py", "embeddings.py"])
 def test_on_tensorflow_1_they_say_what_they_need(home, name):
     if home.tf_version >= (2,):
-        pytest.skip("TensorFlow 1 only")
+        skips.senseless("TensorFlow 1 only")
     with pytest.raises(SystemExit, match="needs TensorFlow 2. Received: TensorFlow 1.*Take legacyga.wrap"):
         run(home, name)
 
@@ -179,7 +180,7 @@ TRAIN_STEP_ROW = re.compile(
 def test_fit_train_step(home):
     options = ["--graph"] if home.mode == "graph" else []
     if home.mode == "eager" and home.tf_version < (2, 2):
-        pytest.skip("Keras calls train_step from TF 2.2 on, in eager mode")
+        skips.keras_lacks("Keras calls train_step from TF 2.2 on, in eager mode")
     printed = run(home, "fit_train_step.py", "--home", home.name, "--epochs", "3", "--images", "240", *options)
     rows = {(row[0], row[1]): row[2:] for row in TRAIN_STEP_ROW.findall(printed)}
     assert len(rows) == (2 if options else 6), printed

@@ -8,6 +8,7 @@ import homes
 import kinds
 import numpy as np
 import pytest
+import skips
 from kinds import K
 from needs import eager_only
 
@@ -92,7 +93,7 @@ def test_an_update_of_what_is_there(kind):
 
 
 def test_the_sum(sgd):
-    sgd.cls or pytest.skip("MySGD takes the mean")
+    sgd.cls or skips.senseless("MySGD takes the mean")
     training = Training(sgd, sgd.make(reduction="sum"))
     for number in (2, 3):
         training.take(number)
@@ -157,7 +158,7 @@ def test_within_a_function(home, kind):
 
 def test_two_models_with_one_optimizer(sgd):
     """Each has a window of its own, and both are flushed; the count of updates is one."""
-    sgd.takes_more_models or pytest.skip("optimizers of this generation have the variables they were built with")
+    sgd.takes_more_models or skips.keras_lacks("optimizers of this generation have the variables they were built with")
     optimizer = sgd.make()
     trainings = [Training(sgd, optimizer, start) for start in (START, [-value for value in START])]
     for number, training in zip((2, 1), trainings):
@@ -173,7 +174,7 @@ def test_two_models_with_one_optimizer(sgd):
 def test_a_model_or_a_layer_that_is_no_more(home, sgd, gone):
     """Nothing of the model is left to be updated, and its window is dropped; of a layer less the others are updated."""
     if home.mode == "graph" or sgd.generation == "keras3":
-        pytest.skip("a graph, and an optimizer of Keras 3, keep the variables that were trained")
+        skips.senseless("a graph, and an optimizer of Keras 3, keep the variables that were trained")
     training = Training(sgd, sgd.make())
     training.take(2)
     going = [weakref.ref(variable) for variable in training.variables[:gone]]
@@ -221,7 +222,7 @@ def test_in_a_loss_scale_optimizer(home, sgd):
     eager_only(home)
     cover = getattr(getattr(home.keras, "mixed_precision", None), "LossScaleOptimizer", None)
     if cover is None or sgd.generation == "train":
-        pytest.skip("Keras has it from TF 2.4 on, for optimizers of its own")
+        skips.keras_lacks("Keras has it from TF 2.4 on, for optimizers of its own")
     training = Training(sgd, sgd.make())
     inner, dynamic = training.optimizer, {} if home.is_keras3 else dict(dynamic=False)
     training.optimizer = cover(inner, initial_scale=8.0, **dynamic)

@@ -6,6 +6,7 @@ import sys
 import homes
 import numpy as np
 import pytest
+import skips
 import test_weights
 from kinds import MOMENTUM, RATE
 
@@ -91,7 +92,7 @@ def data():
 def test_an_update_as_its_mini_steps_came(home, tmpdir):
     """Each variable is, on both replicas, what one device makes of the large batches."""
     if home.mode == "graph" or home.tf_version < (2, 2):
-        pytest.skip("gradients that are aggregated are handed over in eager mode, from TF 2.2 on")
+        skips.keras_lacks("gradients that are aggregated are handed over in eager mode, from TF 2.2 on")
     # Keras 3 takes none by hand; LossScaleOptimizer is that of mixed_precision from TF 2.4 on.
     ways = ["scaled"] * (home.tf_version >= (2, 4)) + ["aggregated"] * (not home.is_keras3)
     tmpdir.join("program.py").write(PROGRAM)

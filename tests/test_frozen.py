@@ -4,6 +4,7 @@ import kinds
 import numpy as np
 import oracle
 import pytest
+import skips
 import users
 
 import legacyga
@@ -109,7 +110,7 @@ def test_a_layer_that_is_frozen_with_a_window_open(home, kind, how, frozen):
 def test_a_layer_that_is_made_trainable_with_a_window_open(home, kind):
     """The first layer's window has not begun; the second's mini-step in the window of the second alone is not its."""
     if kind.generation in ("v3", "keras3"):
-        pytest.skip("optimizers of this generation train the variables that they were built with")
+        skips.keras_lacks("optimizers of this generation train the variables that they were built with")
     model = home.network(START)
     model.layers[0].trainable = False
     model.compile(optimizer=make(kind), loss="mse", **({"run_eagerly": True} if home.mode == "eager" else {}))
@@ -150,7 +151,7 @@ def test_two_models_of_one_optimizer(home, kind, partial_window):
 def test_a_variable_that_the_model_does_not_know(home, kind, partial_window):
     """A train_step of the user's own trains it with the model's: it is in their window, and ends with them."""
     if home.mode == "graph" or home.tf_version < (2, 2):
-        pytest.skip("Keras calls train_step from TF 2.2 on, in eager mode")
+        skips.keras_lacks("Keras calls train_step from TF 2.2 on, in eager mode")
     tf = home.tf
     extra = users.variables_of(home, kind, [np.float32([0.5, -0.25])])
 

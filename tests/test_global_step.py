@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import skips
 import users
 
 import legacyga
@@ -17,7 +18,7 @@ FED = {"a": [3.0, 6.0, 4.0, 8.0, 16.0], "b": [33.0, 63.0, 96.0, 16.0, 48.0]}
 def in_the_run_of_tf_keras(home):
     """These optimizers belong to no Keras: beside standalone Keras the run of tf.keras has them."""
     if home.name == "keras" and home.mode == "graph":
-        pytest.skip("tested in the run of tf.keras")
+        skips.elsewhere("tested in the run of tf.keras")
 
 
 class TwoLists(object):

@@ -4,6 +4,7 @@ import kinds
 import numpy as np
 import oracle
 import pytest
+import skips
 import users
 
 import legacyga
@@ -32,7 +33,7 @@ def pytest_generate_tests(metafunc):
 @pytest.fixture(autouse=True)
 def eager(home):
     if home.mode == "graph":
-        pytest.skip("eager mode only")
+        skips.senseless("eager mode only")
 
 
 def gradients(pattern):

@@ -3,6 +3,7 @@
 import kinds
 import numpy as np
 import pytest
+import skips
 import users
 
 import legacyga
@@ -11,7 +12,7 @@ pytestmark = pytest.mark.capability("R5 phase")
 
 RUNS = 20
 # Wide enough for two mini-steps that nothing orders to meet, and many.
-SHAPE, NUMBER = (64, 64), 5
+SHAPE, NUMBER = (64, 64), 4
 # By K: what is fed in each run to the first loss and to the second. The gradients are these, everywhere.
 FED = {2: [(2.0, 8.0), (4.0, 16.0), (1.0, 32.0)], 3: [(3.0, 6.0), (9.0, 12.0), (15.0, 3.0)]}
 RATE = 0.5
@@ -37,7 +38,7 @@ def pytest_generate_tests(metafunc):
 @pytest.fixture(autouse=True)
 def in_a_graph(home):
     if home.mode == "eager":
-        pytest.skip("sessions are of graph mode")
+        skips.senseless("sessions are of graph mode")
     # Not `plain_session`: what is optimized is what programs run.
     home.reset()
 
@@ -120,7 +121,7 @@ def test_each_of_them_alone(home, sgd, steps):
 
 def test_gradients_computed_before_either_is_applied(home, sgd):
     if not hasattr(sgd(2), "minimize") or hasattr(sgd(2), "get_updates"):
-        pytest.skip("optimizers of tf.compat.v1.train only")
+        skips.senseless("optimizers of tf.compat.v1.train only")
     seen = set()
     graph = Graph(home, sgd(2), apart=True)
     for run in range(RUNS):

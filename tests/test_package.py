@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+import skips
 
 pytestmark = [pytest.mark.capability("package"), pytest.mark.usefixtures("once_in_an_environment")]
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -76,14 +77,14 @@ def install_and_check(python, package, cwd):
 def test_the_wheel(python, tmp_path):
     wheel = os.environ.get("TOX_PACKAGE")
     if not wheel:
-        pytest.skip("the wheel is built by tox")
+        skips.elsewhere("the wheel is built by tox")
     assert wheel.endswith("-py3-none-any.whl")
     install_and_check(python, wheel, str(tmp_path))
 
 
 def test_the_sdist(python, source, tmp_path):
     if sys.version_info >= (3, 12):
-        pytest.skip("Pythons from 3.12 on bring no setuptools to build with offline")
+        skips.senseless("Pythons from 3.12 on bring no setuptools to build with offline")
     run(python, "setup.py", "-q", "sdist", "-d", str(tmp_path), cwd=source)
     sdist = [name for name in os.listdir(str(tmp_path)) if name.endswith(".tar.gz")]
     install_and_check(python, str(tmp_path / sdist[0]), str(tmp_path))
@@ -91,7 +92,7 @@ def test_the_sdist(python, source, tmp_path):
 
 def test_the_metadata(python, source, tmp_path):
     if sys.version_info >= (3, 12):
-        pytest.skip("Pythons from 3.12 on bring no setuptools to build with offline")
+        skips.senseless("Pythons from 3.12 on bring no setuptools to build with offline")
     run(python, "setup.py", "-q", "egg_info", "-e", str(tmp_path), cwd=source)
     with open(str(tmp_path / "legacyga.egg-info" / "PKG-INFO")) as file:
         lines = file.read().splitlines()

@@ -3,6 +3,7 @@
 import numpy as np
 import oracle
 import pytest
+import skips
 from epochs import (
     BATCHES,
     START,
@@ -92,7 +93,7 @@ def test_early_stopping_has_the_last_word(home):
     try:
         stopping = home.keras.callbacks.EarlyStopping(**arguments)
     except TypeError:
-        pytest.skip("EarlyStopping has no restore_best_weights in that version")
+        skips.keras_lacks("EarlyStopping has no restore_best_weights in that version")
     model = model_with(home, 3, traced=False)
     weights, logs = fit(home, model, [stopping, legacyga.GradientAccumulationCallback()], epochs=9)
     best = int(np.argmax(logs["loss"]))

@@ -7,6 +7,7 @@ import lines
 import numpy as np
 import oracle
 import pytest
+import skips
 from lines import (
     NOT_THERE,
     ONES,
@@ -92,7 +93,7 @@ def schedules(home):
 @pytest.mark.parametrize("which", range(3), ids=["exponential", "piecewise", "own"])
 def test_the_rate_of_update_n_is_that_of_the_schedule(home, form, which):
     if form == "v1" or (form == "MySGD" and home.mode == "graph"):
-        pytest.skip(NOT_THERE.format("schedule objects in the v1 API"))
+        skips.keras_lacks(NOT_THERE.format("schedule objects in the v1 API"))
     schedule, rate = schedules(home)[which]
     optimizer = accumulating(home, form, K, lr=schedule)
     # One of them as fit does it, within a tf.function.
@@ -267,7 +268,7 @@ def test_the_end_of_fit_puts_the_moving_average_in(home, generation):
 
 def test_compiled_with_jit_compile(home, generation):
     if home.mode == "graph" or "jit_compile" not in inspect.signature(home.keras.Model.compile).parameters:
-        pytest.skip(NOT_THERE.format("jit_compile in compile"))
+        skips.keras_lacks(NOT_THERE.format("jit_compile in compile"))
     model = line(home, wrap(home, generation, K, momentum=0.5, clipvalue=1.5), jit_compile=True)
     history = train(model, ROWS)
     assert_history(history, expected(ROWS, K, oracle.SGD(lr=0.125, momentum=0.5, clip="value", limit=1.5)))

@@ -7,6 +7,7 @@ import kinds
 import numpy as np
 import oracle
 import pytest
+import skips
 import test_weights
 from kinds import MOMENTUM, RATE
 
@@ -132,7 +133,7 @@ WAYS = ["set_weights", "Checkpoint, built", "Checkpoint", "load_weights"]
 
 def way_of(home, name):
     if name != "set_weights" and home.mode == "graph":
-        pytest.skip("graph mode: set_weights, HDF5, and the sessions of tf.compat.v1.train")
+        skips.senseless("graph mode: set_weights, HDF5, and the sessions of tf.compat.v1.train")
     made = dict(zip(WAYS, (ByWeights(), ByCheckpoint(True), ByCheckpoint(False), ByModelWeights(home))))
     return made[name]
 
@@ -191,7 +192,7 @@ def assert_goes_on(home, model, case, tells_at_once):
 def assert_restored(home, kind, way, case, folder):
     way, model = way_of(home, way), run_until_saved(home, kind, case)
     if isinstance(way, ByWeights) and not home.is_keras3 and not hasattr(model.optimizer, "get_weights"):
-        pytest.skip("the experimental optimizers have no get_weights")
+        skips.keras_lacks("the experimental optimizers have no get_weights")
     saved = way.save(home, model, folder)
     forget(home)
     model = model_of(home, kind, case.program)
@@ -218,7 +219,7 @@ def test_a_model_is_loaded_from_a_file(home, kind, name, tmpdir):
     """The K is that of the file, and the window that was open ends with the one it began with."""
     case, path = FROM_FILE[name], str(tmpdir.join("model.keras" if home.is_keras3 else "model.h5"))
     if kind.generation == "v3" and home.tf_version < (2, 11):
-        pytest.skip("HDF5 does not take along the bare experimental optimizers")
+        skips.keras_lacks("HDF5 does not take along the bare experimental optimizers")
     model = run_until_saved(home, kind, case)
     custom_objects = {type(model.optimizer).__name__: type(model.optimizer)}
     model.save(path)
@@ -278,7 +279,7 @@ def test_the_callback_after_a_restore(home, schedule, tmpdir):
 
 def trains_in_sessions(home):
     if home.mode != "graph" or home.name == "keras":
-        pytest.skip("sessions are of graph mode, and belong to the run of tf.keras")
+        skips.elsewhere("sessions are of graph mode, and belong to the run of tf.keras")
     return _compat.TensorFlow().v1
 
 
@@ -299,7 +300,7 @@ def test_a_monitored_session(home, name, tmpdir):
     """Run again in its folder it restores what it finds there."""
     v1, case = trains_in_sessions(home), CASES[name]
     if case.saved < case.windows[0]:
-        pytest.skip("a checkpoint is saved when there was an update")
+        skips.senseless("a checkpoint is saved when there was an update")
     runs = [
         (case.made, 0, case.saved, case.set_to),
         (case.program, case.saved, sum(case.windows), (case.saved, case.sets)),
@@ -334,7 +335,7 @@ def test_an_estimator_run_again(home, name, tmpdir):
     """With another K in the same model_dir."""
     v1, case = trains_in_sessions(home), CASES[name]
     if not hasattr(home.tf, "estimator"):
-        pytest.skip("this TensorFlow has no estimators")
+        skips.keras_lacks("this TensorFlow has no estimators")
 
     def model_fn(features, mode, params):
         variable = v1.get_variable("value", initializer=START, use_resource=True)

@@ -5,6 +5,7 @@ import needs
 import numpy as np
 import oracle
 import pytest
+import skips
 from dense import (
     BATCH,
     BATCHES,
@@ -63,7 +64,7 @@ def expected_gan():
 def make_gan(home, adam, sgd):
     """A generator and its optimizer, with K = 3; a critic and its optimizer, with K = 2."""
     if generation_of(adam) != generation_of(sgd):
-        pytest.skip("one generation at a time")
+        skips.senseless("one generation at a time")
     generator = network(home, GENERATOR, tanh_at_the_end=True)
     critic = network(home, CRITIC)
     with_critic = legacyga.wrap(make(home, adam), 2)
@@ -146,7 +147,7 @@ def half_step(home, model, optimizer, layer):
 def test_two_optimizers_in_one_model(home, adam, sgd):
     """The first layer by momentum with K = 2, the second by Adam with K = 3, in turns."""
     if generation_of(adam) != generation_of(sgd):
-        pytest.skip("one generation at a time")
+        skips.senseless("one generation at a time")
     model = network(home, START)
     optimizers = legacyga.wrap(make(home, sgd, momentum=0.9), 2), legacyga.wrap(make(home, adam), 3)
     steps = [half_step(home, model, optimizer, layer) for layer, optimizer in enumerate(optimizers)]
@@ -167,7 +168,7 @@ def test_one_optimizer_for_two_models(home, adam):
     count of updates, as the bare optimizer has one.
     """
     if refuses_new_variables(adam):
-        pytest.skip("optimizers of this generation train the variables that they were built with")
+        skips.keras_lacks("optimizers of this generation train the variables that they were built with")
     optimizer = legacyga.wrap(make(home, adam), 3)
     other = [weight[::-1].copy() for weight in START]
     first = compiled(home, optimizer)
@@ -193,7 +194,7 @@ def test_one_optimizer_for_two_models(home, adam):
 def test_variables_that_the_bare_optimizer_refuses(home, adam, way):
     """The same error, at the same mini-step, and no variables made for them."""
     if not refuses_new_variables(adam):
-        pytest.skip("optimizers of this generation train any variables")
+        skips.senseless("optimizers of this generation train any variables")
 
     def error(optimizer):
         train(compiled(home, optimizer), BATCHES[:2])

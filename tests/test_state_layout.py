@@ -6,6 +6,7 @@ import homes
 import kinds
 import numpy as np
 import pytest
+import skips
 from kinds import MOMENTUM, RATE
 
 import legacyga
@@ -46,7 +47,7 @@ def build(optimizer, variables):
     """Make the optimizer's variables before anything is trained, as Keras's loaders do."""
     make = getattr(optimizer, "build", None) or getattr(optimizer, "_create_all_weights", None)
     if make is None:
-        pytest.skip("optimizers of tf.compat.v1.train cannot be built before they are given gradients")
+        skips.keras_lacks("optimizers of tf.compat.v1.train cannot be built before they are given gradients")
     make(variables)
 
 
@@ -179,7 +180,7 @@ def in_a_session_of_its_own(home):
 def test_one_layout_where_a_variable_has_no_gradient(home, kind):
     """Of plain SGD, which has no slots of its own: all that differs would be ours."""
     if kind.cls is None or kind.generation != "train" and home.mode == "graph":
-        pytest.skip("get_updates takes no variable without gradient")
+        skips.keras_lacks("get_updates takes no variable without gradient")
     layouts = {}
     for is_built in (False, True) if kind.generation != "train" else (False,):
         for unused in (False, True):
@@ -203,9 +204,9 @@ def test_one_layout_where_a_variable_has_no_gradient(home, kind):
 def test_a_checkpoint_of_a_begun_window(home, kind, source_is_built, target_is_built, tmpdir):
     """With rows of an embedding and a variable without gradient in it: to the bit, as a run that goes on."""
     if home.mode == "graph":
-        pytest.skip("eager mode only")
+        skips.senseless("eager mode only")
     if kind.generation == "train":
-        pytest.skip("optimizers of tf.compat.v1.train are never built before")
+        skips.keras_lacks("optimizers of tf.compat.v1.train are never built before")
 
     def checkpoint(trained):
         names = {"v{}".format(i): getattr(v, "value", v) for i, v in enumerate(trained.variables)}
@@ -244,9 +245,9 @@ def embedding_model(home, optimizer):
 def test_a_file_of_a_begun_window_with_an_embedding(home, kind, tmpdir):
     """HDF5, or .keras in Keras 3: a loader builds the optimizer before it trains."""
     if kind.generation == "train":
-        pytest.skip("Keras loads no optimizer of tf.compat.v1.train")
+        skips.keras_lacks("Keras loads no optimizer of tf.compat.v1.train")
     if kind.generation == "v3" and home.tf_version < (2, 11):
-        pytest.skip("HDF5 does not take along the bare experimental optimizers")
+        skips.keras_lacks("HDF5 does not take along the bare experimental optimizers")
     random = np.random.RandomState(7)
     data = [(random.randint(0, 9, (4, 3)), random.randn(4, 2).astype("float32")) for _ in range(9)]
     model = embedding_model(home, kind.make(3))

@@ -4,6 +4,7 @@ test_accumulator.py and test_train_step.py have the weights of their own mini-st
 """
 
 import pytest
+import skips
 from epochs import (
     BATCHES,
     GRAPH_MODE,
@@ -33,7 +34,7 @@ def start_anew(home):
 def test_a_smaller_last_batch_equals_the_large_batch(home, steps):
     """Windows of 4 + 4 and 4 + 2 samples, or of all 14, in plain fit are batches of as many."""
     if home.mode == "graph":
-        pytest.skip(GRAPH_MODE)
+        skips.we_lack(GRAPH_MODE)
     size = 4 * steps
     large = [(X[i : i + size], Y[i : i + size]) for i in range(0, 14, size)]
     wanted = expected(home, 3, lambda epoch, updates: 1, "flush", large)
@@ -44,7 +45,7 @@ def test_a_smaller_last_batch_equals_the_large_batch(home, steps):
 def test_what_does_not_weigh(home):
     """A sum; the mini-steps before fit and after it; those of a train_step of the user's own."""
     if home.mode == "graph":
-        pytest.skip(GRAPH_MODE)
+        skips.we_lack(GRAPH_MODE)
     ((wanted, _),) = expected(home, 1, lambda epoch, updates: 4, "flush", weighs=False)
     steps = [w - start for w, start in zip(wanted, START)]
     model = model_with(home, 4, legacyga.wrap(home.bare_sgd(lr=LR), 4, reduction="sum"))
@@ -80,7 +81,7 @@ def test_what_does_not_weigh(home):
 
 def test_a_training_function_that_cannot_be_traced_anew(home):
     if home.mode == "graph" or counts(home):
-        pytest.skip("TF 2.0 and 2.1 in eager mode only")
+        skips.senseless("TF 2.0 and 2.1 in eager mode only")
     model = model_with(home, 4, legacyga.wrap(home.bare_sgd(lr=LR), 4))
     fit(home, model, [], epochs=1)
     model.set_weights(START)

@@ -7,6 +7,7 @@ import needs
 import numpy as np
 import oracle
 import pytest
+import skips
 import tf1
 from dense import BATCHES, RATE, START, assert_close, compiled, custom_step, error_of, fit, make, network, trained
 from fixture_cases import BATCHES as FIXTURE_BATCHES
@@ -122,7 +123,7 @@ def jit(home, function):
     for name in ("jit_compile", "experimental_compile"):
         if name in arguments:
             return home.tf.function(function, **{name: True})
-    pytest.skip("tf.function compiles with XLA from TF 2.1 on")
+    skips.keras_lacks("tf.function compiles with XLA from TF 2.1 on")
 
 
 @pytest.mark.usefixtures("fresh")
@@ -131,7 +132,7 @@ def test_jit_compile_in_a_custom_loop(home, adam):
     bare = jit(home, custom_step(home, network(home, START), make(home, adam)))
     error = error_of(bare, *BATCHES[0])
     if error:
-        pytest.skip("XLA does not compile the bare optimizer in that version: {}".format(error[0].__name__))
+        skips.keras_lacks("XLA does not compile the bare optimizer in that version: {}".format(error[0].__name__))
     model = network(home, START)
     step = jit(home, custom_step(home, model, legacyga.wrap(make(home, adam), 3)))
     for x, y in BATCHES:
@@ -143,10 +144,10 @@ def test_jit_compile_in_a_custom_loop(home, adam):
 def test_jit_compile_in_compile(home, adam):
     eager_only(home)
     if "jit_compile" not in inspect.signature(home.keras.Model.compile).parameters:
-        pytest.skip("compile has no jit_compile in that version")
+        skips.keras_lacks("compile has no jit_compile in that version")
     error = error_of(fit, compiled(home, make(home, adam), jit_compile=True), BATCHES)
     if error:
-        pytest.skip("XLA does not compile the bare optimizer in that version: {}".format(error[0].__name__))
+        skips.keras_lacks("XLA does not compile the bare optimizer in that version: {}".format(error[0].__name__))
     model = compiled(home, legacyga.wrap(make(home, adam), 3), jit_compile=True)
     fit(model, BATCHES)
     assert_close(model.get_weights(), trained(BATCHES, 3))
@@ -198,7 +199,7 @@ def test_fit_of_tf_keras_with_a_tf_train_optimizer(home):
     """compile puts a cover of its own on such an optimizer."""
     tf1.graph_only(home)
     if home.name == "keras":
-        pytest.skip("standalone Keras takes no optimizer of tf.train")
+        skips.keras_lacks("standalone Keras takes no optimizer of tf.train")
     weights = []
     for steps, batch in ((1, 12), (3, 4)):
         home.reset()

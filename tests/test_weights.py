@@ -10,6 +10,7 @@ import kinds
 import numpy as np
 import oracle
 import pytest
+import skips
 from kinds import MOMENTUM, RATE
 
 import legacyga
@@ -38,7 +39,7 @@ def pytest_generate_tests(metafunc):
 @pytest.fixture(autouse=True, scope="module")
 def start_anew(home):
     if home.mode == "graph":
-        pytest.skip("tests/test_weights_in_graphs.py is of graph mode")
+        skips.elsewhere("tests/test_weights_in_graphs.py is of graph mode")
     home.reset()
 
 
@@ -46,7 +47,7 @@ def start_anew(home):
 def has_train_step(home):
     """Whether the home's models are trained by a `train_step`."""
     if home.tf_version < (2, 2):
-        pytest.skip("train_step: TF 2.2 or newer")
+        skips.keras_lacks("train_step: TF 2.2 or newer")
 
 
 # ----------------------------------------------------------------------------------------------- data, and the oracle
@@ -197,7 +198,7 @@ def test_in_traced_training(home, trainer, has_train_step, execution):
     data = batches_of(SIZES, seed=5)
     if execution > 1:
         if home.tf_version < (2, 4):
-            pytest.skip("steps_per_execution: TF 2.4 or newer")
+            skips.keras_lacks("steps_per_execution: TF 2.4 or newer")
         kwargs["steps_per_execution"] = execution
     model = model_with(home, trainer.make(3), **kwargs)
     # Bare Keras has no test_on_batch of a model with several steps in one execution.
@@ -263,7 +264,7 @@ def test_a_second_model_with_the_same_optimizer(home, has_train_step):
 def test_two_models_of_layers_of_their_own_with_the_same_optimizer(home, trainer, has_train_step):
     """Each has a window of its own."""
     if not trainer.takes_more_models:
-        pytest.skip("optimizers of this generation have the variables they were built with")
+        skips.keras_lacks("optimizers of this generation have the variables they were built with")
     optimizer, data = trainer.make(2), [batches_of([4, 1, 2, 5], seed) for seed in (18, 19)]
     models = [model_with(home, optimizer) for _ in range(2)]
     for i in (0, 2):
@@ -346,7 +347,7 @@ def test_ragged_inputs(home, has_train_step):
 def test_compiled_by_xla(home, has_train_step):
     """Dense gradients; the last batch of an epoch is smaller, and metrics are reset within it."""
     if home.tf_version < (2, 8):
-        pytest.skip("jit_compile in compile: TF 2.8 or newer")
+        skips.keras_lacks("jit_compile in compile: TF 2.8 or newer")
     x, y = [np.concatenate(each) for each in zip(*batches_of([4, 4, 3], seed=22))]
     model = model_with(home, legacyga.wrap(home.keras.optimizers.SGD(RATE, momentum=MOMENTUM), 3))
     compiled(home, model, model.optimizer, jit_compile=True)
@@ -393,7 +394,7 @@ def test_floatx_float16(home, has_train_step):
 def test_a_batch_that_a_loss_scale_optimizer_skips(home, has_train_step):
     """Several steps in one execution; the second batch overflows, and the third weighs its own samples."""
     if home.tf_version < (2, 4):
-        pytest.skip("LossScaleOptimizer and steps_per_execution: TF 2.4 or newer")
+        skips.keras_lacks("LossScaleOptimizer and steps_per_execution: TF 2.4 or newer")
     data = batches_of([4, 6, 1, 3, 2, 5, 1], seed=25)
     data[1] = (data[1][0], np.full_like(data[1][1], 1e38))
     inner = legacyga.wrap(home.bare_sgd(lr=RATE, momentum=MOMENTUM), 2)
@@ -427,7 +428,7 @@ def test_batches_of_one_size_weigh_alike_whoever_hands_them_over(home, has_train
 def test_batches_of_one_size_where_callbacks_are_told_it(home):
     """TF 2.0 and 2.1: fit of arrays with the callback, a loop, train_on_batch and fit without in one window."""
     if home.tf_version >= (2, 2):
-        pytest.skip("TF 2.0 and 2.1 alone tell callbacks each batch's size")
+        skips.senseless("TF 2.0 and 2.1 alone tell callbacks each batch's size")
     data = batches_of([6] * 8, seed=38)
     model = model_with(home, legacyga.wrap(home.bare_sgd(lr=RATE, momentum=MOMENTUM), 4))
     for i, (x, y) in enumerate(data):

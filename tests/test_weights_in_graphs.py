@@ -5,6 +5,7 @@ import warnings
 import kinds
 import numpy as np
 import pytest
+import skips
 import test_weights
 
 import legacyga
@@ -29,7 +30,7 @@ def pytest_generate_tests(metafunc):
 @pytest.fixture(autouse=True)
 def in_a_graph(home):
     if home.mode == "eager":
-        pytest.skip("graph mode only")
+        skips.senseless("graph mode only")
     home.reset(plain_session=True)
     with home.backend.get_session().graph.as_default(), home.backend.get_session().as_default():
         yield

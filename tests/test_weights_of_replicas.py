@@ -6,6 +6,7 @@ import sys
 import homes
 import numpy as np
 import pytest
+import skips
 import test_weights
 from kinds import RATE
 
@@ -57,7 +58,7 @@ def data(case):
 def test_parts_of_unequal_sizes(home, tmpdir):
     """Epochs of 9, 13 and 15 samples equal the large batches of one device."""
     if home.mode == "graph" or home.tf_version < (2, 2):
-        pytest.skip("train_step: TF 2.2 or newer, in eager mode")
+        skips.keras_lacks("train_step: TF 2.2 or newer, in eager mode")
     tmpdir.join("program.py").write(PROGRAM)
     homes.run(str(tmpdir.join("program.py")), [home.name, str(tmpdir.join("weights"))], path=[HERE] + sys.path)
     found, wrong = 0, []

@@ -3,6 +3,7 @@
 import needs
 import numpy as np
 import pytest
+import skips
 
 import legacyga
 
@@ -132,7 +133,7 @@ def loss_scale_optimizer(home, make_optimizer):
     mixed_precision = getattr(home.keras, "mixed_precision", None)
     cls = getattr(home.keras.optimizers if home.is_keras3 else mixed_precision, "LossScaleOptimizer", None)
     if cls is None or home.mode == "graph":
-        pytest.skip("LossScaleOptimizer: TF 2.4 or newer, in eager mode")
+        skips.keras_lacks("LossScaleOptimizer: TF 2.4 or newer, in eager mode")
     return cls(make_optimizer(home))
 
 
@@ -153,7 +154,7 @@ def test_within_a_loss_scale_optimizer(home):
 
 def test_what_a_float8_layer_hands_over_is_not_averaged(home):
     if not home.is_keras3:
-        pytest.skip("Keras 3 only")
+        skips.senseless("Keras 3 only")
     scale, kernel = home.variables([np.float32([1, 1]), np.float32([5, 5])])
     scale.overwrite_with_gradient = True
     optimizer = legacyga.wrap(home.keras.optimizers.SGD(1.0), 3)

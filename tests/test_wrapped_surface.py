@@ -8,6 +8,7 @@ import needs
 import numpy as np
 import oracle
 import pytest
+import skips
 import test_wrap
 from dense import (
     RATE,
@@ -95,7 +96,7 @@ def test_wrapping_an_optimizer_that_has_trained(home, adam, steps):
 @pytest.mark.parametrize("name", ["Adagrad", "RMSprop"])
 def test_built_v1_optimizers_that_leave_iterations_out_of_their_weights(home, name):
     if home.mode != "graph":
-        pytest.skip(lines.NOT_THERE.format("v1 optimizers in eager mode"))
+        skips.keras_lacks(lines.NOT_THERE.format("v1 optimizers in eager mode"))
     rows = [[column.astype("float32") for column in row] for row in lines.mean_rows(lines.ROWS)]
     inner = lines.make(home, "v1", name)
     half = home.apply_to(lines.START, inner, rows[:3])[-1]

@@ -3,7 +3,7 @@
 import contextlib
 
 import numpy as np
-import pytest
+import skips
 from homes import v1_of
 
 RANDOM = np.random.RandomState(5)
@@ -24,13 +24,13 @@ def make(home, name, rate=0.03, **kwargs):
 def in_the_run_of_tf_keras(home):
     """These optimizers belong to no Keras: beside standalone Keras the run of tf.keras has them."""
     if home.name == "keras" and home.mode == "graph":
-        pytest.skip("tested in the run of tf.keras")
+        skips.elsewhere("tested in the run of tf.keras")
 
 
 def graph_only(home):
     in_the_run_of_tf_keras(home)
     if home.mode != "graph":
-        pytest.skip("sessions are of graph mode")
+        skips.senseless("sessions are of graph mode")
 
 
 @contextlib.contextmanager

@@ -112,9 +112,7 @@ def start_fit(model, optimizers):
     if step is not None or getattr(model.train_step, "__func__", None) is not homes_own:
         return None
     model.train_step = step = CountingTrainStep(model, optimizers[0])
-    # The `force` of this method is there from TF 2.4 on.
     model.train_function = None
-    model.make_train_function()
     return step
 
 

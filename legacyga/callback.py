@@ -123,6 +123,9 @@ class _Callback(object):
             if params:
                 self.set_params(params)
         super(_Callback, self).set_model(model)
+        if _fit_hooks.homes_train_step(type(model)) is not None:
+            # fit of TF 2.2 and 2.3 takes its training function before it calls `on_train_begin`.
+            _sample_counts.start_fit(model, optimizers)
 
     def on_train_begin(self, logs=None):
         self._optimizers = _finding.optimizers_of(self.model)

@@ -27,10 +27,11 @@ tf = home.tf
 
 
 def save(name, kind, model):
-    values = [[np.array(each) for each in strategy.experimental_local_results(getattr(variable, "value", variable)
-               if home.is_keras3 else variable)] for variable in model.trainable_variables]
-    for number in (0, -1):
-        flat = np.concatenate([value[number].ravel() for value in values])
+    "What the variables hold on the first replica, and on the other."
+    variables = [variable.value if home.is_keras3 else variable for variable in model.trainable_variables]
+    for number in (0, 1):
+        values = [strategy.experimental_local_results(variable)[number].numpy() for variable in variables]
+        flat = np.concatenate([value.ravel() for value in values])
         np.save("{}-{}-{}-{}.npy".format(sys.argv[2], name, kind.id, number), flat)
 
 

@@ -192,7 +192,7 @@ def assert_goes_on(home, model, case, tells_at_once):
 def assert_restored(home, kind, way, case, folder):
     way, model = way_of(home, way), run_until_saved(home, kind, case)
     if isinstance(way, ByWeights) and not home.is_keras3 and not hasattr(model.optimizer, "get_weights"):
-        skips.keras_lacks("the experimental optimizers have no get_weights")
+        skips.keras_lacks("these optimizers have no get_weights")
     saved = way.save(home, model, folder)
     forget(home)
     model = model_of(home, kind, case.program)

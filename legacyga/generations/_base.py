@@ -6,6 +6,8 @@ from legacyga import _gradients, _ops, _window
 from legacyga.generations._registry import Registry
 
 HOOKS = []
+# The argument of OptimizerV2; that of the optimizers of 2.11 and newer says the opposite.
+AGGREGATES = "experimental_aggregate_gradients"
 
 
 def hook(function):
@@ -114,6 +116,9 @@ class Accumulation(object):
             weight = _window.Weight(self.told(), False)
 
         def take(run, gradients, value=None):
+            if value is not None and kwargs.get("skip_gradients_aggregation", not kwargs.get(AGGREGATES, True)):
+                # All replicas hold the same gradients, and are to stay alike.
+                value = self.ops.mean_over_replicas(value)
             weighed = None if weight is None else _window.Weight(value, weight.is_sample_count)
             update = self.update_of(window, (args, kwargs))
             updated = window.take_mini_step(gradients, at, update, run, before, weighed)

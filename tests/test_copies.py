@@ -193,14 +193,14 @@ def test_a_rate_that_is_a_variable(home, sgd, steps, has_state):
     if sgd.generation == "v1":
         # Those of Keras make a variable of their own of what they are given; a user's class need not.
         class Rated(users.scaling(sgd, home)):
-            def __init__(self, rate, **kwargs):
+            def __init__(self, held, **kwargs):
                 super(Rated, self).__init__(**kwargs)
-                self.rate = rate
+                self.rate = held
 
             def factor(self, variable):
                 return self.rate * 1.0
 
-        inner = users.make(sgd, Rated, 1.0, rate=rate)
+        inner = users.make(sgd, Rated, 1.0, held=rate)
     else:
         inner = users.make(sgd, sgd.cls, rate)
     trial = Trial(home, sgd, inner, expected, steps, has_state)

@@ -95,7 +95,7 @@ def own_sgd(base, home):
         def __init__(self, lr=0.01, momentum=0.0, **kwargs):
             super(OwnSGD, self).__init__(**kwargs)
             self.iterations = backend.variable(0, dtype="int64", name="iterations")
-            self.lr = backend.variable(lr, name="lr")
+            self.learning_rate = backend.variable(lr, name="learning_rate")
             self.momentum = backend.variable(momentum, name="momentum")
 
         def factor(self, variable):
@@ -107,13 +107,13 @@ def own_sgd(base, home):
             self.weights = [self.iterations] + velocities
             self.updates = [backend.update_add(self.iterations, 1)]
             for gradient, velocity, param in zip(found, velocities, params):
-                moved = self.momentum * velocity - self.lr * self.factor(param) * gradient
+                moved = self.momentum * velocity - self.learning_rate * self.factor(param) * gradient
                 self.updates += [backend.update(velocity, moved), backend.update(param, param + moved)]
             return self.updates
 
         def get_config(self):
-            found = {name: float(backend.get_value(getattr(self, name))) for name in ("lr", "momentum")}
-            return dict(super(OwnSGD, self).get_config(), **found)
+            found = {"lr": self.learning_rate, "momentum": self.momentum}
+            return dict(super(OwnSGD, self).get_config(), **{k: float(backend.get_value(v)) for k, v in found.items()})
 
     return OwnSGD
 

@@ -9,7 +9,7 @@ import users
 
 import legacyga
 
-pytestmark = pytest.mark.capability("wrap: surface")
+pytestmark = pytest.mark.capability("R15 a quiet guest")
 
 RANDOM = np.random.RandomState(71)
 SHAPES = ((3, 2), (2,))

@@ -20,7 +20,7 @@ def fresh(home):
 HALVES = {"float16": [2048, 1, 1, 1, 1, 1, 1, 2], "bfloat16": [256, 1, 1, 1, 1, 1, 1, 2]}
 
 
-@pytest.mark.capability("R1 mean")
+@pytest.mark.capability("R13 dtype")
 @pytest.mark.parametrize("dtype", sorted(HALVES))
 def test_half_precision_is_summed_in_float32(home, generation, dtype):
     tf = home.tf

@@ -10,7 +10,7 @@ from homes import generation_of
 
 import legacyga
 
-pytestmark = pytest.mark.capability("R1 mean")
+pytestmark = pytest.mark.capability("R10 sparse stays sparse")
 RANDOM = np.random.RandomState(23)
 
 

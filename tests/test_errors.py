@@ -230,7 +230,7 @@ def test_around_a_loss_scale_optimizer(home):
     if home.is_keras3:
         bare = home.apply_to(START, covered, means(5))
         return assert_same(home.apply_to(START, legacyga.wrap(loss_scale_optimizer(home, adam), 5), GRADIENTS), bare, 5)
-    with pytest.raises(ValueError, match=r"a cover of another optimizer.*LossScaleOptimizer.*\(wrap\(Adam, 5\)\)"):
+    with pytest.raises(ValueError, match=r"a wrapper that decides on each.*LossScaleOptimizer.*\(wrap\(Adam, 5\)\)"):
         legacyga.wrap(covered, 5)
 
 

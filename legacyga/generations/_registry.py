@@ -153,16 +153,19 @@ class Registry(object):
         def scalar(name, value, dtype, shape=()):
             return owner.make_variable(prefix + name, value, shape, owner.home.tf.as_dtype(dtype))
 
-        if self.next_steps is None:
-            self.next_steps = scalar("gradient_accumulation_steps", owner.steps, "int64")
-            self.made_with = scalar("made_with", owner.settings.steps, "int64")
-            if owner.was_set and not owner.home.graph_mode:
-                # What a checkpoint has just put there is older.
-                self.set_steps(owner.steps)
+        # Replicas' threads take turns at each variable: nothing that decides what is made changes before the last one.
+        next_steps, made_with, is_first = self.next_steps, self.made_with, self.next_steps is None
+        if is_first:
+            next_steps = scalar("gradient_accumulation_steps", owner.steps, "int64")
+            made_with = scalar("made_with", owner.settings.steps, "int64")
         sums = _sums.Sums(owner.ops, owner.settings.reduction)
         mutex = _graph.Mutex(owner.ops) if owner.home.graph_mode else None
         window = _window.Window(sums, var_list, scalar, self._next_steps, owner.steps, mutex)
-        sums.states.extend(self._state(prefix, i, var) for i, var in enumerate(var_list))
+        sums.states.extend([self._state(prefix, i, var) for i, var in enumerate(var_list)])
+        self.next_steps, self.made_with = next_steps, made_with
+        if is_first and owner.was_set and not owner.home.graph_mode:
+            # What a checkpoint has just put there is older.
+            self.set_steps(owner.steps)
         return window
 
     def _state(self, prefix, number, var):

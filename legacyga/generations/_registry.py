@@ -164,8 +164,10 @@ class Registry(object):
         sums.states.extend([self._state(prefix, i, var) for i, var in enumerate(var_list)])
         self.next_steps, self.made_with = next_steps, made_with
         if is_first and owner.was_set and not owner.home.graph_mode:
-            # What a checkpoint has just put there is older.
-            self.set_steps(owner.steps)
+            # What a checkpoint has just put there is older. One replica's thread is here, for the copies of all.
+            for variable, value in ((next_steps, owner.steps), (made_with, owner.settings.steps)):
+                for each in getattr(variable, "values", (variable,)):
+                    each.assign(value)
         return window
 
     def _state(self, prefix, number, var):

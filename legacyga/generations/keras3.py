@@ -46,8 +46,12 @@ class Accumulation(_base.Accumulation):
         _copying.copy_attributes(optimizer, self.optimizer, lambda each: [], None, names=names)
         if optimizer.built:
             self.build_inner(optimizer._trainable_variables)
-            for variable, value in zip(self.optimizer.variables, optimizer.variables):
-                variable.assign(value)
+            _take_over(self.optimizer, optimizer)
+        for name, inner in vars(optimizer).items():
+            copied_inner = attributes.get(name)
+            if isinstance(inner, optimizers.Optimizer) and inner.built and copied_inner is not inner:
+                copied_inner.build(inner._trainable_variables)
+                _take_over(copied_inner, inner)
 
     def prepare(self, grads_and_vars):
         self.optimizer._check_variables_are_known([var for _, var in grads_and_vars])
@@ -85,6 +89,11 @@ class Accumulation(_base.Accumulation):
 
     def session(self, variable, action):
         raise ValueError("Keras 3 trains in eager mode only. Received: graph mode.")
+
+
+def _take_over(copied, optimizer):
+    for variable, value in zip(copied.variables, optimizer.variables):
+        variable.assign(value)
 
 
 def _from_config(optimizer):

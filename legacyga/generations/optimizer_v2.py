@@ -14,8 +14,16 @@ KEPT = ("_hyper", "_slots", "_slot_names", "_weights")
 class Accumulation(_base.Accumulation):
     """The hooks of the `v2` generation."""
 
+    # In graph mode, the values of the variables that are to be made for a model, in their order.
+    _inherited = ()
+
     def inherit(self, optimizer):
         _copying.copy_attributes(optimizer, self.optimizer, _own, self._new_variable, KEPT)
+        if self.home.graph_mode and optimizer._weights:
+            # It may be for a model of its own, whose slots begin with these values.
+            attributes = vars(self.optimizer)
+            attributes.update(_slots={}, _weights=attributes["_weights"][:1])
+            self._inherited = self.home.backend.batch_get_value(optimizer._weights)
 
     def _new_variable(self, variable):
         if not self.home.graph_mode:
@@ -24,8 +32,11 @@ class Accumulation(_base.Accumulation):
         return backend.variable(backend.get_value(variable), dtype=variable.dtype.base_dtype.name, name=name)
 
     def prepare(self, grads_and_vars):
-        if self.most_steps > 1:
+        if self.most_steps > 1 or self._inherited:
             self.create_inner_weights([var for _, var in grads_and_vars])
+        if self._inherited:
+            self.home.backend.batch_set_value(list(zip(self.optimizer._weights, self._inherited)))
+            self._inherited = ()
         return True
 
     def apply(self, pairs, *args, **kwargs):

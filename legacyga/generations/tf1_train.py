@@ -27,6 +27,11 @@ class Accumulation(_base.Accumulation):
             return
         # Variables of a graph cannot be copied: they begin with the values of the original's (`inherited_slot`).
         inner = _copying.copy_attributes(optimizer, self.optimizer, lambda each: [], None)
+        if any(_own(each) for each in inner):
+            raise ValueError(
+                "In graph mode the state of an optimizer within a wrapper cannot be copied. Received: {!r}, which has "
+                "made updates. Wrap it before it is given gradients.".format(optimizer)
+            )
         for each in [self.optimizer] + inner:
             vars(each).update(_slots={}, _non_slot_dict={})
         self._original = optimizer

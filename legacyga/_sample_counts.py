@@ -49,9 +49,9 @@ class CountingTrainStep(object):
     def __call__(self, data):
         model, ops = self._model(), self._ops
         optimizers = _finding.optimizers_in(model.optimizer)
-        if not _are_counted(optimizers):
-            # The model was compiled again, with another optimizer.
-            return _fit_hooks.homes_train_step(type(model))(model, data)
+        if not _are_counted(optimizers) or not _trains_as_home(model):
+            # The model was compiled again, with another optimizer, or its class was given a train_step since.
+            return type(model).train_step(model, data)
         largest = ops.local(self._largest)
         largest.assign(ops.maximum(largest.read_value(), ops.cast(samples_in(ops.tf, data), "int64")))
         return train_step(model, optimizers[0], data)
@@ -106,11 +106,11 @@ def start_fit(model, optimizers):
     if homes_own is None:
         return _told_sizes(home, _surface.accumulation_of(optimizers[0]))
     step = vars(model).get("train_step")
-    if isinstance(step, CountingTrainStep):
-        return step
     # A train_step of the user's own need not count, nor call the optimizer once a batch.
-    if step is not None or getattr(model.train_step, "__func__", None) is not homes_own:
+    if not _trains_as_home(model) or not isinstance(step, (CountingTrainStep, type(None))):
         return None
+    if step is not None:
+        return step
     model.train_step = step = CountingTrainStep(model, optimizers[0])
     model.train_function = None
     return step
@@ -143,6 +143,10 @@ def _told_sizes(home, accumulation):
     if accumulation.told is None:
         accumulation.told = ToldSizes(home.tf)
     return accumulation.told
+
+
+def _trains_as_home(model):
+    return type(model).train_step is _fit_hooks.homes_train_step(type(model))
 
 
 def _are_counted(optimizers):

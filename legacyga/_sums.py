@@ -7,8 +7,8 @@ from legacyga import _accumulators
 from legacyga._accumulators import NOTHING, ROWS, WHOLE
 
 LATE_GRADIENT = (
-    "{} has a gradient now and had none when another function with this {} was traced, which takes it to have none. "
-    "Received: {!r}. Give it a gradient of zeros there: "
+    "{} has a gradient now and had none when another function or operation with this {} was made, which takes it to "
+    "have none. Received: {!r}. Give it a gradient of zeros there: "
     "tape.gradient(..., unconnected_gradients=tf.UnconnectedGradients.ZERO)."
 )
 

@@ -83,7 +83,7 @@ class Window(object):
         weight: the sum of their weights.
         unit: the samples that a weight of 1 stands for, 0 where no mini-step of this window has counted its samples.
         steps: K of this window.
-        held: what the sums hold of each variable: NOTHING, ROWS or WHOLE.
+        held: what the sums hold of each variable, of this window or of the last: NOTHING, ROWS or WHOLE.
         places: where the variables are among the sums.
         call: the arguments that its mini-steps came with beside gradients: (args, kwargs).
     """
@@ -115,12 +115,13 @@ class Window(object):
         known = {name: value for name, value in kwargs.items() if value is not None}
         self.call = (args, dict(self.call[1], **known))
 
-    def take_mini_step(self, gradients, at, update, run=_here, before=(), weight=None):
+    def take_mini_step(self, gradients, places, mask, update, run=_here, before=(), weight=None):
         """Take one mini-step: accumulate `gradients`, or end the window with an update.
 
         Args:
             gradients: list of tensors or IndexedSlices.
-            at: for each of them which of the window's variables it is of.
+            places: for each of them the place of its variable among the sums.
+            mask: what these gradients leave there (`Sums.mask`).
             update: function of the list of reduced gradients, None where a variable has none: one step of the inner
                 optimizer, whose operations it creates when called, and returns.
             run: `run(function, args)` calls `function` once on each replica with its own part of `args`.
@@ -134,12 +135,12 @@ class Window(object):
         # below hangs on the first read.
         with self.ops.after(gradients, before):
             if self._mutex is None:
-                return self._take(gradients, at, update, run, weight)
+                return self._take(gradients, places, mask, update, run, weight)
             with self._mutex.held() as free:
-                return free(self._take(gradients, at, update, run, weight))
+                return free(self._take(gradients, places, mask, update, run, weight))
 
-    def _take(self, gradients, at, update, run, weight):
-        ops, at = self.ops, [self.places[i] for i in at]
+    def _take(self, gradients, places, mask, update, run, weight):
+        ops, mask = self.ops, self.ops.constant(mask, "int32")
         mini_step, held = self.mini_step.read_value(), self.held.read_value()
         begins = ops.equal(mini_step, 0)
         steps = ops.where(begins, self._next_steps(), self.steps.read_value())
@@ -147,25 +148,26 @@ class Window(object):
         new_weight = self.weight.read_value() + added
         arguments = (gradients,) if weight is None else (gradients, weight.value)
         kept = ops.cast(ops.logical_not(begins), "int32")
-        new_held = ops.maximum(held * kept, ops.constant(self.sums.mask(dict(zip(at, gradients))), "int32"))
+        in_window = ops.maximum(held * kept, mask)
 
         def weigh(gradients, weight=None):
             weight = None if weight is None else ops.cast(weight, "float64") / scale
-            return self.sums.weigh(dict(zip(at, gradients)), weight)
+            return self.sums.weigh(dict(zip(places, gradients)), weight)
 
         def write(begins):
             return ops.done(run(lambda *args: self.sums.write(weigh(*args), held, begins), arguments))
 
         def go_on():
             with ops.after(ops.cond(begins, lambda: write(True), lambda: write(False))):
-                return self._move_to(mini_step + 1, new_weight, unit, steps, new_held, updated=False)
+                return self._move_to(mini_step + 1, new_weight, unit, steps, in_window, updated=False)
 
         def end_window():
             def on_replica(*args):
-                return self._end(weigh(*args), held, new_held, new_weight, begins, update)
+                return self._end(weigh(*args), held, in_window, new_weight, begins, update)
 
             with ops.after(run(on_replica, arguments)):
-                return self._move_to(0, 0, 0, steps, new_held, updated=True)
+                # What the last window left is still there, where this one began with its end (K = 1) and wrote nothing.
+                return self._move_to(0, 0, 0, steps, ops.maximum(held, mask), updated=True)
 
         return ops.cond(mini_step + 1 >= steps, end_window, go_on)
 
@@ -214,11 +216,11 @@ class Window(object):
         with self.ops.after(self.mini_step.read_value()):
             return self._move_to(0, 0, 0, self.steps.read_value(), self.held.read_value(), updated=False)
 
-    def _end(self, given, held, new_held, weight, begins, update):
+    def _end(self, given, held, in_window, weight, begins, update):
         """The update of one replica, with the last gradients added on the way."""
         # Where the values can be read it is known which variables had no gradient in this window; in a traced function
         # which had none in any that this process has seen, where it has seen one.
-        known = self.ops.value_if_eager(new_held)
+        known = self.ops.value_if_eager(in_window)
         if known is None:
             absent = set(self.places) - set(self.sums.forms) if self.sums.forms else ()
         else:

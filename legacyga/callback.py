@@ -33,7 +33,7 @@ def GradientAccumulationCallback(schedule=None, partial_window="flush"):
     What is left when training ends in an epoch (an old Keras whose batch generator ends early) is treated as at an
     epoch's end. EarlyStopping, and `model.stop_training` set within an epoch, end the epoch as usual. After an
     exception nothing is done: the mini-steps stay in the window and go into its update when training goes on, unless
-    `legacyga.flush(optimizer)` or `optimizer.end_windows(drop=True)` is called before.
+    `legacyga.flush(optimizer)` or `optimizer.drop_windows()` is called before.
 
     Args:
         schedule: None (default), the optimizer keeps its K; an int of at least 1, K from now on; a dict

@@ -82,3 +82,39 @@ def test_a_change_of_k_of_an_optimizer_of_tensorflow_1(home):
     assert seen == [0, -1.5, -1.5, -1.5, -1.5, -16.5, -80.5, -208.5]
     with pytest.raises(ValueError, match="accumulation_steps to 5 in graph mode needs a default .* Received: None"):
         optimizer.gradient_accumulation_steps = 5
+
+
+@pytest.mark.parametrize("sparse", [False, True], ids=["dense", "rows"])
+def test_what_a_window_left_is_gone_after_updates_at_1(home, adam, sparse):
+    """K = 3, 1, 2: at K = 1 nothing is stored, and a variable without gradient then and next must not find old sums."""
+    needs.eager_only(home)
+    tf, random = home.tf, np.random.RandomState(12)
+    start = [random.randn(4, 2).astype("float32"), random.randn(3).astype("float32")]
+    optimizer = legacyga.wrap(make(home, adam), 3)
+    variables = home.variables(start)
+    if home.is_keras3:
+        optimizer.build(variables)
+
+    def step(rows, vector):
+        given = None if rows is None else tf.constant(rows)
+        if rows is not None and sparse:
+            given = tf.IndexedSlices(tf.constant(rows), tf.range(4), tf.constant([4, 2]))
+        optimizer.apply_gradients(zip([given, tf.constant(vector)], variables))
+
+    expected, weights = oracle.Adam(RATE), oracle.double(start)
+    for steps, blanks in ((3, ()), (1, (0,)), (2, (0,)), (2, (1,)), (1, ()), (3, (0, 1))):
+        optimizer.gradient_accumulation_steps = steps
+        given = [[random.randn(*value.shape).astype("float32") for value in start] for _ in range(steps)]
+        for i in blanks:
+            given[i][0] = None
+        for each in given:
+            step(*each)
+        sums = [
+            sum([each[i] for each in given if each[i] is not None], np.zeros(value.shape))
+            for i, value in enumerate(start)
+        ]
+        places = [i for i in range(2) if any(each[i] is not None for each in given)]
+        means = [sums[i] / steps for i in places]
+        for i, value in zip(places, expected.update([weights[i] for i in places], means, places)):
+            weights[i] = value
+        assert_close([home.value(each) for each in variables], weights)

@@ -15,6 +15,9 @@ START = [RANDOM.randn(*shape).astype("float32") for shape in ((3, 4), (4,), (4, 
 X = RANDOM.randn(28, 3).astype("float32")
 Y = RANDOM.randn(28, 2).astype("float32")
 LR, MOMENTUM = 0.1, 0.9
+# Of a table of eight rows the first two windows touch three and three, the last all.
+TABLE = RANDOM.randn(8, 2).astype("float32")
+IDS = [[0, 1, 1, 2], [2, 0, 0, 1], [3, 4, 4, 5], [5, 3, 3, 4], [0, 1, 2, 3], [4, 5, 6, 7]]
 
 PROGRAM = """
 import sys
@@ -41,6 +44,32 @@ assert legacyga.flush(optimizer) is False
 model.fit(batches_of_8(8), verbose=0)
 assert legacyga.flush(optimizer) is True and legacyga.flush(optimizer) is False
 np.save(sys.argv[2] + "-plain", np.concatenate([value.ravel() for value in model.get_weights()]))
+with strategy.scope():
+    table = home.keras.Variable(data.TABLE) if home.is_keras3 else tf.Variable(data.TABLE)
+    lazy = legacyga.wrap(home.bare_sgd(lr=data.LR, momentum=data.MOMENTUM), 2)
+    if home.is_keras3:
+        lazy.build([table])
+
+
+@tf.function
+def mini_step(ids):
+    def on_replica():
+        mine = ids[2 * replica_number() :][:2]
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(tf.gather(table, mine) ** 2) / 8.0
+        lazy.apply_gradients(zip(tape.gradient(loss, [table]), [table]))
+
+    run = getattr(strategy, "run", None) or strategy.experimental_run_v2
+    run(on_replica)
+
+
+def replica_number():
+    return tf.cast(tf.distribute.get_replica_context().replica_id_in_sync_group, "int32")
+
+
+for ids in data.IDS:
+    mini_step(tf.constant(ids))
+np.save(sys.argv[2] + "-rows", np.array(home.value(table)))
 if home.tf_version < (2, 2):
     # There the last batch goes to one replica alone, and of a dataset's batches nobody is told how large they are.
     sys.exit()
@@ -65,11 +94,26 @@ def test_fit_with_the_callback(home, tmpdir):
         x, y = X[:samples].astype("float64"), Y[:samples].astype("float64")
         weights = sgd.update(weights, oracle.gradients(weights, x, y))
     np.testing.assert_allclose(np.load(str(tmpdir.join("weights-plain.npy"))), flat(weights), rtol=0, atol=4e-6)
+    np.testing.assert_allclose(np.load(str(tmpdir.join("weights-rows.npy"))), by_rows(home), rtol=0, atol=4e-6)
     if home.tf_version < (2, 2):
         return
     for _ in range(2):
         weights = sgd.update(weights, oracle.gradients(weights, X.astype("float64"), Y.astype("float64")))
     np.testing.assert_allclose(np.load(str(tmpdir.join("weights-weighed.npy"))), flat(weights), rtol=0, atol=4e-6)
+
+
+def by_rows(home):
+    """The table: the momentum of OptimizerV2 moves the rows that a window touched, that of Keras 3 every row."""
+    table, velocity = TABLE.astype("float64"), np.zeros(TABLE.shape)
+    for first, second in zip(IDS[::2], IDS[1::2]):
+        gradient = np.zeros(TABLE.shape)
+        for row in first + second:
+            # Of the sum of squares over 8, in the mean of two mini-steps.
+            gradient[row] += 2.0 * table[row] / 8.0 / 2.0
+        touched = np.unique(first + second) if not home.is_keras3 else np.arange(len(table))
+        velocity[touched] = MOMENTUM * velocity[touched] - LR * gradient[touched]
+        table[touched] += velocity[touched]
+    return table
 
 
 def flat(weights):

@@ -219,6 +219,8 @@ def test_a_checkpoint_of_a_begun_window(home, kind, source_is_built, target_is_b
     path = checkpoint(source).save(str(tmpdir.join("checkpoint")))
     target = Trained(kind, target_is_built, sparse=True, unused=True)
     checkpoint(target).restore(path)
+    if target_is_built:
+        assert int(home.value(target.optimizer.mini_step)) == int(home.value(source.optimizer.mini_step)) == 2
     for trained in (source, target):
         # The first of these ends the window.
         for seed in range(5, 10):

@@ -61,6 +61,18 @@ def test_in_the_default_graph(home):
     np.testing.assert_allclose(seen[2], [0.97, 1.97], rtol=1e-5)
 
 
+def test_a_gradient_that_an_operation_made_before_takes_to_be_absent(home):
+    """It would end the window without it: an error, where the second is made."""
+    graph_only(home)
+    home.reset()
+    v1 = v1_of(home.tf)
+    first, second = [variable(v1, name, np.float32([1.0, 2.0]), use_resource=True) for name in ("first", "second")]
+    optimizer = legacyga.wrap(make(home, "GradientDescentOptimizer"), 2)
+    optimizer.minimize(v1.reduce_sum(first), var_list=[first, second])
+    with pytest.raises(ValueError, match="second.*has a gradient now and had none when another"):
+        optimizer.minimize(v1.reduce_sum(first + second), var_list=[first, second])
+
+
 @pytest.mark.parametrize("name, kwargs", OPTIMIZERS, ids=lambda value: str(value))
 @pytest.mark.parametrize("steps", (1, 4))
 def test_equals_the_bare_optimizer_on_means(home, name, kwargs, steps):

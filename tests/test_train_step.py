@@ -294,3 +294,34 @@ def test_what_cannot_be_trained(home):
     model.compile(loss="mse", optimizer=legacyga.MySGD(0.1, keras=home.keras))
     with pytest.raises(ValueError, match="from TensorFlow 2.2 on, in eager mode. Received.*on batches of one size"):
         legacyga.train_step(model, (X, Y))
+
+
+@pytest.mark.capability("train_step")
+def test_a_train_step_that_comes_after_a_fit_with_the_callback(home):
+    """The counting one that stays in the model gives way to one that its class is given, or that a new class has."""
+    trained_by_train_step(home)
+
+    class First(home.keras.Model):
+        pass
+
+    called = []
+
+    def own(self, data):
+        called.append(type(self).__name__)
+        return super(First, self).train_step(data)
+
+    class Second(First):
+        train_step = own
+
+    inputs = home.keras.layers.Input((3,))
+    model = First(inputs, home.keras.layers.Dense(2)(inputs))
+    optimizer = legacyga.wrap(home.keras.optimizers.SGD(0.1), 2)
+    for cls, wanted in ((First, []), (Second, ["Second"])):
+        model.__class__ = cls
+        model.compile(optimizer, "mse", run_eagerly=True)
+        model.fit(X[:4], Y[:4], batch_size=4, verbose=0, callbacks=[legacyga.GradientAccumulationCallback()])
+        assert called == wanted
+    First.train_step = own
+    model.__class__ = First
+    model.fit(X[:4], Y[:4], batch_size=4, verbose=0)
+    assert called == ["Second", "First"]

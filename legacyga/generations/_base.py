@@ -121,13 +121,15 @@ class Accumulation(object):
                 value = self.ops.mean_over_replicas(value)
             weighed = None if weight is None else _window.Weight(value, weight.is_sample_count)
             update = self.update_of(window, (args, kwargs))
-            updated = window.take_mini_step(gradients, at, update, run, before, weighed)
+            updated = window.take_mini_step(gradients, places, mask, update, run, before, weighed)
             if result is None:
                 return updated
             with self.ops.after(updated):
                 return result()
 
-        gradients = [grads_and_vars[i][0] for i in at]
+        # Here, for across replicas a gradient does not show that it is an IndexedSlices.
+        gradients, places = [grads_and_vars[i][0] for i in at], [window.places[i] for i in at]
+        mask = window.sums.mask(dict(zip(places, gradients)))
         return self.ops.on_all_replicas(take, (gradients,) if weight is None else (gradients, weight.value))
 
     def update(self, pairs, args, kwargs):
@@ -218,8 +220,7 @@ class Accumulation(object):
             return None
         window = self.window_for([var for _, var in grads_and_vars])
         if window is not None:
-            # A TensorFlow 1 graph is no function among others.
-            traced = not self.home.tf.executing_eagerly() and not self.home.graph_mode
+            traced = not self.home.tf.executing_eagerly()
             for place, (gradient, var) in zip(window.places, grads_and_vars):
                 window.sums.check_not_late(place, gradient, repr(getattr(var, "name", var)), "optimizer")
             for place, (gradient, _) in zip(window.places, grads_and_vars):

@@ -124,6 +124,8 @@ class Registry(object):
         """Make the window of all variables before any gradient is known."""
         if not self.windows and self._window(var_list) is not None:
             self._built = _key_of(var_list)
+            # A restore may have opened it.
+            self._owner.latest = self.windows[self._built]
 
     def window_for(self, var_list):
         """The window of these variables, made if there is none, None at K = 1."""

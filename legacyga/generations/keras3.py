@@ -75,7 +75,9 @@ class Accumulation(_base.Accumulation):
         placement = dict(aggregation="only_first_replica")
         if beside is not None:
             placement = dict(aggregation="sum", synchronization="on_read")
-        with self.ops.colocated_with(beside), module.name_scope(optimizer.name, caller=optimizer):
+        with contextlib.ExitStack() as entered:
+            entered.enter_context(self.ops.colocated_with(beside))
+            entered.enter_context(module.name_scope(optimizer.name, caller=optimizer))
             created = module.Variable(
                 module.initializers.Constant(value),
                 shape=tuple(shape),

@@ -20,7 +20,9 @@ def optimizers(keras):
     from legacyga import _compat
 
     modules = [keras.optimizers] + [getattr(keras.optimizers, name, None) for name in ("legacy", "experimental")]
-    return {_compat.generation_of(module.SGD): module.SGD for module in modules if module is not None}
+    # Keras 3 keeps names of old ones that say that they are gone.
+    found = {_compat.generation_of(module.SGD): module.SGD for module in modules if module is not None}
+    return {generation: cls for generation, cls in found.items() if generation is not None}
 
 
 def seconds(step, *args):

@@ -79,7 +79,7 @@ class ToldSizes(object):
     def tell(self, size):
         """The batch to come has so many samples, 0 where it is not known."""
         self._size.assign(float(size))
-        if size and not float(self._first):
+        if size and not self._first.numpy():
             self._first.assign(float(size))
 
     def __call__(self):

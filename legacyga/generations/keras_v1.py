@@ -189,7 +189,8 @@ class AccumulatingOptimizer(_surface.ConfiguredOptimizer):
         """
         accumulation = self._legacyga
         loss, params = _arguments(accumulation.home, *args, **kwargs)
-        accumulation.check_graph(getattr(loss, "graph", params[0].graph))
+        # A program whose get_gradients looks at no loss gives none.
+        accumulation.check_graph(getattr(loss, "graph", None) or getattr(params[0], "graph", None))
         # TF 2.0 takes a branch of a graph that nobody has entered to be one of eager mode. Deletable with 2.0.
         with params[0].graph.as_default():
             self.updates = [accumulation.mini_step_of(loss, params)]

@@ -33,7 +33,7 @@ class Accumulation(_base.Accumulation):
 
     def prepare(self, grads_and_vars):
         if self.most_steps > 1 or self._inherited:
-            self.create_inner_weights([var for _, var in grads_and_vars])
+            self.create_inner_weights([var for gradient, var in grads_and_vars if gradient is not None])
         if self._inherited:
             self.home.backend.batch_set_value(list(zip(self.optimizer._weights, self._inherited)))
             self._inherited = ()

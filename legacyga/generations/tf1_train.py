@@ -38,12 +38,11 @@ class Accumulation(_base.Accumulation):
 
     def prepare(self, grads_and_vars):
         optimizer, var_list = self.optimizer, [var for gradient, var in grads_and_vars if gradient is not None]
-        accumulates = self.most_steps > 1
-        optimizer._create_slots([var for _, var in grads_and_vars] if accumulates else var_list)
+        optimizer._create_slots(var_list)
         # Found, not made, where this graph has one.
         zero = self.ops.constant(0, "int64")
         self.iterations = optimizer._create_non_slot_variable(zero, "iterations", var_list[0])
-        if accumulates:
+        if self.most_steps > 1:
             for var in var_list:
                 self.home.check_branches_take(var)
         return True

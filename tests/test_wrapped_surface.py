@@ -181,8 +181,8 @@ def test_weights_are_the_bare_ones_and_ours_after_them(home, adam):
     ours = legacyga.wrap(make(home, adam), 3)
     home.apply_to(START, ours, fed)
     theirs, mine = variables_of(bare), variables_of(ours)
-    # Adam's are two for each variable, and `iterations`; those of v2 and newer may have a few more.
-    assert len(theirs) >= 2 * len(START) + 1
+    # Adam's are two for each variable, and `iterations`, which the experimental ones of TF 2.10 do not list.
+    assert len(theirs) >= 2 * len(START)
     for variable, wanted in zip(mine, theirs):
         assert tuple(variable.shape) == tuple(wanted.shape) and variable.dtype == wanted.dtype
         assert without_numbers(variable.name).split("/")[-1] == without_numbers(wanted.name).split("/")[-1]

@@ -210,7 +210,7 @@ def test_a_checkpoint_of_a_begun_window(home, kind, source_is_built, target_is_b
 
     if kind.generation == "v3" and home.tf_version < (2, 11) and source_is_built != target_is_built:
         skips.keras_lacks(
-            "the experimental optimizers make slots for variables with a gradient, or, when built, for all"
+            "the experimental optimizers make slots by gradients, or, when built, for all"
         )
 
     def checkpoint(trained):

@@ -209,9 +209,7 @@ def test_a_checkpoint_of_a_begun_window(home, kind, source_is_built, target_is_b
         skips.keras_lacks("optimizers of tf.compat.v1.train are never built before")
 
     if kind.generation == "v3" and home.tf_version < (2, 11) and source_is_built != target_is_built:
-        skips.keras_lacks(
-            "the experimental optimizers make slots by gradients, or, when built, for all"
-        )
+        skips.keras_lacks("the experimental optimizers make slots by gradients, or, when built, for all")
 
     def checkpoint(trained):
         names = {"v{}".format(i): getattr(v, "value", v) for i, v in enumerate(trained.variables)}

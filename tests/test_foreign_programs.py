@@ -199,6 +199,8 @@ def test_get_updates_of_its_own_over_a_stock_class(home, steps):
     v1_only(home)
     if not any(kind.is_wrapped_v1 for kind in kinds.of(home)):
         skips.we_lack("wrap needs TF 1.11 or newer for the v1 API")
+    if steps == 1 and home.tf_version >= (2, 3):
+        skips.we_lack("wrap at K = 1 reads slots that the stock class lists and this get_updates never made")
     own = users.own_sgd(type(home.bare_sgd(lr=RATE)), home)
     optimizer = legacyga.wrap(own(lr=RATE, momentum=MOMENTUM), steps)
     variables = [home.backend.variable(value) for value in START]

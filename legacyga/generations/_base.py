@@ -230,9 +230,6 @@ class Accumulation(object):
     @contextlib.contextmanager
     def _outside_of_functions(self, scope):
         with contextlib.ExitStack() as entered:
-            if self.home.graph_mode:
-                # A graph that nobody has entered is not what the init_scope of TF 2.0 to 2.13 leads to.
-                entered.enter_context(self.home.v1.get_default_graph().as_default())
             entered.enter_context(self.ops.init_scope())
             if scope is not None:
                 entered.enter_context(self.home.tf.name_scope(scope))

@@ -85,7 +85,9 @@ class Accumulation(_base.Accumulation):
         # The inner optimizer lists its operation, which stands in a branch of the conditional, for all to run.
         train_ops = self.home.v1.get_collection_ref("train_op")
         listed = list(train_ops)
-        taken = self.take_mini_step(grads_and_vars, (), kwargs, scope)
+        # A graph that nobody has entered is not what the init_scope of TF 2.0 to 2.13 leads to.
+        with self.home.v1.get_default_graph().as_default():
+            taken = self.take_mini_step(grads_and_vars, (), kwargs, scope)
         mini_step = self.home.tf.group(taken, name=kwargs["name"] or scope)
         train_ops[:] = listed + [mini_step]
         return mini_step

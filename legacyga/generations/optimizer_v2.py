@@ -83,8 +83,10 @@ class AccumulatingOptimizer(_surface.ConfiguredOptimizer):
     def apply_gradients(self, grads_and_vars, *args, **kwargs):
         """Take one mini-step. Arguments, and what is done at the end of a window, are the inner optimizer's."""
         # An operation, as the inner optimizer returns: it is run by name, and stands in LossScaleOptimizer's branches.
-        no_op = type(self)._legacyga_class[1].tf.no_op
-        return self._legacyga.take_mini_step(list(grads_and_vars), args, kwargs, self._name, result=no_op)
+        home = type(self)._legacyga_class[1]
+        # A graph that nobody has entered is not what the init_scope of TF 2.0 to 2.13 leads to.
+        with home.v1.get_default_graph().as_default() if home.graph_mode else contextlib.ExitStack():
+            return self._legacyga.take_mini_step(list(grads_and_vars), args, kwargs, self._name, result=home.tf.no_op)
 
     def _create_all_weights(self, var_list):
         self._legacyga.create_inner_weights(var_list)

@@ -6,6 +6,7 @@ from legacyga.callback import GradientAccumulationCallback
 from legacyga.cli.versions import show_versions
 from legacyga.flushing import flush
 from legacyga.mysgd import MySGD
+from legacyga.saving import custom_objects, load_model
 from legacyga.training import train_step
 from legacyga.wrapping import wrap
 
@@ -14,7 +15,9 @@ __all__ = [
     "GradientAccumulator",
     "MySGD",
     "__version__",
+    "custom_objects",
     "flush",
+    "load_model",
     "show_versions",
     "train_step",
     "wrap",

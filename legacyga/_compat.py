@@ -145,6 +145,12 @@ class Home(TensorFlow):
         """The int that a counter holds."""
         return int(self.backend.get_value(variable) if self.graph_mode else variable.numpy())
 
+    def values_of(self, variables):
+        """The NumPy values of a list of variables."""
+        if self.graph_mode:
+            return self.backend.batch_get_value(variables)
+        return [variable.numpy() for variable in variables]
+
     @contextlib.contextmanager
     def default_session(self):
         """A context: in graph mode Keras's session is the default one, which those of tf.compat.v1.train ask for."""
@@ -182,6 +188,28 @@ class Home(TensorFlow):
                 "enabled. Train in graph mode (do not enable eager execution).".format(self.tf.__version__)
             )
         return optimizers
+
+    def optimizer_class(self, generation, name):
+        """The class that a config names: one that the user has registered, or the home's own of this generation."""
+        utils = self.module.utils
+        # There from TF 2.2 on.
+        find = getattr(utils, "get_registered_object", utils.get_custom_objects().get)
+        optimizers = self.module.optimizers
+        places = [self.v1_optimizers] if generation == "v1" else [optimizers]
+        places += [getattr(optimizers, "legacy", None), getattr(optimizers, "experimental", None)]
+        places.append(getattr(self.module, "mixed_precision", None))
+        for cls in [find(name)] + [getattr(place, name, None) for place in places]:
+            if generation_of(cls) == generation:
+                return cls
+        raise ValueError(
+            "{!r} has no optimizer of this name, and none is registered. Received: {!r}. Give its class: "
+            "legacyga.load_model(path, custom_objects={{{!r}: {}}}).".format(self, name, name, name)
+        )
+
+    def registered_name(self, cls):
+        """The name by which a config names a class."""
+        # There from TF 2.2 on.
+        return getattr(self.module.utils, "get_registered_name", lambda cls: cls.__name__)(cls)
 
     @property
     def v3_is_experimental(self):

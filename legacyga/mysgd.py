@@ -55,6 +55,7 @@ def MySGD(lr=0.01, momentum=0.0, decay=0.0, nesterov=False, steps_per_update=2, 
         lr = _check_number("lr", lr)
     momentum = _check_number("momentum", momentum, most=1)
     decay = _check_number("decay", decay)
+    _surface.register(home)
     optimizer = _class_for(home)(lr=lr, momentum=momentum, decay=decay, nesterov=bool(nesterov), **kwargs)
     _surface.start(optimizer, settings)
     return optimizer
@@ -83,9 +84,8 @@ class _MySGD(object):
 
     def get_config(self):
         """MySGD's own arguments: `legacyga.MySGD(**config)` makes this optimizer again."""
-        config = super(_MySGD, self).get_config()
-        for name in ("gradient_accumulation_steps", "reduction"):
-            config.pop(name, None)
+        config = super(_MySGD, self).get_config()["optimizer"]["config"]
+        config.pop("gradient_accumulation_steps", None)
         if "lr" not in config:
             config["lr"] = config.pop("learning_rate")
         config.update(decay=self._decay_argument(), steps_per_update=self.gradient_accumulation_steps)
@@ -93,9 +93,16 @@ class _MySGD(object):
 
     @classmethod
     def from_config(cls, config, custom_objects=None):
-        config = dict(config)
-        config.pop("is_legacy_optimizer", None)
-        return MySGD(keras=cls._legacyga_class[1].module, **config)
+        return _from_config(cls._legacyga_class[1], config)
+
+
+def _from_config(home, config, custom_objects=None):
+    config = dict(config)
+    config.pop("is_legacy_optimizer", None)
+    return MySGD(keras=home.module, **config)
+
+
+_surface.LOADERS["MySGD"] = _from_config
 
 
 class _GraphSGD(_MySGD):
@@ -197,7 +204,7 @@ class _Keras3SGD(_MySGD):
 
 
 def _class_for(home):
-    attributes = {"__name__": "MySGD", "__doc__": MySGD.__doc__}
+    attributes = {"__name__": "MySGD", "__qualname__": "MySGD", "__doc__": MySGD.__doc__}
     if home.graph_mode:
         form, base, cls = _GraphSGD, keras_v1.AccumulatingOptimizer, home.v1_optimizers.SGD
         attributes["_legacyga_type"] = _GraphAccumulation

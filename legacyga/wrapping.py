@@ -1,9 +1,7 @@
 """wrap: gradient accumulation for any optimizer of any generation."""
 
 from legacyga import _compat, _graph, _window
-from legacyga.generations import _surface, keras3, keras_v1, optimizer_v2, optimizer_v3, tf1_train
-
-GENERATIONS = {"v1": keras_v1, "train": tf1_train, "v2": optimizer_v2, "v3": optimizer_v3, "keras3": keras3}
+from legacyga.generations import _surface
 
 
 def wrap(optimizer, gradient_accumulation_steps, reduction="mean", on_nonfinite="propagate"):
@@ -42,9 +40,9 @@ def wrap(optimizer, gradient_accumulation_steps, reduction="mean", on_nonfinite=
     if home is None:
         raise ValueError(NO_OPTIMIZER.format(optimizer))
     _check_can_train(optimizer, generation, home)
-    base = GENERATIONS[generation]
-    base = optimizer_v2.base_for(type(optimizer)) if base is optimizer_v2 else base.AccumulatingOptimizer
-    return _surface.copy_of(_surface.class_for((base,), type(optimizer), home), optimizer, settings)
+    if generation != "train":
+        _surface.register(home)
+    return _surface.wrapped(optimizer, home, settings)
 
 
 EXAMPLE = "wrap takes an optimizer object, such as wrap(Adam(1e-3), 8). Received: {!r}"

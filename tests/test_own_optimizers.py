@@ -176,7 +176,7 @@ def test_a_subclass_of_a_stock_optimizer(home, adam):
     for steps in (1, 3):
         optimizer = legacyga.wrap(make(home, own, factor=0.5), steps)
         assert isinstance(optimizer, own) and isinstance(optimizer, adam)
-        assert optimizer.factor == 0.5 and optimizer.get_config()["factor"] == 0.5
+        assert optimizer.factor == 0.5 and optimizer.get_config()["optimizer"]["config"]["factor"] == 0.5
         assert_close(home.apply_to(START, optimizer, fed)[-1], applied(oracle.Adam(RATE), halved, steps))
         assert optimizer.calls
         again = type(optimizer).from_config(optimizer.get_config())

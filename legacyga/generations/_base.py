@@ -33,6 +33,8 @@ class Accumulation(object):
         # The largest K that is to come: where it is 1 there are no accumulators.
         self.most_steps = settings.steps
         self.latest = None
+        # Why the last state that was given did not fit.
+        self.refused = None
         # Whether a mini-step has ever had a weight, or somebody was told that none has; and a function of the weight of
         # mini-steps that come without one.
         self.knows_weights = False

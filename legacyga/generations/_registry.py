@@ -116,6 +116,13 @@ class Registry(object):
     def _drop(self, window):
         return self._owner.ops.on_all_replicas(lambda run: window.drop(), ())
 
+    def state(self):
+        """The keys of the variables that count what is in windows, and of all that are ours: two sets."""
+        windows = [window for window in self.windows.values() if window is not None]
+        counts = [each for window in windows for each in (window.mini_step, window.weight, window.unit)]
+        own = [each for window in windows for each in self.variables_of(window)]
+        return {_ops.variable_key(each) for each in counts}, {_ops.variable_key(each) for each in own}
+
     def variables_of(self, window):
         """All of a window's state, K included."""
         return [self.next_steps, self.made_with] + window.variables

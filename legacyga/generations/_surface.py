@@ -3,9 +3,14 @@
 All that we know of it stands in one object, its `_base.Accumulation`, so that no name of ours meets one of the user's.
 """
 
-from legacyga import _window
+from legacyga import _compat, _window
+from legacyga.generations import _restoring
 
 _CLASSES = {}
+# The name of all of them, so that Keras's loaders need one object to load any. It says itself what it was made of.
+NAME = "AccumulatingOptimizer"
+# By generation, a function of an optimizer class: the `AccumulatingOptimizer` to put before it.
+BASES = {}
 
 
 def class_for(bases, cls, home, **attributes):
@@ -19,7 +24,8 @@ def class_for(bases, cls, home, **attributes):
     """
     key = bases, cls, home.root
     if key not in _CLASSES:
-        name = attributes.pop("__name__", "Accumulating" + cls.__name__)
+        name = attributes.pop("__name__", NAME)
+        attributes.setdefault("__qualname__", "Accumulating" + cls.__name__)
         attributes.update(_legacyga_class=(cls, home))
         # Where the user's class has a method of the same name, that one is kept.
         attributes.update({name: getattr(cls, name) for name in PUBLIC_METHODS if hasattr(cls, name)})
@@ -96,22 +102,92 @@ class AccumulatingOptimizer(object):
 PUBLIC_METHODS = ("mini_step_weight", "mini_steps_weigh", "end_windows", "drop_windows")
 
 
+def wrapped(optimizer, home, settings):
+    """The accumulating copy of an optimizer of any generation."""
+    cls = type(optimizer)
+    return copy_of(class_for((BASES[_compat.generation_of(cls)](cls),), cls, home), optimizer, settings)
+
+
+def from_config(home, config, custom_objects=None):
+    """The optimizer of a home that `ConfiguredOptimizer.get_config` described."""
+    options = dict(config)
+    try:
+        inner = options.pop("optimizer")
+        generation, name, inner_config = inner["generation"], inner["class_name"], inner["config"]
+        settings = _window.Settings.checked(options.pop("gradient_accumulation_steps"), **options)
+    except (KeyError, TypeError):
+        raise ValueError("This is no config of an optimizer that legacyga.wrap returned. Received: {!r}".format(config))
+    with home.module.utils.CustomObjectScope(custom_objects or {}):
+        return wrapped(home.optimizer_class(generation, name).from_config(inner_config), home, settings)
+
+
+LOADERS = {NAME: from_config}
+
+
+def loaders(home):
+    """{name: an object with a `from_config`} for the loaders of a home, of all classes of optimizers that accumulate.
+
+    `LOADERS` has their functions of (home, config, custom objects).
+    """
+
+    def loader(name, load):
+        def from_config(cls, config, custom_objects=None):
+            return load(home, config, custom_objects)
+
+        return type(name, (object,), {"from_config": classmethod(from_config)})
+
+    return {name: loader(name, load) for name, load in LOADERS.items()}
+
+
+def register(home):
+    """Tell the home's own loaders of them, unless the program has given them others of these names."""
+    for name, loader in loaders(home).items():
+        home.module.utils.get_custom_objects().setdefault(name, loader)
+
+
 class ConfiguredOptimizer(AccumulatingOptimizer):
-    """`AccumulatingOptimizer` for the optimizers of a Keras, which can be described."""
+    """`AccumulatingOptimizer` for the optimizers of a Keras, which can be described, and saved."""
 
     def get_config(self):
-        """The inner optimizer's config, with `gradient_accumulation_steps` and the options where K is not 1."""
-        config = super(ConfiguredOptimizer, self).get_config()
-        steps = self._legacyga.next_steps
-        if steps > 1:
-            config.update(self._legacyga.settings.options, gradient_accumulation_steps=steps)
-            config.setdefault("reduction", self._legacyga.settings.reduction)
-        return config
+        """What `from_config` makes this optimizer of again: the inner optimizer's config, K, and the options."""
+        cls, home = type(self)._legacyga_class
+        inner = super(ConfiguredOptimizer, self).get_config()
+        described = {
+            "class_name": home.registered_name(cls),
+            "config": inner,
+            "generation": _compat.generation_of(cls),
+        }
+        settings = self._legacyga.settings._asdict()
+        settings.pop("steps")
+        return dict(settings, optimizer=described, gradient_accumulation_steps=self._legacyga.next_steps)
 
     @classmethod
-    def from_config(cls, config, **kwargs):
+    def from_config(cls, config, custom_objects=None):
         """The optimizer that `get_config` described."""
-        config = dict(config)
-        options = {name: config.pop(name) for name in _window.Settings.OPTIONS if name in config}
-        settings = _window.Settings.checked(config.pop("gradient_accumulation_steps", None) or 1, **options)
-        return copy_of(cls, cls._legacyga_class[0].from_config(config, **kwargs), settings)
+        inner, home = cls._legacyga_class
+        return from_config(home, config, dict({home.registered_name(inner): inner}, **(custom_objects or {})))
+
+    def set_weights(self, weights):
+        """Set all variables of the optimizer, or those that the bare one has: then no window is open.
+
+        Args:
+            weights: list of arrays, in the order of `weights` (`variables` in newer versions).
+
+        Raises:
+            ValueError: one array too few or too many, or of another shape. Nothing is written then.
+        """
+        super(ConfiguredOptimizer, self).set_weights(_restoring.fitting(self, self._legacyga, weights))
+
+    def save_own_variables(self, store):
+        """Put all variables into the store of a `.keras` or `.weights.h5` file."""
+        values = type(self)._legacyga_class[1].values_of(_restoring.variables_of(self))
+        for i, value in enumerate(values):
+            store[str(i)] = value
+
+    def load_own_variables(self, store):
+        """Take all variables out of the store of a `.keras` or `.weights.h5` file, as `set_weights` does."""
+        if not getattr(self, "built", getattr(self, "_built", True)):
+            # Keras's own warning is of an optimizer that must be built first.
+            super(ConfiguredOptimizer, self).load_own_variables(store)
+            return
+        self.set_weights([store[str(i)] for i in range(len(store.keys()))])

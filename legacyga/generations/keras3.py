@@ -182,3 +182,6 @@ class AccumulatingOptimizer(_surface.ConfiguredOptimizer):
                 "apply_gradients or apply.".format(self)
             )
         return super(AccumulatingOptimizer, self).stateless_apply(*args, **kwargs)
+
+
+_surface.BASES["keras3"] = lambda cls: AccumulatingOptimizer

@@ -202,3 +202,6 @@ class AccumulatingOptimizerBefore24(AccumulatingOptimizer):
 def base_for(cls):
     """The `AccumulatingOptimizer` for an optimizer class of this generation."""
     return AccumulatingOptimizer if hasattr(cls, "_transform_gradients") else AccumulatingOptimizerBefore24
+
+
+_surface.BASES["v2"] = base_for

@@ -66,3 +66,6 @@ def _own(optimizer):
     return list(vars(optimizer)["_variables"]) + [
         made[name] for name in ("_iterations", "_learning_rate", "_current_learning_rate") if name in made
     ]
+
+
+_surface.BASES["v3"] = lambda cls: AccumulatingOptimizer

@@ -176,3 +176,6 @@ def _own(optimizer):
     """The optimizer's own variables."""
     slots = [slot for by_variable in optimizer._slots.values() for slot in by_variable.values()]
     return slots + list(optimizer._non_slot_dict.values())
+
+
+_surface.BASES["train"] = lambda cls: AccumulatingOptimizer

@@ -1,0 +1,58 @@
+"""The state of an optimizer as a list of arrays: all of it is looked at before any of it is written."""
+
+from legacyga import _ops
+
+
+def variables_of(optimizer):
+    """The list of all variables of an optimizer, as Keras saves them."""
+    listed = optimizer.variables if hasattr(optimizer, "variables") else optimizer.weights
+    return list(listed() if callable(listed) else listed)
+
+
+def fitting(optimizer, accumulation, values):
+    """A value for each variable of an accumulating optimizer, from what a program or a file gives.
+
+    Args:
+        optimizer: the optimizer, built.
+        accumulation: its `_base.Accumulation`, which remembers the error of a file that does not fit: Keras makes a
+            line in the log of it.
+        values: list of arrays: of all its variables, or of those that the bare optimizer has. Then no window is open.
+
+    Returns:
+        A list of arrays.
+
+    Raises:
+        ValueError: they are of another optimizer, or of one for another model.
+    """
+    variables, values = [(_ops.variable_key(each), each) for each in variables_of(optimizer)], list(values)
+    counts, own = accumulation.registry().state()
+    inner = [(key, each) for key, each in variables if key not in own]
+    wanted = variables if len(values) == len(variables) else inner
+    accumulation.refused = None
+    try:
+        _check(optimizer, wanted, values)
+    except ValueError as error:
+        accumulation.refused = error
+        raise
+    if wanted is variables:
+        return values
+    present = accumulation.home.values_of([each for _, each in variables])
+    given = {key: value for (key, _), value in zip(inner, values)}
+    return [given.get(key, 0 * value if key in counts else value) for (key, _), value in zip(variables, present)]
+
+
+def _check(optimizer, wanted, values):
+    if len(values) != len(wanted):
+        raise ValueError(
+            "{!r} has {} variables, {} of them the inner optimizer's. Received: {} values. They are of another "
+            "optimizer, or of one for another model, or this one must be built first. Nothing was written.".format(
+                optimizer, len(variables_of(optimizer)), len(wanted), len(values)
+            )
+        )
+    for (_, variable), value in zip(wanted, values):
+        shape, received = tuple(variable.shape), tuple(getattr(value, "shape", ()))
+        if [int(size) for size in shape] != [int(size) for size in received]:
+            raise ValueError(
+                "The optimizer's variable {} has the shape {}. Received: a value of the shape {}. It is of another "
+                "optimizer, or of one for another model. Nothing was written.".format(variable.name, shape, received)
+            )

@@ -55,10 +55,7 @@ def constant_value(tf, tensor):
 class Mutex(object):
     """A lock in a graph: of the mini-steps that one session call makes on a window, one at a time.
 
-    Nothing in a graph orders two operations that only a third one has in common.
-
-    Args:
-        ops: an `_ops.Ops`.
+    Without it nothing orders them: neither of them needs what the other makes.
     """
 
     def __init__(self, ops):

@@ -1,7 +1,4 @@
-"""TensorFlow's operations and variables, under one name in every version.
-
-Features are looked for on the TensorFlow given; no version number is read here.
-"""
+"""TensorFlow's operations and variables, under one name in every version. No version number is read here."""
 
 import contextlib
 import functools

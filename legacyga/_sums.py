@@ -1,7 +1,4 @@
-"""The sums of several variables' gradients: one core for the optimizers' windows and for GradientAccumulator.
-
-No TensorFlow is imported here.
-"""
+"""The sums of several variables' gradients, for windows and for GradientAccumulator. No TensorFlow is imported here."""
 
 from legacyga import _accumulators
 from legacyga._accumulators import NOTHING, ROWS, WHOLE

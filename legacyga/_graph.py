@@ -102,7 +102,7 @@ def ordered(get_updates, ops):
     values = [tensor.op for write in writes for tensor in write.inputs[1:]] + [value.op for _, value in late]
     before = set(writes)
     _order_early_writes(before, set(writes + values), graph.get_operations()[made_before:])
-    # What is itself computed from a write of this step comes after that one, as its author meant.
+    # A value that is computed from a write of this step stays after that write, as its author meant.
     values = [value for value in values if not _reaches(value, before)]
     with ops.control_dependencies(values):
         barrier = ops.tf.no_op()
@@ -145,7 +145,7 @@ def with_values_of(pairs, update, ops):
     made = ops.v1.get_default_graph().get_operations()
     begun = [new.assign(old.read_value()).op for old, new in pairs]
     for begin in begun:
-        # As this branch knows it.
+        # The variable, by the name that it has in this branch.
         handle = begin.inputs[0].name
         for operation in made:
             if operation.inputs and operation.inputs[0].name == handle:

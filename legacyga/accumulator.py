@@ -85,7 +85,7 @@ class GradientAccumulator(object):
             begins, lambda: self._sums.write(given, held, True), lambda: self._sums.write(given, held, False)
         )
         with ops.after(written):
-            # A reference variable (TF 1) may change below what was read of it: one addition, made before the write.
+            # A write to a reference variable (TF 1) may change what was read of it: so one addition, made before it.
             taken, new_weight = taken + 1, self._own(self._weight).read_value() + weight
             with ops.after(
                 self._own(self._step).assign(taken),
@@ -99,7 +99,7 @@ class GradientAccumulator(object):
         """The mini-steps taken since the start or the last `reset()`: a scalar int64 tensor."""
         if self._step is None:
             if self._home.tf.executing_eagerly():
-                # No variable before it is known where: this may be outside of the strategy.
+                # No variable yet: this may be outside of the strategy that it is to belong to.
                 return self._ops.constant(0, "int64")
             self._prepare([])
         if self._is_here():
@@ -137,7 +137,7 @@ class GradientAccumulator(object):
         return self._on_each_replica(self._clear)
 
     def _reduced(self):
-        # The first mini-step of a window writes over what the last window left: until then it is there.
+        # What the last window left is there until the first mini-step of this one writes over it.
         begins = self._ops.equal(self._own(self._step).read_value(), 0)
         held, weight = self._own(self._held).read_value(), self._own(self._weight).read_value()
         return self._sums.reduced({}, held, weight, begins)
@@ -194,7 +194,7 @@ class GradientAccumulator(object):
             self._strategy = self._current_strategy()
         with self._ops.init_scope():
             with contextlib.ExitStack() as stack:
-                # Out here the strategy of a function need not be the current one.
+                # Outside of its function a strategy need not be the current one.
                 if self._strategy is not None and self._current_strategy() is None:
                     stack.enter_context(self._strategy.scope())
                 stack.enter_context(_ops.replica_local_variables(self._home.tf))

@@ -90,7 +90,7 @@ class _Callback(object):
         self._optimizers = []
         self._epoch_is_open = False
         if _fit_hooks.has_raw_logs(self.home):
-            # So Keras need not bring the loss from the device for our hook on every batch.
+            # Then Keras does not fetch the loss from the device on every batch for our hook.
             self._supports_tf_logs = True
         self._tells_early = not self.home.graph_mode and (
             _fit_hooks.has_two_dicts(self.home) or _fit_hooks.bar_is_first(self.home)
@@ -111,7 +111,7 @@ class _Callback(object):
         optimizers = _finding.optimizers_of(model)
         home = _surface.home_of(optimizers[0]) if optimizers else None
         if home is not None and hasattr(home, "module") and home.root != self.home.root:
-            # Another Keras than could be known before.
+            # It is of another Keras than was taken before there was a model.
             params = getattr(self, "params", None)
             schedule, partial_window = self.schedule, self.partial_window
             self.__class__ = _class_for(home)
@@ -169,7 +169,7 @@ class _Callback(object):
             if steps is not None:
                 _schedule.set_steps(self.home, self._optimizers, steps)
 
-    # Both kinds of Keras call the next two: those that have no other name for them, and those that have.
+    # Every Keras calls the next two. Those that call them on_train_batch_begin and _end have these names, too.
 
     def on_batch_begin(self, batch, logs=None):
         size = (logs or {}).get("size") or 0
@@ -196,7 +196,7 @@ class _Callback(object):
         if batches and batch + 1 >= batches:
             self._end_epoch()
             if logs is not None and self._tells_early:
-                # Of the last batch's logs Keras makes the epoch's, and of those the other dict: here all can be told.
+                # Keras makes the epoch's logs of the last batch's, and the other dict of those: all get what is here.
                 self._write(logs)
 
     @property

@@ -124,7 +124,7 @@ class Registry(object):
         """Make the window of all variables before any gradient is known."""
         if not self.windows and self._window(var_list) is not None:
             self._built = _key_of(var_list)
-            # A restore may have opened it.
+            # A restored checkpoint may have put a window under way into it.
             self._owner.latest = self.windows[self._built]
 
     def window_for(self, var_list):
@@ -166,7 +166,7 @@ class Registry(object):
         sums.states.extend([self._state(prefix, i, var) for i, var in enumerate(var_list)])
         self.next_steps, self.made_with = next_steps, made_with
         if is_first and owner.was_set and not owner.home.graph_mode:
-            # What a checkpoint has just put there is older. One replica's thread is here, for the copies of all.
+            # What a checkpoint has just put there is older. This one thread writes the copies of all replicas.
             for variable, value in ((next_steps, owner.steps), (made_with, owner.settings.steps)):
                 for each in getattr(variable, "values", (variable,)):
                     each.assign(value)

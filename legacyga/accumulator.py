@@ -42,7 +42,7 @@ class GradientAccumulator(object):
         ValueError: `reduction` is neither; there are more or fewer gradients than before, or none that is not None; a
             gradient has no known shape, or not the one it had; a weight is out of its range; one call is within
             `strategy.run`, and another is not.
-        tf.errors.InvalidArgumentError: a weight is below 0 that is known only when a graph or a `tf.function` runs.
+        tf.errors.InvalidArgumentError: a weight known only when a graph or a `tf.function` runs is below 0, or NaN.
 
     Example:
         >>> import tensorflow as tf

@@ -104,13 +104,15 @@ class AccumulatingOptimizer(object):
     def mini_step_weight(self, weight):
         """A context: mini-steps in it have this weight. In graph mode those that are *made* in it have it.
 
-        Without it a mini-step weighs 1, or as much as the first in its window whose samples were counted.
+        Without it a mini-step weighs 1, or as much as the first in its window whose samples were counted. At K = 1 a
+        weight changes nothing.
 
         Args:
             weight: a finite number or scalar tensor of at least 0, such as the samples or tokens of the batch.
 
         Raises:
             ValueError: a weight out of its range; or in graph mode a context in which no mini-step was made.
+            tf.errors.InvalidArgumentError: a weight known only when a graph or a `tf.function` runs is below 0, or NaN.
         """
         return self._legacyga.weighing(_window.Weight(weight, False))
 

@@ -1,7 +1,7 @@
 """The sum of one variable's gradients: dense, of rows, or the largest elements. No TensorFlow is imported here.
 
-Every variable has the same state, whatever its gradients are (`State`). The gradient of a mini-step alone, and so that
-of a traced function, decides which of the classes below works on it.
+Every variable has the same state, a `State`, whatever its gradients are. Which class below works on it is decided anew
+by the gradient of each mini-step, and of each traced function.
 
 The first mini-step of a window stores its gradients over what the last window left, so no pass sets zeros; the last
 one adds on its way into the update and stores nothing: K - 1 additions and K - 1 writes.
@@ -33,7 +33,7 @@ def accumulator(ops, state, form):
 class DenseAccumulator(object):
     """The sum of gradients that are tensors.
 
-    Each method that is given `held` needs to know what `total` holds: NOTHING, ROWS or WHOLE, an int32 tensor.
+    `held` is what `total` holds: NOTHING, ROWS or WHOLE, an int32 tensor.
     """
 
     def __init__(self, ops, state):
@@ -58,11 +58,7 @@ class DenseAccumulator(object):
         return [ops.cond(ops.equal(held, NOTHING), lambda: ops.done([]), write)]
 
     def sum(self, gradient, begins):
-        """The window's sum with a gradient, or None, added: a tensor. Nothing is written.
-
-        Args:
-            begins: whether the window begins with this gradient, a Python bool.
-        """
+        """The window's sum with a gradient, or None, added: a tensor. Where the window begins, of that alone."""
         if begins:
             return self._ops.zeros_like(self._total.read_value()) if gradient is None else self._widen(gradient)
         total = self._total.read_value()

@@ -45,8 +45,10 @@ def check_weight(ops, weight):
     try:
         value = float(_graph.constant_value(ops.tf, tensor))
     except ValueError:
-        assertion = ops.v1.assert_non_negative(tensor, message=message)
-        with ops.after(assertion):
+        infinite = ops.constant(math.inf, tensor.dtype)
+        with ops.after(
+            ops.v1.assert_non_negative(tensor, message=message), ops.v1.assert_less(tensor, infinite, message=message)
+        ):
             return ops.identity(tensor)
     if not 0.0 <= value < math.inf:
         raise ValueError(received)

@@ -55,10 +55,7 @@ def constant_value(tf, tensor):
 class Mutex(object):
     """A lock in a graph: of the mini-steps that one session call makes on a window, one at a time.
 
-    Nothing in a graph orders two operations that only a third one has in common.
-
-    Args:
-        ops: an `_ops.Ops`.
+    Without it nothing orders them: neither of them needs what the other makes.
     """
 
     def __init__(self, ops):
@@ -105,7 +102,7 @@ def ordered(get_updates, ops):
     values = [tensor.op for write in writes for tensor in write.inputs[1:]] + [value.op for _, value in late]
     before = set(writes)
     _order_early_writes(before, set(writes + values), graph.get_operations()[made_before:])
-    # What is itself computed from a write of this step comes after that one, as its author meant.
+    # A value that is computed from a write of this step stays after that write, as its author meant.
     values = [value for value in values if not _reaches(value, before)]
     with ops.control_dependencies(values):
         barrier = ops.tf.no_op()
@@ -148,7 +145,7 @@ def with_values_of(pairs, update, ops):
     made = ops.v1.get_default_graph().get_operations()
     begun = [new.assign(old.read_value()).op for old, new in pairs]
     for begin in begun:
-        # As this branch knows it.
+        # The variable, by the name that it has in this branch.
         handle = begin.inputs[0].name
         for operation in made:
             if operation.inputs and operation.inputs[0].name == handle:

@@ -1,7 +1,4 @@
-"""TensorFlow's operations and variables, under one name in every version.
-
-Features are looked for on the TensorFlow given; no version number is read here.
-"""
+"""TensorFlow's operations and variables, under one name in every version. No version number is read here."""
 
 import contextlib
 import functools
@@ -63,7 +60,7 @@ class Ops(object):
 
     def __init__(self, tf):
         self.tf = tf
-        # Its cond is the one that can be told to leave a list of one a list.
+        # TF 1's cond alone can be told, by `strict`, to return a list of one as a list.
         self.v1 = v1 = _compat.v1_of(tf)
         self.cond = functools.partial(v1.cond, strict=True)
         # Public from TF 1.11 on.
@@ -88,7 +85,7 @@ class Ops(object):
 
     def after(self, *values):
         """A context: what is made in it runs after `values`, whatever they are nested in."""
-        # TF 2.4 knows the operation of a tensor of an outer function, but not the tensor. Deletable with 2.4.
+        # TF 2.4 takes the operation of an outer function's tensor, but not the tensor. Deletable with 2.4.
         return self.control_dependencies(
             [getattr(leaf, "op", leaf) if isinstance(leaf, self.tf.Tensor) else leaf for leaf in _leaves(values)]
         )
@@ -137,7 +134,7 @@ class Ops(object):
 
     def gather(self, variable, indices):
         """Rows of a variable, as they are after what was written before."""
-        # A reference variable (TF 1) gives the tensor that was read when it was made.
+        # A reference variable (TF 1) would give what was read of it when it was made.
         return self.tf.gather(variable if hasattr(variable, "handle") else variable.read_value(), indices)
 
     def indexed_slices(self, values, indices, table):

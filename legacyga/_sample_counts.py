@@ -27,8 +27,8 @@ def train_step(model, optimizer, data, weight=None):
 class CountingTrainStep(object):
     """Stands in a model's attribute `train_step`: the home's own, in which each mini-step weighs its samples.
 
-    It stays there when fit has ended: the training function that was traced with it does, and `train_on_batch` and a
-    fit without a callback count alike.
+    It stays there after fit, as the training function does that was traced with it. So `train_on_batch`, and a fit
+    without the callback, count alike.
 
     Args:
         model: the model, of which only a weak reference is kept.

@@ -51,7 +51,7 @@ def steps_at(schedule, epoch):
 
 
 def _steps_to_come(schedule, epochs):
-    """The Ks that a schedule is known to name in so many epochs. How large a function's will be nobody knows."""
+    """The Ks that a schedule names in so many epochs, as far as is known: of a function none."""
     if isinstance(schedule, dict):
         return [steps for epoch, steps in schedule.items() if epoch < epochs]
     return [schedule] if isinstance(schedule, int) else []
@@ -81,7 +81,7 @@ def check_steps_to_come(optimizers, schedule, epochs, batches, partial_window):
 
 
 def set_steps(home, optimizers, steps):
-    """Let the next windows have this K, a list of the Ks, None for one as it is, or one for all."""
+    """Let the optimizers' next windows have these Ks: a list, with None for one that stays, or an int for all."""
     steps = steps if isinstance(steps, list) else [steps] * len(optimizers)
     with home.default_session():
         for optimizer, each in zip(optimizers, steps):

@@ -1,7 +1,4 @@
-"""The sums of several variables' gradients: one core for the optimizers' windows and for GradientAccumulator.
-
-No TensorFlow is imported here.
-"""
+"""The sums of several variables' gradients, for windows and for GradientAccumulator. No TensorFlow is imported here."""
 
 from legacyga import _accumulators
 from legacyga._accumulators import NOTHING, ROWS, WHOLE
@@ -97,7 +94,7 @@ class Sums(object):
         def sums(begins):
             return [ops.identity(each.sum(given.get(i), begins)) for i, each in dense]
 
-        # Where a window begins the gradients stand alone: K may have become 1.
+        # K may have become 1. The window then begins with these gradients, and they stand alone.
         totals = ops.choose(begins, lambda: sums(True), lambda: sums(False)) if dense else []
         reduced = [None] * len(self.states)
         for (i, _), total in zip(dense, totals):

@@ -9,38 +9,40 @@ from legacyga._accumulators import State
 class GradientAccumulator(object):
     """The mean, or the sum, of the gradients of several mini-steps, for a training loop of one's own.
 
-    Training on K micro-batches with it, weighted by their numbers of samples, equals training on the large batch: for
-    a loss that is a mean over its samples, sum_k(w_k * g_k) / sum_k(w_k) is the large batch's gradient (the mean of a
-    union is the weighted mean of the means). It belongs to no optimizer and no Keras: it takes the gradients of any
-    `tf.GradientTape` (or `tf.gradients`), and gives gradients that any optimizer applies.
+    With g_k the gradients of the window's k-th mini-step and w_k its weight, they are reduced to
 
-    It can be used eagerly, inside of a `tf.function`, inside of a `for batch in dataset` loop in one, compiled by XLA
-    (with dense gradients), and under `strategy.run` of tf.distribute, where each replica accumulates alone: what
-    `optimizer.apply_gradients` adds up over the replicas it adds up once an update, and the loss is scaled as it would
-    be without accumulation. In a TensorFlow 1 graph a call makes the operation to run, and so does `reset`.
+        sum_k(w_k * g_k) / sum_k(w_k)      (reduction="mean")
+        sum_k(w_k * g_k)                   (reduction="sum")
+
+    Let w_k be the samples of a micro-batch, and the loss a mean over samples. Then the first is the gradient of the
+    large batch: the mean of a union is the weighted mean of the means.
+
+    It belongs to no optimizer and no Keras. It takes gradients of any `tf.GradientTape` or `tf.gradients`, and any
+    optimizer applies what it gives. It can be called eagerly, in a `tf.function`, in a loop over a dataset in one, and
+    compiled by XLA (with dense gradients). In a TensorFlow 1 graph a call makes the operation to run.
+
+    Under `strategy.run` each replica accumulates alone. `optimizer.apply_gradients` adds up over the replicas, once an
+    update. The loss is scaled as it would be without accumulation.
 
     Args:
-        reduction: `"mean"` (default): sum(w * g) / sum(w), or `"sum"`: sum(w * g).
+        reduction: `"mean"` (default) or `"sum"`.
 
-    Calling it, `accumulator(gradients, weight=1.0)`, takes a mini-step:
-        gradients: list of one gradient for each variable, as many and in the same order each time: a tensor, an
-            IndexedSlices (an embedding's), or None, which adds nothing, though its mini-step counts in the mean.
-        weight: of this mini-step, a finite number or scalar tensor of at least 0: its number of samples, or of tokens,
-            or the sum of its sample weights, whatever the loss is a mean over. A mini-step of weight 0 adds nothing,
-            whatever its gradients (the mean over no samples is NaN).
-        Returns the mini-steps taken in this window, this one included, a scalar int64 tensor.
+    Call arguments:
+        gradients: list of one gradient for each variable, as many and in the same order each time. Each is a tensor of
+            the variable's shape, an IndexedSlices (an embedding's), or None. None adds nothing, and its mini-step
+            counts in the mean.
+        weight: of this mini-step, a finite number or scalar tensor of at least 0. Default 1. It is the number of what
+            the loss is a mean over: samples, tokens, or the sum of the sample weights. A mini-step of weight 0 adds
+            nothing, whatever its gradients (the mean over no samples is NaN).
 
-    Attributes:
-        step: the mini-steps taken in this window, since the start or the last `reset()`: a scalar int64 tensor.
-        gradients: list of the reduced gradients, in the order given and each in its own dtype (16-bit ones are
-            accumulated in float32). Where no call had a gradient there is None. Where it was an IndexedSlices there is
-            one, of the rows touched in this window, each once. After `reset()` they are zero, or have no rows.
-        reset(): begin the next window.
+    Returns:
+        Of a call, the mini-steps taken in this window, this one included: a scalar int64 tensor.
 
     Raises:
-        ValueError: a reduction that is neither; another number of gradients than before, or none that is not None; a
-            gradient whose shape is not known, or not the one it had; a weight below 0; `gradients` read before the
-            first call; a call outside of `strategy.run` where the others were inside.
+        ValueError: `reduction` is neither; there are more or fewer gradients than before, or none that is not None; a
+            gradient has no known shape, or not the one it had; a weight is out of its range; one call is within
+            `strategy.run`, and another is not.
+        tf.errors.InvalidArgumentError: a weight known only when a graph or a `tf.function` runs is below 0, or NaN.
 
     Example:
         >>> import tensorflow as tf
@@ -65,6 +67,7 @@ class GradientAccumulator(object):
         self._step = self._weight = self._held = None
 
     def __call__(self, gradients, weight=1.0):
+        """Take a mini-step: the class's call arguments, and what it returns."""
         ops = self._ops
         gradients = _gradients.check_gradients(self._home.tf, gradients, len(self._sums.states) or None)
         weight = _gradients.check_weight(ops, weight)
@@ -82,7 +85,7 @@ class GradientAccumulator(object):
             begins, lambda: self._sums.write(given, held, True), lambda: self._sums.write(given, held, False)
         )
         with ops.after(written):
-            # A reference variable (TF 1) may change below what was read of it: one addition, made before the write.
+            # A write to a reference variable (TF 1) may change what was read of it: so one addition, made before it.
             taken, new_weight = taken + 1, self._own(self._weight).read_value() + weight
             with ops.after(
                 self._own(self._step).assign(taken),
@@ -93,10 +96,10 @@ class GradientAccumulator(object):
 
     @property
     def step(self):
-        """The mini-steps taken in this window: a scalar int64 tensor."""
+        """The mini-steps taken since the start or the last `reset()`: a scalar int64 tensor."""
         if self._step is None:
             if self._home.tf.executing_eagerly():
-                # No variable before it is known where: this may be outside of the strategy.
+                # No variable yet: this may be outside of the strategy that it is to belong to.
                 return self._ops.constant(0, "int64")
             self._prepare([])
         if self._is_here():
@@ -105,7 +108,15 @@ class GradientAccumulator(object):
 
     @property
     def gradients(self):
-        """The reduced gradients, a list in the order in which they were given."""
+        """The window's reduced gradients: a list in the order given, each in its own dtype.
+
+        Where no call ever had a gradient there is None. Where one was an IndexedSlices there is one, of the rows
+        touched in this window, each once. 16-bit ones are summed in float32. After `reset()` they are zero, or have no
+        rows.
+
+        Raises:
+            ValueError: there was no call yet.
+        """
         if not self._sums.states:
             raise ValueError(
                 "The gradients of a GradientAccumulator are there after its first call. Received: no call yet. "
@@ -115,10 +126,10 @@ class GradientAccumulator(object):
         return self._on_each_replica(self._reduced)
 
     def reset(self):
-        """Begin the next window, of no mini-steps: what the last one holds is gone.
+        """Forget this window's gradients and begin the next one.
 
         Returns:
-            A boolean tensor that is there after all that was written: in a TensorFlow 1 graph the operation to run.
+            A boolean tensor, there when that is done: in a TensorFlow 1 graph the operation to run.
         """
         if self._step is None:
             return self._ops.done([])
@@ -126,7 +137,7 @@ class GradientAccumulator(object):
         return self._on_each_replica(self._clear)
 
     def _reduced(self):
-        # The first mini-step of a window writes over what the last window left: until then it is there.
+        # What the last window left is there until the first mini-step of this one writes over it.
         begins = self._ops.equal(self._own(self._step).read_value(), 0)
         held, weight = self._own(self._held).read_value(), self._own(self._weight).read_value()
         return self._sums.reduced({}, held, weight, begins)
@@ -183,7 +194,7 @@ class GradientAccumulator(object):
             self._strategy = self._current_strategy()
         with self._ops.init_scope():
             with contextlib.ExitStack() as stack:
-                # Out here the strategy of a function need not be the current one.
+                # Outside of its function a strategy need not be the current one.
                 if self._strategy is not None and self._current_strategy() is None:
                     stack.enter_context(self._strategy.scope())
                 stack.enter_context(_ops.replica_local_variables(self._home.tf))

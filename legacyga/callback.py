@@ -12,39 +12,35 @@ _CLASSES = {}
 
 
 def GradientAccumulationCallback(schedule=None, partial_window="flush"):
-    """A callback for fit that ends the partial window of an epoch, weighs its batches, sets K, and logs the updates.
+    """A callback for fit: it ends the partial window of an epoch, weighs batches by samples, sets K, logs the updates.
 
-    Each batch of fit weighs as much as it has samples, so that a window whose last batch is smaller is exactly the
-    large batch, wherever Keras lets one know the size: in eager mode, from TF 2.2 on whatever the data, in TF 2.0 and
-    2.1 for arrays. In graph mode all batches weigh the same (docs/weights.md says how much that is). It takes the
-    home's own `train_step` and `reduction="mean"`; in a `train_step` of your own use `legacyga.train_step`.
+    A batch weighs as much as it has samples. So a window whose last batch is smaller equals the large batch exactly.
+    That needs eager mode, the home's own `train_step` and `reduction="mean"`; TF 2.0 and 2.1 tell the sizes of arrays
+    alone. In graph mode all batches weigh the same (docs/weights.md says how much that is). In a `train_step` of your
+    own call `legacyga.train_step`.
 
-    Each epoch's logs (History, CSVLogger, TensorBoard, the progress bar) get
+    Each epoch's logs (History, CSVLogger, TensorBoard, the progress bar) get three ints:
 
-        updates                      the optimizer's `iterations`, counted from its making: an int
-        gradient_accumulation_steps  K, as it stands at the end of the epoch: an int
-        effective_batch_size         K times the batch size, where it is known: an int. In graph mode Keras tells it
-                                     of arrays and generators; in eager mode it is known where batches are weighed
+        updates                      the optimizer's `iterations`, counted from its making
+        gradient_accumulation_steps  K, as it stands at the end of the epoch
+        effective_batch_size         K times the batch size, where it is known: in eager mode where batches are
+                                     weighed, in graph mode of arrays and generators
 
-    An epoch's end is that of its last batch, ahead of its validation, where Keras says how many batches it has; else
-    the start of its validation; else `on_epoch_end`. So that callbacks find the weights and the logs as they are then,
-    put this one first in the list.
+    An epoch ends with its last batch, ahead of its validation, where Keras says how many batches it has. Else it ends
+    with the start of its validation, or with `on_epoch_end`. Put this callback first in the list: the others then find
+    the weights and the logs as they are after it.
 
-    What is left when training ends in an epoch (an old Keras whose batch generator ends early) is treated as at an
-    epoch's end. EarlyStopping, and `model.stop_training` set within an epoch, end the epoch as usual. After an
-    exception nothing is done: the mini-steps stay in the window and go into its update when training goes on, unless
-    `legacyga.flush(optimizer)` or `optimizer.drop_windows()` is called before.
+    EarlyStopping and `model.stop_training` end the epoch as usual. After an exception nothing is done: the mini-steps
+    stay in the window, until training goes on or `flush` or `drop_windows` is called.
 
     Args:
-        schedule: None (default), the optimizer keeps its K; an int of at least 1, K from now on; a dict
-            `{epoch: K}`, where the largest key of at most the epoch's number, counted from 0, holds, and before the
-            first of them what the optimizer has; or a function of the number of updates made so far (an int,
-            `iterations`) that returns the K of the next window. A new K is that of the next window: one under way
-            goes on with its own. The function is asked after each update; with `steps_per_execution=n` after each n
-            batches, in which windows begin with the K that was set before.
+        schedule: the K of the next windows. None (default): the optimizer's own. An int of at least 1: that one, from
+            now on. A dict `{epoch: K}`: that of the largest key of at most the epoch's number, counted from 0; before
+            the first key the optimizer's own. Or a function of the updates made so far (an int) that returns K. It is
+            asked after each update, with `steps_per_execution=n` after each n batches.
         partial_window: what becomes of a window that is under way at the end of an epoch. `"flush"` (default): an
-            update on the mean of the mini-steps that are there; `"carry"`: the next epoch goes on with it, and it is
-            still there after training; `"drop"`: it is forgotten.
+            update on the mean of the mini-steps that are there. `"carry"`: the next epoch goes on with it, and it is
+            still there after training. `"drop"`: it is forgotten.
 
     Returns:
         A callback of the model's Keras: until it is given to a model, of the one that `MySGD` would choose. A model
@@ -94,7 +90,7 @@ class _Callback(object):
         self._optimizers = []
         self._epoch_is_open = False
         if _fit_hooks.has_raw_logs(self.home):
-            # So Keras need not bring the loss from the device for our hook on every batch.
+            # Then Keras does not fetch the loss from the device on every batch for our hook.
             self._supports_tf_logs = True
         self._tells_early = not self.home.graph_mode and (
             _fit_hooks.has_two_dicts(self.home) or _fit_hooks.bar_is_first(self.home)
@@ -115,7 +111,7 @@ class _Callback(object):
         optimizers = _finding.optimizers_of(model)
         home = _surface.home_of(optimizers[0]) if optimizers else None
         if home is not None and hasattr(home, "module") and home.root != self.home.root:
-            # Another Keras than could be known before.
+            # It is of another Keras than was taken before there was a model.
             params = getattr(self, "params", None)
             schedule, partial_window = self.schedule, self.partial_window
             self.__class__ = _class_for(home)
@@ -152,8 +148,8 @@ class _Callback(object):
             self._optimizers, self.schedule, self._params.get("epochs"), self._batches(), self.partial_window
         )
         if _fit_hooks.has_two_dicts(self.home):
-            # Raw logs reach CSVLogger and History from an epoch's last batch alone: it must be known. Nor does graph
-            # mode make the epoch's logs of that batch's.
+            # What we put into raw logs reaches CSVLogger and History by the last batch alone, which must be known,
+            # and not in graph mode.
             self._supports_tf_logs = bool(self._batches()) and not self.home.graph_mode
         if "metrics" in self._params:
             # Up to TF 2.1, and in graph mode, the progress bar shows what is named here.
@@ -173,7 +169,7 @@ class _Callback(object):
             if steps is not None:
                 _schedule.set_steps(self.home, self._optimizers, steps)
 
-    # Both kinds of Keras call the next two: those that have no other name for them, and those that have.
+    # Every Keras calls the next two. Those that call them on_train_batch_begin and _end have these names, too.
 
     def on_batch_begin(self, batch, logs=None):
         size = (logs or {}).get("size") or 0
@@ -200,7 +196,7 @@ class _Callback(object):
         if batches and batch + 1 >= batches:
             self._end_epoch()
             if logs is not None and self._tells_early:
-                # Of the last batch's logs Keras makes the epoch's, and of those the other dict: here all can be told.
+                # Keras makes the epoch's logs of the last batch's, and the other dict of those: all get what is here.
                 self._write(logs)
 
     @property

@@ -4,19 +4,19 @@ from legacyga.generations import _finding, _surface
 
 
 def flush(optimizer):
-    """End the window that is under way with an update, on the mean of the gradients that are there.
+    """End the windows that are under way with an update each, on the mean of the gradients that are there.
 
-    Where no mini-step was taken since the last update, nothing is done.
+    Without a mini-step since the last update it does nothing.
 
     Args:
-        optimizer: what `MySGD` or `wrap` returned, or the LossScaleOptimizer around it. In graph mode it has been
-            given to a model, and trained.
+        optimizer: what `MySGD` or `wrap` returned, or the LossScaleOptimizer around it.
 
     Returns:
         True where an update was made, else False. Within a `tf.function` a boolean tensor.
 
     Raises:
-        ValueError: `optimizer` is none that accumulates; or one of tf.compat.v1.train without a default session.
+        ValueError: `optimizer` is none that accumulates, or it is one of tf.compat.v1.train that in graph mode has no
+            default session.
 
     Example:
         >>> from tensorflow import keras

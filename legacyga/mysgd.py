@@ -10,35 +10,34 @@ def MySGD(lr=0.01, momentum=0.0, decay=0.0, nesterov=False, steps_per_update=2, 
     """SGD with momentum whose weights move once in `steps_per_update` batches, on the mean of their gradients.
 
     Training with it on batches of n samples equals training with `SGD(lr, momentum, decay, nesterov)` on batches of
-    `n * steps_per_update`. With g the mean of the window's gradients (clipped, if asked for, as a mean) and t the
-    updates made before,
+    `n * steps_per_update`. With g the mean of the window's gradients (clipped, where asked for) and t the updates made
+    before,
 
         lr_t = lr / (1 + decay * t)
         v    = momentum * v - lr_t * g
         w    = w + v                              (w + momentum * v - lr_t * g with nesterov)
 
-    as in the SGD of Keras (`keras.optimizers.SGD`; the look-ahead form of Nesterov's momentum is that of Sutskever et
-    al., "On the importance of initialization and momentum in deep learning", 2013, section 2).
+    These are the formulas of Keras (`keras.optimizers.SGD`). Nesterov's momentum has the look-ahead form of Sutskever
+    et al., "On the importance of initialization and momentum in deep learning", 2013, section 2.
 
     Args:
-        lr: the learning rate, a number of at least 0, per update. Default 0.01. In eager mode also a
+        lr: the learning rate of an update, a number of at least 0. Default 0.01. In eager mode also a
             LearningRateSchedule of the home. `learning_rate=` is the same argument.
         momentum: a number from 0 to 1. Default 0.
-        decay: time-based decay of the rate, a number of at least 0, per update. Default 0.
+        decay: the decay of the rate by the updates made, a number of at least 0. Default 0.
         nesterov: whether to look ahead. Default False.
-        steps_per_update: the batches of one update, an int of at least 1. Default 2. At 1 this is the home's SGD.
+        steps_per_update: K, the batches of one update, an int of at least 1. Default 2. At 1 this is the home's SGD.
         keras: the Keras module of the model: `keras`, `tf.keras` or `tf_keras`. Default: standalone `keras` (below
             2.4) or `tf_keras` if this process has imported it, else `tf.keras`.
-        **kwargs: what else the home's SGD takes: `clipnorm`, `clipvalue` (in that home's meaning: standalone Keras
-            clips by the norm of all gradients together, the others by each variable's own), `name`, ...
+        **kwargs: what else the home's SGD takes: `clipnorm`, `clipvalue`, `name`, ... In standalone Keras below 2.4,
+            and before TF 1.11, `clipnorm` bounds the norm of all gradients together, elsewhere each variable's own.
 
     Returns:
-        An optimizer of the home, a subclass of its SGD. In graph mode it is one of the v1 API (`get_updates`); in
-        eager mode one for `tf.function`. Either has `lr`, `learning_rate`, `gradient_accumulation_steps` (an int, to
-        be read and set), `mini_step` and `iterations` (variables: the batches in the window under way, the updates).
+        An optimizer of the home, a subclass of its SGD. In graph mode it is one of the v1 API (`get_updates`), in
+        eager mode one for `tf.function`. Either has `lr`, `learning_rate`, and all that `wrap` describes.
 
     Raises:
-        ValueError: an argument out of its range, two Keras to choose from, or a home that cannot train.
+        ValueError: an argument is out of its range, there are two Keras to choose from, or the home cannot train.
 
     Example:
         >>> import legacyga

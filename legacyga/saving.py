@@ -30,7 +30,8 @@ def load_model(path, keras=None, custom_objects=None, **kwargs):
         >>> from tensorflow import keras
         >>> import legacyga
         >>> model = keras.Sequential([keras.layers.Dense(1, input_shape=(3,))])
-        >>> model.compile(legacyga.wrap(keras.optimizers.SGD(0.1), gradient_accumulation_steps=4), "mse")
+        >>> optimizer = legacyga.wrap(keras.optimizers.SGD(0.1), gradient_accumulation_steps=4)
+        >>> model.compile(optimizer, keras.losses.MeanSquaredError())
         >>> path = os.path.join(tempfile.mkdtemp(), "model.h5")
         >>> model.save(path)
         >>> legacyga.load_model(path).optimizer.gradient_accumulation_steps

@@ -7,32 +7,31 @@ from legacyga.generations import _finding, _surface
 def train_step(model, data, weight=None):
     """The body of a `Model.train_step` in which each micro-batch weighs as much as it has samples.
 
-    It is the home's own `train_step`, whose one mini-step has a weight. With n_k the samples of the window's k-th
-    micro-batch and g_k the gradient of the loss that Keras reports for it, the update uses
+    It calls the home's own `train_step`, whose one mini-step then has a weight. With n_k the samples of the window's
+    k-th micro-batch, and g_k the gradient of the loss that Keras reports for it, the update uses
 
         sum_k(n_k * g_k) / sum_k(n_k)
 
-    which for a loss that is a mean over the samples, and the regularization losses added to it, is the gradient of all
-    the window's samples in one batch, whatever the sizes. Where all are of one size, it is what `fit` does without.
+    Let the loss be a mean over the samples, and the regularization losses added to it. Then this is the gradient of
+    all the window's samples in one batch, whatever the sizes. Where all sizes are equal, plain `fit` does the same.
 
-    With `sample_weight` and `class_weight` the number of samples is still what equals the large batch, for Keras
-    divides the weighted sum of the samples' losses by their number. Give `weight` where the loss divides by something
-    else: by the sum of the sample weights (`reduction="mean_with_sample_weight"` of Keras 3) or by the time steps that
-    a mask leaves.
+    With `sample_weight` and `class_weight` the number of samples is still right, for Keras divides the weighted sum of
+    the samples' losses by their number. Give `weight` where the loss divides by something else: the sum of the sample
+    weights (`reduction="mean_with_sample_weight"` of Keras 3), or the time steps that a mask leaves.
 
     Args:
-        model: the model, compiled with what `wrap` or `MySGD` returned, in a `LossScaleOptimizer` or not, to train by
-            `fit` or `train_on_batch` in eager mode.
+        model: the model, compiled with what `wrap` or `MySGD` returned, in a `LossScaleOptimizer` or not. It trains in
+            eager mode, by `fit` or `train_on_batch`.
         data: what Keras gives to `train_step`: x, (x, y) or (x, y, sample_weight), each nested or not. The samples
             are the first dimension of the first tensor.
-        weight: the micro-batch's weight, a scalar of at least 0. Default: its number of samples.
+        weight: the micro-batch's weight, a finite number or scalar tensor of at least 0. Default: its samples.
 
     Returns:
         What the home's own `train_step` returns: a dict of the loss and the metrics by name, over the epoch so far.
 
     Raises:
-        ValueError: the model's optimizer does not accumulate; the model is compiled with none; or graph mode and TF
-            before 2.2, where no Keras has a `train_step`.
+        ValueError: the model's optimizer does not accumulate, or there is none; or it is graph mode, or a TensorFlow
+            before 2.2, where no Keras has a `train_step`; or the weight is out of its range.
 
     Example:
         >>> import numpy as np
@@ -41,12 +40,13 @@ def train_step(model, data, weight=None):
         >>> class Weighted(keras.Model):
         ...     def train_step(self, data):
         ...         return legacyga.train_step(self, data)
-        >>> inputs = keras.Input((3,))
-        >>> model = Weighted(inputs, keras.layers.Dense(1)(inputs))
-        >>> model.compile(legacyga.wrap(keras.optimizers.SGD(0.1), gradient_accumulation_steps=2), "mse")
-        >>> _ = model.fit(np.ones((7, 3)), np.ones((7, 1)), batch_size=4, verbose=0)
-        >>> int(model.optimizer.iterations)
-        1
+        >>> inputs = keras.Input((1,))
+        >>> model = Weighted(inputs, keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros")(inputs))
+        >>> model.compile(legacyga.wrap(keras.optimizers.SGD(0.25), gradient_accumulation_steps=2), "mse")
+        >>> y = np.array([[1.0], [1.0], [4.0]])
+        >>> _ = model.fit(np.ones((3, 1)), y, batch_size=2, shuffle=False, verbose=0)
+        >>> model.get_weights()[0].tolist()  # with equal weights of the batches it would be 1.25
+        [[1.0]]
     """
     optimizer = _accumulating_optimizer(model)
     home = _surface.home_of(optimizer)

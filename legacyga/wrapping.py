@@ -7,24 +7,25 @@ from legacyga.generations import _surface
 def wrap(optimizer, gradient_accumulation_steps, reduction="mean", on_nonfinite="propagate"):
     """A copy of `optimizer` that updates once in K mini-steps, on the mean of their gradients.
 
-    Training with it on micro-batches equals training with `optimizer` on batches K times larger: the optimizer is
-    called once a window, with the mean, so that schedules, decay, bias correction, weight decay, moving averages,
-    clipping and constraints count updates and see averages.
+    Training with it on micro-batches equals training with `optimizer` on batches K times larger. `optimizer`'s own
+    step is called once a window, with the mean. So schedules, decay, bias correction, weight decay, moving averages
+    and constraints count updates, and the mean is what is clipped.
 
     Args:
         optimizer: an optimizer object of standalone Keras, tf.keras, tf_keras, Keras 3 or tf.compat.v1.train, stock
-            or your own. It is not changed; the copy takes over its state, if it has one.
+            or your own. It is not changed. The copy takes over its state, if it has one.
         gradient_accumulation_steps: K, an int of at least 1. At 1 the copy does what `optimizer` does.
         reduction: `"mean"` (default), or `"sum"` of the window's gradients.
         on_nonfinite: `"propagate"` (default), what the bare optimizer does with a gradient that is not finite.
 
     Returns:
-        An optimizer of a subclass of `optimizer`'s class, which also has `gradient_accumulation_steps` (an int, to be
-        read and set), `mini_step` and `iterations` (variables: the mini-steps in the window under way, the updates).
+        An optimizer of a subclass of `optimizer`'s class. Beside what that one has, it has
+        `gradient_accumulation_steps`, `mini_step`, `iterations`, `mini_step_weight`, `end_windows` and
+        `drop_windows`, which its class's docstring describes.
 
     Raises:
-        ValueError: an argument out of its range; something that is no optimizer; an optimizer that accumulates
-            already, by `wrap`, `MySGD`, or Keras 3's own `gradient_accumulation_steps`.
+        ValueError: an argument is out of its range; `optimizer` is none, cannot train here, or accumulates already,
+            by `wrap`, `MySGD`, or Keras 3's own `gradient_accumulation_steps`.
 
     Example:
         >>> from tensorflow import keras

@@ -156,18 +156,16 @@ def once_in_an_environment(home):
 
 @pytest.fixture
 def doctests(once_in_an_environment, request):
-    """{module: [examples attempted, failed]} of those that take the Keras of TensorFlow in its default mode, together
-    in a process of their own. What it printed is at "printed".
+    """{docstring: "PASSED" or "FAILED"} of `python -m pytest --doctest-modules legacyga`, in a process of its own. They
+    take the Keras of TensorFlow in its default mode. What it printed is at "printed".
     """
     if not hasattr(request.config, "legacyga_doctests"):
-        code = (
-            "import doctest, importlib\n"
-            "for name in ('legacyga.wrapping', 'legacyga.accumulator'):\n"
-            "    result = doctest.testmod(importlib.import_module(name))\n"
-            "    print('attempted and failed:', name, result.attempted, result.failed)\n"
-        )
-        printed = subprocess.check_output([sys.executable, "-c", code], universal_newlines=True)
-        lines = re.findall(r"^attempted and failed: (\S+) (\d+) (\d+)$", printed, re.MULTILINE)
-        found = {name: [int(attempted), int(failed)] for name, attempted, failed in lines}
+        import legacyga
+
+        command = "-m pytest --doctest-modules legacyga -v -p no:cacheprovider".split()
+        folder = os.path.dirname(os.path.dirname(legacyga.__file__))
+        run = dict(cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, universal_newlines=True)
+        printed = subprocess.Popen([sys.executable] + command, **run).communicate()[0]
+        found = re.findall(r"^\S+::(legacyga\S*) (PASSED|FAILED|ERROR|SKIPPED)", printed, re.MULTILINE)
         request.config.legacyga_doctests = dict(found, printed=printed)
     return request.config.legacyga_doctests

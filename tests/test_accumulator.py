@@ -279,6 +279,8 @@ def test_weights(home):
         accumulator.reset()
     with pytest.raises(tf.errors.InvalidArgumentError, match="weight must be a finite number, or a scalar tensor"):
         take(one, tf.constant(-1.0))
+    with pytest.raises(tf.errors.InvalidArgumentError, match="weight must be a finite number, or a scalar tensor"):
+        take(one, tf.constant(np.inf))
     for weight in (-1, -0.5, float("nan"), float("inf"), tf.constant(-1), [1.0, 2.0], "1", None, True):
         with pytest.raises(ValueError, match="weight must be a finite number, or a scalar tensor, of at least 0. Rec"):
             accumulator([one], weight)

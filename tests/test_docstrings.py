@@ -1,44 +1,104 @@
-"""The examples of the docstrings."""
+"""The docstrings of the public names: their examples, which `pytest --doctest-modules legacyga` runs, and sections."""
 
 import doctest
-import sys
+import importlib
+import inspect
+import pkgutil
+import re
 
+import needs
 import pytest
 import skips
-from test_train_step import trained_by_train_step
+import test_wrap
 
 import legacyga
-from legacyga import training
+from legacyga.generations import _surface
+
+SURFACE = _surface.AccumulatingOptimizer
+# {name: (the first TensorFlow that runs its example in its default mode, how to skip before, and why)}.
+NEEDS = {
+    "load_model": ((1, 14), skips.keras_lacks, "Keras loads no loss object before TF 1.14"),
+    "wrap": ((1, 11), skips.we_lack, "wrap needs TF 1.11 or newer for the v1 API"),
+    "flush": ((1, 11), skips.we_lack, "wrap needs TF 1.11 or newer for the v1 API"),
+    "train_step": ((2, 2), skips.keras_lacks, "Keras calls train_step from TF 2.2 on, in eager mode"),
+    "GradientAccumulator": ((2,), skips.senseless, "eager execution is TensorFlow's default from 2.0 on"),
+    "AccumulatingOptimizer": ((2,), skips.senseless, "eager execution is TensorFlow's default from 2.0 on"),
+}
+CAPABILITY = {
+    "wrap": "wrap: surface",
+    "AccumulatingOptimizer": "wrap: surface",
+    "GradientAccumulationCallback": "callback",
+    "GradientAccumulator": "GradientAccumulator",
+}
+PUBLIC = {name: getattr(legacyga, name) for name in legacyga.__all__ if name != "__version__"}
+PUBLIC["AccumulatingOptimizer"] = SURFACE
+SECTIONS = ["Args", "Call arguments", "Returns", "Raises", "Example"]
+
+
+def examples():
+    """{docstring: the source of its examples}, of the whole package, as doctest finds them."""
+    names = [name for _, name, _ in pkgutil.walk_packages(legacyga.__path__, "legacyga.") if "__main__" not in name]
+    modules = [legacyga] + [importlib.import_module(name) for name in names]
+    found = [test for module in modules for test in doctest.DocTestFinder().find(module)]
+    return {test.name: "".join(each.source for each in test.examples) for test in found if test.examples}
+
+
+def members(cls):
+    """{name: what it is} of the public members of a class, but for an old name."""
+    public = {name: each for name, each in vars(cls).items() if not name.startswith("_") or name == "__call__"}
+    return {name: each for name, each in public.items() if name != "mini_steps_weigh"}
 
 
 @pytest.mark.capability("surface")
-def test_mysgd_and_show_versions(home):
-    flags = doctest.ELLIPSIS | doctest.IGNORE_EXCEPTION_DETAIL
-    for module in (legacyga.mysgd, legacyga.cli.versions):
-        result = doctest.testmod(module, optionflags=flags)
-        assert result.attempted > 0 and result.failed == 0
+def test_all_examples_are_run_and_no_others(home, doctests):
+    ran = {name for name in doctests if name != "printed"}
+    assert ran == set(examples()) and len(ran) == len(PUBLIC), doctests["printed"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(each, marks=pytest.mark.capability(CAPABILITY.get(each, "surface"))) for each in sorted(PUBLIC)],
+)
+def test_the_example_of(home, doctests, name):
+    since, skip, reason = NEEDS.get(name, ((1, 8), None, None))
+    outcome = doctests["{}.{}".format(PUBLIC[name].__module__, name)]
+    if home.tf_version < since:
+        assert outcome == "FAILED", doctests["printed"]
+        skip(reason)
+    assert outcome == "PASSED", doctests["printed"]
+
+
+@pytest.mark.capability("surface")
+@pytest.mark.parametrize("cls", [legacyga.GradientAccumulator, SURFACE], ids=lambda cls: cls.__name__)
+def test_an_example_uses_each_member(cls):
+    (source,) = [source for name, source in examples().items() if name.endswith("." + cls.__name__)]
+    for name in members(cls):
+        assert re.search(r"accumulator\(\[" if name == "__call__" else r"\.{}\b".format(name), source), name
+
+
+@pytest.mark.capability("surface")
+def test_sections_are_in_order_and_name_every_argument():
+    functions = [each for each in PUBLIC.values() if inspect.isfunction(each)] + [SURFACE.mini_step_weight]
+    for each in functions + [legacyga.GradientAccumulator]:
+        text = inspect.getdoc(each)
+        found = re.findall(r"^({}):$".format("|".join(SECTIONS)), text, re.MULTILINE)
+        assert found == sorted(found, key=SECTIONS.index) and len(found) == len(set(found)), each
+        for name in inspect.signature(each).parameters:
+            assert name == "self" or re.search(r"^    \**{}: \S".format(name), text, re.MULTILINE), (each, name)
+    for name, each in list(members(legacyga.GradientAccumulator).items()) + list(members(SURFACE).items()):
+        assert inspect.getdoc(each), name
 
 
 @pytest.mark.capability("wrap: surface")
-def test_wrap(home, doctests):
-    assert doctests["legacyga.wrapping"] == [4, 2 if home.tf_version < (1, 11) else 0], doctests["printed"]
-
-
-@pytest.mark.capability("callback")
-def test_the_callback(home):
-    result = doctest.testmod(sys.modules["legacyga.callback"])
-    assert (result.attempted, result.failed) == (3, 0)
-
-
-@pytest.mark.capability("GradientAccumulator")
-def test_gradient_accumulator(home, doctests):
-    if home.tf_version < (2,):
-        skips.senseless("eager execution is TensorFlow's default from 2.0 on")
-    assert doctests["legacyga.accumulator"] == [9, 0], doctests["printed"]
-
-
-@pytest.mark.capability("surface")
-def test_train_step(home):
-    trained_by_train_step(home)
-    result = doctest.testmod(training)
-    assert result.attempted == 9 and result.failed == 0
+def test_a_wrapped_class_says_what_it_is(home):
+    """What it has, by name, and then what the inner class says."""
+    needs.wrap(home)
+    home.reset(plain_session=True)
+    inner = test_wrap.adam(home)
+    text = inspect.getdoc(type(legacyga.wrap(inner, 3)))
+    assert text.startswith("{} with gradient accumulation. ".format(type(inner).__name__))
+    assert "once in K mini-steps" in text
+    for name in ["iterations"] + list(members(SURFACE)):
+        assert re.search(r"^    {}\b".format(name), text, re.MULTILINE), name
+    assert text.endswith(inspect.getdoc(type(inner)) or "")
+    assert inspect.getdoc(type(legacyga.MySGD(keras=home.keras))) == inspect.getdoc(legacyga.MySGD)

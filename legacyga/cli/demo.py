@@ -119,28 +119,20 @@ def _read(path):
 
 
 def largest_difference(weights, reference):
-    """The largest difference of any weight, a float; not a number if a weight is not one.
-
-    Args:
-        weights, reference: lists of arrays of the same shapes, in the same order.
-    """
+    """The largest difference of any weight of two lists of arrays, a float; not a number if a weight is not one."""
     import numpy as np
 
     return float(np.max([np.max(np.abs(one.astype("float64") - other)) for one, other in zip(weights, reference)]))
 
 
 def rounding_bound(reference, updates):
-    """The largest difference of any weight that float32 rounding explains.
+    """The largest difference from the weights `reference` that float32 rounding explains, after so many updates.
 
     Two runs that compute the same in another order part by about half a unit in the last place an update (2 ** -23 of
     the largest weight, at most), now up and now down. Such a random walk gets as far as the square root of its steps.
-    In units of that, the default arguments end at most 0.25 apart, in every home from TensorFlow 1.8 to 2.21; K = 2 to
-    180 and 1 to 40 epochs at most 0.74, on 1.13, 2.10 and 2.21. 4 leaves room for other processors and libraries.
-    Batches of 8 without accumulation end 10 ** 5 times this bound away.
-
-    Args:
-        reference: list of arrays, the weights of the large batch.
-        updates: the updates that led to them.
+    In units of that, the default arguments end at most 0.25 apart, in every home from TensorFlow 1.8 to 2.21. K = 2 to
+    180 and 1 to 40 epochs end at most 0.74 apart, on 1.13, 2.10 and 2.21. 4 leaves room for other processors and
+    libraries. Batches of 8 without accumulation end 10 ** 5 times this bound away.
     """
     import numpy as np
 
@@ -193,13 +185,7 @@ def report(results, steps):
 
 
 def draw(results, steps, out):
-    """Draw the loss after each epoch of the three ways.
-
-    Args:
-        results: as in `report`.
-        steps: K.
-        out: the picture's path.
-    """
+    """Draw the loss after each epoch of the three ways to the path `out`. The rest is as in `report`."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

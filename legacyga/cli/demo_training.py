@@ -14,12 +14,7 @@ LEARNING_RATE, MOMENTUM = 0.02, 0.9
 
 
 def train_one_way(name, home, mode, steps, epochs, path):
-    """Train, and write the results to `path` + `.json` and `.npz`.
-
-    Args:
-        name: the way, a key of `demo.ways`.
-        home, mode, steps, epochs: as in `demo.run`.
-        path: where to write, without a suffix.
+    """Train the way `name` of `demo.ways`; write the results to `path` + `.json` and `.npz`. The rest is `demo.run`'s.
 
     Returns:
         0, or 2 where nothing here can train so (then standard error says why).

@@ -11,13 +11,14 @@ NAMES = ("tensorflow", "keras", "tf_keras", "numpy", "h5py")
 def show_versions():
     """Print the versions of legacyga, Python, TensorFlow, the Keras homes, NumPy and h5py, a line each.
 
-    Imports TensorFlow, to ask it.
+    It imports them, to ask them.
 
     Example:
         >>> import legacyga
         >>> legacyga.show_versions()  # doctest: +ELLIPSIS
-        legacyga 0.1.0
+        legacyga ...
         python ...
+        tensorflow ...
     """
     print("legacyga", _compat.installed_version("legacyga"))
     print("python", platform.python_version(), sys.platform, platform.machine())

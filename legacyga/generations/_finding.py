@@ -30,9 +30,9 @@ def optimizers_of(model):
 def windows_of(model):
     """A function that picks, of the keys of an optimizer's windows, those of what the model trains now.
 
-    That is the window of its trainable variables, alone or with others that it does not know (of a loss with variables
-    of its own); where there is none, the windows of some of them, as a GAN has. Never that of a variable which is
-    frozen now, nor another model's.
+    It is the window of all its trainable variables. Others that the model does not know, such as a loss's, may be in
+    it. Where there is none, as in a GAN, it is the windows of some of these variables. It is never the window of a
+    variable that is frozen now, or of another model.
     """
     # What a graph trains is settled by `compile`.
     trained = getattr(model, "_collected_trainable_weights", None) or model.trainable_weights

@@ -7,8 +7,8 @@ from legacyga._accumulators import State
 class Registry(object):
     """The windows of an optimizer in one graph, or outside of all.
 
-    K is state. `next_steps` is that of the next window if `made_with` is the K that this program made the optimizer
-    with. Else the checkpoint of one that was made with another K was restored, and the program's K holds.
+    K is state. Where `made_with` is the K that this program made the optimizer with, `next_steps` is K of the next
+    window. Else a checkpoint was restored whose optimizer was made with another K, and the program's K holds.
 
     Args:
         accumulation: the optimizer's `_base.Accumulation`.
@@ -26,7 +26,7 @@ class Registry(object):
 
     @property
     def steps(self):
-        """K of the next window, an int; in a graph without a session what this program made of it."""
+        """K of the next window, an int; in a graph without a session the one that this program set."""
         if self.next_steps is None:
             return self._owner.steps
         values = self.read([self.made_with, self.next_steps])
@@ -73,7 +73,7 @@ class Registry(object):
         """End the windows that are under way with an update each.
 
         Args:
-            pick: function of the list of the windows' keys, of those that are meant. Default: all.
+            pick: function that picks some of a list of windows by their keys. Default: all.
 
         Returns:
             Whether there was an update: a bool; within a tf.function a tensor.
@@ -131,7 +131,7 @@ class Registry(object):
         """Make the window of all variables before any gradient is known."""
         if not self.windows and self._window(var_list) is not None:
             self._built = _key_of(var_list)
-            # A restore may have opened it.
+            # A restored checkpoint may have put a window under way into it.
             self._owner.latest = self.windows[self._built]
 
     def window_for(self, var_list):
@@ -162,7 +162,7 @@ class Registry(object):
         def scalar(name, value, dtype, shape=()):
             return owner.make_variable(prefix + name, value, shape, owner.home.tf.as_dtype(dtype))
 
-        # Replicas' threads take turns at each variable: nothing that decides what is made changes before the last one.
+        # Replicas' threads take turns at each variable. What decides which are made changes only after the last one.
         next_steps, made_with, is_first = self.next_steps, self.made_with, self.next_steps is None
         if is_first:
             next_steps = scalar("gradient_accumulation_steps", owner.steps, "int64")
@@ -173,7 +173,7 @@ class Registry(object):
         sums.states.extend([self._state(prefix, i, var) for i, var in enumerate(var_list)])
         self.next_steps, self.made_with = next_steps, made_with
         if is_first and owner.was_set and not owner.home.graph_mode:
-            # What a checkpoint has just put there is older. One replica's thread is here, for the copies of all.
+            # What a checkpoint has just put there is older. This one thread writes the copies of all replicas.
             for variable, value in ((next_steps, owner.steps), (made_with, owner.settings.steps)):
                 for each in getattr(variable, "values", (variable,)):
                     each.assign(value)

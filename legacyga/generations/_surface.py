@@ -3,6 +3,8 @@
 All that we know of it stands in one object, its `_base.Accumulation`, so that no name of ours meets one of the user's.
 """
 
+import inspect
+
 from legacyga import _compat, _window
 from legacyga.generations import _restoring
 
@@ -11,6 +13,7 @@ _CLASSES = {}
 NAME = "AccumulatingOptimizer"
 # By generation, a function of an optimizer class: the `AccumulatingOptimizer` to put before it.
 BASES = {}
+WRAPPED = "{0} with gradient accumulation. {1}\n\nThe inner class, {0}:\n\n{2}"
 
 
 def class_for(bases, cls, home, **attributes):
@@ -29,6 +32,8 @@ def class_for(bases, cls, home, **attributes):
         attributes.update(_legacyga_class=(cls, home))
         # Where the user's class has a method of the same name, that one is kept.
         attributes.update({name: getattr(cls, name) for name in PUBLIC_METHODS if hasattr(cls, name)})
+        docs = [inspect.getdoc(each) or "" for each in (AccumulatingOptimizer, cls)]
+        attributes.setdefault("__doc__", WRAPPED.format(cls.__name__, *docs))
         _CLASSES[key] = type(name, bases + (cls,), attributes)
     return _CLASSES[key]
 
@@ -57,13 +62,39 @@ def copy_of(cls, optimizer, settings):
 
 
 class AccumulatingOptimizer(object):
-    """The part of an optimizer's surface that is the same in every generation."""
+    """Updates once in K mini-steps, by one step of the inner class on the mean (or the sum) of their gradients.
+
+    A mini-step is a call with the gradients of one batch. K of them are a window. Beside what the inner class has,
+    there are
+
+        gradient_accumulation_steps   K of the next window: an int, to be read and set
+        mini_step                     the mini-steps in the window under way, 0 to K - 1: a variable
+        iterations                    the updates made: a variable
+        mini_step_weight(weight)      a context in which mini-steps have this weight in the mean
+        end_windows()                 an update for each window that is not full
+        drop_windows()                forgets the windows that are not full
+
+    Example:
+        >>> import tensorflow as tf
+        >>> import legacyga
+        >>> variable, optimizer = tf.Variable(1.0), legacyga.wrap(tf.keras.optimizers.SGD(1.0), 3)
+        >>> for gradient, samples in ((0.25, 4), (1.0, 2)):
+        ...     with optimizer.mini_step_weight(samples):
+        ...         done = optimizer.apply_gradients([(tf.constant(gradient), variable)])
+        >>> int(optimizer.mini_step), int(optimizer.iterations), optimizer.end_windows(), float(variable.numpy())
+        (2, 0, True, 0.5)
+        >>> optimizer.gradient_accumulation_steps = 4
+        >>> done = optimizer.apply_gradients([(tf.constant(0.25), variable)])
+        >>> optimizer.drop_windows()
+        >>> int(optimizer.mini_step), int(optimizer.iterations), optimizer.gradient_accumulation_steps
+        (0, 1, 4)
+    """
 
     _legacyga = None
 
     @property
     def gradient_accumulation_steps(self):
-        """K of the next window, an int. Setting it takes effect at the next window."""
+        """K of the next window, an int of at least 1; else a ValueError. A window under way keeps its own."""
         return self._legacyga.next_steps
 
     @gradient_accumulation_steps.setter
@@ -72,14 +103,22 @@ class AccumulatingOptimizer(object):
 
     @property
     def mini_step(self):
-        """The mini-steps taken in the window, 0 to K - 1: a variable, as `iterations` is (a constant at K = 1)."""
+        """The mini-steps in the latest window, 0 to K - 1: a variable; without one, and at K = 1, a constant 0."""
         latest = self._legacyga.latest
         return self._legacyga.ops.constant(0, "int64") if latest is None else latest.mini_step
 
     def mini_step_weight(self, weight):
-        """A context: the mini-steps taken in it have this weight, a scalar; outside of it all weigh 1.
+        """A context: mini-steps in it have this weight. In graph mode those that are *made* in it have it.
 
-        In graph mode the mini-steps that are *made* in it have the weight, a number or a tensor.
+        Without it a mini-step weighs 1, or as much as the first in its window whose samples were counted. At K = 1 a
+        weight changes nothing.
+
+        Args:
+            weight: a finite number or scalar tensor of at least 0, such as the samples or tokens of the batch.
+
+        Raises:
+            ValueError: a weight out of its range; or in graph mode a context in which no mini-step was made.
+            tf.errors.InvalidArgumentError: a weight known only when a graph or a `tf.function` runs is below 0, or NaN.
         """
         return self._legacyga.weighing(_window.Weight(weight, False))
 
@@ -87,15 +126,18 @@ class AccumulatingOptimizer(object):
     mini_steps_weigh = mini_step_weight
 
     def end_windows(self):
-        """End the windows that are under way with an update each.
+        """Make an update for each window that is under way, on the mean of the gradients that are there.
 
         Returns:
-            Whether there was an update: a bool; within a tf.function a tensor.
+            True where there was an update, else False. Within a `tf.function` a boolean tensor.
+
+        Raises:
+            ValueError: an optimizer of tf.compat.v1.train in graph mode has no default session.
         """
         return self._legacyga.registry().end()
 
     def drop_windows(self):
-        """Forget the mini-steps of the windows that are under way."""
+        """Forget the mini-steps of the windows that are under way. Raises what `end_windows` does."""
         self._legacyga.registry().drop()
 
 

@@ -24,8 +24,8 @@ class Accumulation(_base.Accumulation):
             self.is_bare -= 1
 
     def inherit(self, optimizer):
-        # Keras 3's own way of copying, for its deepcopy forgets the state. What cannot go through a config, a rate
-        # that is a function or a schedule, and what a subclass has and does not put there, goes along as it is.
+        # A copy by its config, as Keras 3's deepcopy makes it, and then the state, which that forgets. What no config
+        # holds goes along as it is: a rate that is a function or a schedule, and what a subclass has besides.
         copied = _from_config(optimizer)
         attributes = vars(self.optimizer)
         attributes.update((name, value) for name, value in vars(copied).items() if name != "_legacyga")
@@ -165,8 +165,7 @@ class AccumulatingOptimizer(_surface.ConfiguredOptimizer):
             # The inner optimizer has the error for it.
             return accumulation.apply_inner(grads, trainable_variables)
         if not self.built:
-            # Where the inner optimizer would do it: within a function, where variables that the function has made, and
-            # that have no value yet outside of it, can be read.
+            # Here, as the inner optimizer does it: variables that this function has made have no value yet outside.
             with accumulation.home.module.name_scope(self.name, caller=self):
                 accumulation.build_inner(variables)
         accumulation.take_mini_step(list(zip(grads, variables)), scope=self.name)

@@ -120,8 +120,8 @@ class Accumulation(_base.Accumulation):
 
     def create_weights(self, params):
         """The list of the inner optimizer's variables, empty where they are made by get_updates alone."""
-        # Before TF 2.3 nothing makes them but get_updates, out of which they are lifted, nor for a class of the user's
-        # own later. The first half is deletable with 2.2.
+        # Before TF 2.3, and later for a class of the user's own, get_updates alone makes them. They are lifted out of
+        # it. The first half is deletable with 2.2.
         create = getattr(super(AccumulatingOptimizer, self.optimizer), "_create_all_weights", None)
         try:
             self._made_of[_names(params)] = create and create(params)
@@ -133,9 +133,9 @@ class Accumulation(_base.Accumulation):
         """The operation of an update with these gradients; `weights` are, and are to be, the inner optimizer's."""
         optimizer, ops = self.optimizer, self.ops
         self.reduced = gradients
-        # The inner optimizer's, to be found or made anew; a flush leaves the list of all weights as it was.
+        # The inner optimizer finds its own here, or makes them. A flush leaves the list of all as it was.
         listed, optimizer.weights = optimizer.weights, list(weights)
-        # A hook that the user has put on the object has had its call, with the micro-batch's.
+        # A get_gradients that the user has put on the object was called before, for the micro-batch.
         hidden = _hide(optimizer, "get_gradients")
 
         def get_updates():
@@ -189,7 +189,7 @@ class AccumulatingOptimizer(_surface.ConfiguredOptimizer):
         """
         accumulation = self._legacyga
         loss, params = _arguments(accumulation.home, *args, **kwargs)
-        # A program whose get_gradients looks at no loss gives none.
+        # There is no loss where a user's get_gradients needs none.
         accumulation.check_graph(getattr(loss, "graph", None) or getattr(params[0], "graph", None))
         # TF 2.0 takes a branch of a graph that nobody has entered to be one of eager mode. Deletable with 2.0.
         with params[0].graph.as_default():

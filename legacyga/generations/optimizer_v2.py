@@ -20,7 +20,7 @@ class Accumulation(_base.Accumulation):
     def inherit(self, optimizer):
         _copying.copy_attributes(optimizer, self.optimizer, _own, self._new_variable, KEPT)
         if self.home.graph_mode and optimizer._weights:
-            # It may be for a model of its own, whose slots begin with these values.
+            # The copy may be for another model, whose slots begin with these values.
             attributes = vars(self.optimizer)
             attributes.update(_slots={}, _weights=attributes["_weights"][:1])
             self._inherited = self.home.backend.batch_get_value(optimizer._weights)
@@ -84,7 +84,7 @@ class AccumulatingOptimizer(_surface.ConfiguredOptimizer):
         """Take one mini-step. Arguments, and what is done at the end of a window, are the inner optimizer's."""
         # An operation, as the inner optimizer returns: it is run by name, and stands in LossScaleOptimizer's branches.
         home = type(self)._legacyga_class[1]
-        # A graph that nobody has entered is not what the init_scope of TF 2.0 to 2.13 leads to.
+        # The init_scope of TF 2.0 to 2.13 leads out of a graph that nobody has entered.
         with home.v1.get_default_graph().as_default() if home.graph_mode else contextlib.ExitStack():
             return self._legacyga.take_mini_step(list(grads_and_vars), args, kwargs, self._name, result=home.tf.no_op)
 

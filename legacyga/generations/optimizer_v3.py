@@ -18,7 +18,7 @@ class Accumulation(_base.Accumulation):
         optimizer, var_list = self.optimizer, [var for _, var in grads_and_vars]
         with_gradient = [var for gradient, var in grads_and_vars if gradient is not None]
         super(AccumulatingOptimizer, optimizer).build(with_gradient if self.home.v3_is_experimental else var_list)
-        # Of a variable that it was not built with the inner optimizer has the error.
+        # The inner optimizer has the error for a variable that it was not built with.
         return all(optimizer._var_key(var) in optimizer._index_dict for var in with_gradient)
 
     def apply(self, pairs, *args, **kwargs):

@@ -82,10 +82,10 @@ class Accumulation(_base.Accumulation):
         if not self.home.graph_mode:
             self.take_mini_step(grads_and_vars, (), kwargs, scope)
             return None
-        # The inner optimizer lists its operation, which stands in a branch of the conditional, for all to run.
+        # The inner optimizer lists its operation for all to run. Here it stands in a branch of the conditional.
         train_ops = self.home.v1.get_collection_ref("train_op")
         listed = list(train_ops)
-        # A graph that nobody has entered is not what the init_scope of TF 2.0 to 2.13 leads to.
+        # The init_scope of TF 2.0 to 2.13 leads out of a graph that nobody has entered.
         with self.home.v1.get_default_graph().as_default():
             taken = self.take_mini_step(grads_and_vars, (), kwargs, scope)
         mini_step = self.home.tf.group(taken, name=kwargs["name"] or scope)

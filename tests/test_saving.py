@@ -1,0 +1,348 @@
+"""load_model and custom_objects: a run that is saved in mid-window and loaded ends with the bits of one that was not."""
+
+import copy
+import json
+import os
+import pickle
+import subprocess
+import sys
+
+import kinds
+import needs
+import numpy as np
+import pytest
+import skips
+from dense import variables_of
+from homes import generation_of
+
+import legacyga
+
+pytestmark = pytest.mark.capability("R9 state")
+RANDOM = np.random.RandomState(5)
+BATCHES = [(RANDOM.randint(0, 9, (4, 3)), RANDOM.randn(4, 2).astype("float32")) for _ in range(13)]
+START = [RANDOM.randn(*shape).astype("float32") for shape in ((9, 2), (6, 2), (2,))]
+FORMATS = ["model.h5", "model.keras", "model"]
+
+
+def pytest_generate_tests(metafunc):
+    kinds.parametrize(metafunc, "adam_class", "Adam")
+
+
+@pytest.fixture
+def kind(home, adam_class):
+    if generation_of(adam_class) == "v1":
+        needs.wrap(home)
+    return kinds.Kind(home, adam_class)
+
+
+def model_of(home, optimizer, run_eagerly=True):
+    """An embedding and a layer on it."""
+    layers = home.keras.layers
+    embedding = layers.Embedding(9, 2) if home.is_keras3 else layers.Embedding(9, 2, input_length=3)
+    model = home.keras.models.Sequential([embedding, layers.Flatten(), layers.Dense(2)])
+    if home.is_keras3:
+        model.build((None, 3))
+    model.set_weights(START)
+    kwargs = {} if home.mode == "graph" else dict(run_eagerly=run_eagerly)
+    # Keras 3.15 cannot load the string from HDF5, the older ones cannot load the object.
+    model.compile(optimizer, home.keras.losses.MeanSquaredError() if home.is_keras3 else "mse", **kwargs)
+    return model
+
+
+def train(model, batches):
+    for batch in batches:
+        model.train_on_batch(*batch)
+
+
+def state(home, model):
+    return model.get_weights() + [home.value(each) for each in variables_of(model.optimizer)]
+
+
+def assert_bits(one, other):
+    assert len(one) == len(other)
+    for now, then in zip(one, other):
+        np.testing.assert_array_equal(now, then)
+
+
+def check_format(home, kind, name):
+    """Skip where the bare optimizer's state does not survive a format."""
+    if name == "model.keras" and (home.tf_version < (2, 13) or kind.generation not in ("v3", "keras3")):
+        skips.keras_lacks("the .keras format has no state of these optimizers")
+    if name == "model" and (home.is_keras3 or home.tf_version < (2, 2) or kind.generation == "v1"):
+        skips.keras_lacks("no SavedModel, or none with these optimizers")
+    if home.mode == "graph" and name == "model":
+        skips.keras_lacks("the SavedModel of graph mode has no state of the optimizer")
+    if kind.generation == "v3" and home.tf_version < (2, 11):
+        skips.keras_lacks("no format takes along the experimental optimizers")
+
+
+def forget(home):
+    if home.mode == "graph":
+        home.reset(plain_session=True)
+
+
+def save(model, path):
+    kwargs = {} if os.path.splitext(path)[1] else dict(save_format="tf")
+    model.save(path, **kwargs)
+
+
+@pytest.mark.parametrize("steps", [3, 5])
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_loaded_run_goes_on(home, kind, name, steps, tmpdir):
+    check_format(home, kind, name)
+    path = str(tmpdir.join(name))
+    model = model_of(home, kind.make(steps))
+    train(model, BATCHES[:7])
+    save(model, path)
+    train(model, BATCHES[7:])
+    wanted = state(home, model)
+    forget(home)
+    model = legacyga.load_model(path, keras=home.keras)
+    assert isinstance(model.optimizer, kind.cls) and model.optimizer.gradient_accumulation_steps == steps
+    train(model, BATCHES[7:])
+    assert int(home.value(model.optimizer.iterations)) == 13 // steps
+    # A SavedModel's variables come back in another order.
+    now = state(home, model)
+    assert_bits(*((now, wanted) if name != "model" else (now[: len(START)], wanted[: len(START)])))
+
+
+def test_mysgd_and_a_set_k(home, tmpdir):
+    """K was set to 4 in mid-window: the window that is open ends with 3, the others have 4."""
+    path = str(tmpdir.join("model.keras" if home.is_keras3 else "model.h5"))
+    model = model_of(home, legacyga.MySGD(lr=0.1, momentum=0.5, steps_per_update=3, keras=home.keras))
+    train(model, BATCHES[:4])
+    model.optimizer.gradient_accumulation_steps = 4
+    save(model, path)
+    train(model, BATCHES[4:])
+    wanted = state(home, model)
+    forget(home)
+    model = legacyga.load_model(path, keras=home.keras)
+    assert model.optimizer.gradient_accumulation_steps == 4 and type(model.optimizer).__name__ == "MySGD"
+    train(model, BATCHES[4:])
+    assert int(home.value(model.optimizer.iterations)) == 3
+    assert_bits(state(home, model), wanted)
+
+
+def test_a_class_of_the_users(home, kind, tmpdir):
+    """It is given as for the bare optimizer; one that Keras has been told of is found."""
+    check_format(home, kind, "model.h5")
+
+    class Own(kind.cls):
+        pass
+
+    path = str(tmpdir.join("model.keras" if home.is_keras3 else "model.h5"))
+    bare = kind.bare()
+    model = model_of(home, legacyga.wrap(Own.from_config(bare.get_config()), 3))
+    train(model, BATCHES[:7])
+    save(model, path)
+    train(model, BATCHES[7:])
+    wanted = state(home, model)
+    forget(home)
+    with pytest.raises(ValueError, match="Own"):
+        legacyga.load_model(path, keras=home.keras)
+    forget(home)
+    model = legacyga.load_model(path, keras=home.keras, custom_objects={"Own": Own})
+    assert isinstance(model.optimizer, Own)
+    train(model, BATCHES[7:])
+    assert_bits(state(home, model), wanted)
+    forget(home)
+    objects = dict(legacyga.custom_objects(home.keras), Own=Own)
+    with home.keras.utils.CustomObjectScope(objects):
+        model = home.keras.models.load_model(path, custom_objects=objects)
+    train(model, BATCHES[7:])
+    assert_bits(state(home, model), wanted)
+
+
+def test_a_schedule_as_rate(home, tmpdir):
+    if not hasattr(home.keras.optimizers, "schedules") or home.mode == "graph":
+        skips.keras_lacks("no schedules for optimizers in this mode")
+    schedule = home.keras.optimizers.schedules.ExponentialDecay(0.5, 2, 0.5)
+    path = str(tmpdir.join("model.keras" if home.is_keras3 else "model.h5"))
+    model = model_of(home, legacyga.wrap(home.keras.optimizers.SGD(schedule, momentum=0.5), 3))
+    train(model, BATCHES[:7])
+    save(model, path)
+    train(model, BATCHES[7:])
+    wanted = state(home, model)
+    model = legacyga.load_model(path, keras=home.keras)
+    train(model, BATCHES[7:])
+    assert_bits(state(home, model), wanted)
+
+
+def test_serialize_and_deserialize(home, kind):
+    optimizers = home.keras.optimizers
+    ours = kind.make(3, reduction="sum")
+    described = json.loads(json.dumps(optimizers.serialize(ours), default=float))
+    again = optimizers.deserialize(described, custom_objects=legacyga.custom_objects(home.keras))
+    assert isinstance(again, kind.cls) and again.get_config() == ours.get_config()
+    with pytest.raises(ValueError, match="no config of an optimizer that legacyga.wrap returned. Received"):
+        type(ours).from_config(kind.bare().get_config())
+
+
+def test_loaders_of_the_program_stay(home):
+    """A program may have a MySGD of its own, and have told Keras."""
+    registered = home.keras.utils.get_custom_objects()
+    before, own = registered.get("MySGD"), object()
+    registered["MySGD"] = own
+    try:
+        legacyga.MySGD(keras=home.keras)
+        assert registered["MySGD"] is own
+    finally:
+        registered.pop("MySGD")
+        registered.update({} if before is None else {"MySGD": before})
+    assert sorted(legacyga.custom_objects(home.keras)) == ["AccumulatingOptimizer", "MySGD"]
+
+
+# What does not fit
+
+
+def broken(values):
+    """{what is wrong: values} of a state."""
+    return {
+        "one too few": values[:-1],
+        "one too many": values + [values[-1]],
+        "another shape": values[:-2] + [np.zeros((3, 3), "float32")] + values[-1:],
+        "none": [],
+    }
+
+
+@pytest.mark.parametrize("what", ["one too few", "one too many", "another shape", "none"])
+def test_a_state_that_does_not_fit_is_refused_whole(home, kind, what):
+    if kind.generation == "v3" and home.tf_version < (2, 11):
+        skips.keras_lacks("the experimental optimizers have no set_weights")
+    model = model_of(home, kind.make(3))
+    train(model, BATCHES[:5])
+    before = state(home, model)
+    values = broken([value + 1 for value in before[len(START) :]])[what]
+    with pytest.raises(ValueError, match="Received: .* Nothing was written"):
+        model.optimizer.set_weights(values)
+    assert_bits(state(home, model), before)
+
+
+def test_a_file_whose_state_does_not_fit(home, kind, tmpdir):
+    """An accumulator of another shape: Keras makes a line in the log of it."""
+    check_format(home, kind, "model.h5")
+    if home.is_keras3:
+        skips.elsewhere("load_own_variables, below")
+    h5py = pytest.importorskip("h5py")
+    path = str(tmpdir.join("model.h5"))
+    model = model_of(home, kind.make(3))
+    train(model, BATCHES[:5])
+    save(model, path)
+    with h5py.File(path, "a") as file:
+        group = file["optimizer_weights"]
+        found = []
+        group.visititems(lambda name, each: found.append(name) if "accumulator_1" in name else None)
+        name = [each for each in found if isinstance(group[each], h5py.Dataset)][0]
+        del group[name]
+        group[name] = np.zeros((5, 5), "float32")
+    forget(home)
+    with pytest.raises(ValueError, match="holds a state of the optimizer that does not fit.*Received: a value of the"):
+        legacyga.load_model(path, keras=home.keras)
+
+
+@pytest.mark.parametrize("what", ["one too few", "one too many", "another shape"])
+def test_load_own_variables(home, kind, what):
+    if kind.generation not in ("v3", "keras3") or home.tf_version < (2, 13):
+        skips.keras_lacks("no .keras files with these optimizers")
+    model = model_of(home, kind.make(3))
+    train(model, BATCHES[:5])
+    before, store = state(home, model), {}
+    model.optimizer.save_own_variables(store)
+    assert_bits([store[str(i)] for i in range(len(store))], before[len(START) :])
+    values = broken([value + 1 for value in before[len(START) :]])[what]
+    with pytest.raises(ValueError, match="Nothing was written"):
+        model.optimizer.load_own_variables({str(i): value for i, value in enumerate(values)})
+    assert_bits(state(home, model), before)
+
+
+@pytest.mark.parametrize("share", [0.3, 0.6, 0.9, 0.99])
+def test_a_truncated_file(home, share, tmpdir):
+    path = str(tmpdir.join("model.keras" if home.is_keras3 else "model.h5"))
+    model = model_of(home, legacyga.MySGD(keras=home.keras))
+    train(model, BATCHES[:1])
+    save(model, path)
+    with open(path, "rb+") as file:
+        file.truncate(int(os.path.getsize(path) * share))
+    with pytest.raises((ValueError, OSError, KeyError)):
+        legacyga.load_model(path, keras=home.keras)
+
+
+# Bare and wrapped
+
+
+def test_the_state_of_a_bare_optimizer(home, kind):
+    """Taken over by set_weights, in mid-window: then no window is open."""
+    if kind.generation == "v3" and home.tf_version < (2, 11):
+        skips.keras_lacks("the experimental optimizers have no set_weights")
+    bare = model_of(home, kind.bare())
+    train(bare, BATCHES[:2])
+    values = [home.value(each) for each in variables_of(bare.optimizer)]
+    weights = bare.get_weights()
+    model = model_of(home, kind.make(3))
+    train(model, BATCHES[:4])
+    assert int(home.value(model.optimizer.mini_step)) == 1
+    model.set_weights(weights)
+    model.optimizer.set_weights(values)
+    assert int(home.value(model.optimizer.mini_step)) == 0
+    train(model, BATCHES[2:5])
+    whole = [np.concatenate(each) for each in zip(*BATCHES[2:5])]
+    bare.train_on_batch(*whole)
+    for now, then in zip(model.get_weights(), bare.get_weights()):
+        np.testing.assert_allclose(now, then, rtol=0, atol=4e-6)
+
+
+def test_copies_of_a_compiled_model(home, kind):
+    """deepcopy and pickle, where Keras can do them with the bare optimizer."""
+    model = model_of(home, kind.make(3))
+    train(model, BATCHES[:4])
+    bare = model_of(home, kind.bare())
+    train(bare, BATCHES[:1])
+    for way in (copy.deepcopy, lambda each: pickle.loads(pickle.dumps(each))):
+        try:
+            copied_bare = way(bare)
+        except Exception:
+            copied_bare = None
+        if copied_bare is None or copied_bare.optimizer is None:
+            continue
+        copied = way(model)
+        assert copied.optimizer.gradient_accumulation_steps == 3
+        assert_bits(copied.get_weights(), model.get_weights())
+
+
+PROGRAM = """
+import importlib, json, sys
+import numpy as np
+path, home, guest = sys.argv[1:]
+if guest == "without":
+    sys.modules["legacyga"] = None
+tf = importlib.import_module("tensorflow")
+keras = tf.keras if home == "tf.keras" else importlib.import_module(home)
+x, y = np.load(path + ".npz")["x"], np.load(path + ".npz")["y"]
+if guest == "without":
+    model = keras.models.load_model(path, compile=False)
+    print(json.dumps(np.asarray(model.predict(x[0], verbose=0)).tolist()))
+else:
+    import legacyga
+    model = legacyga.load_model(path, keras=keras)
+    for batch in zip(x, y):
+        model.train_on_batch(*batch)
+    print(json.dumps([weight.tolist() for weight in model.get_weights()]))
+"""
+
+
+@pytest.mark.parametrize("guest", ["with", "without"])
+def test_in_a_new_process(home, once_in_an_environment, guest, tmpdir):
+    """Which has never wrapped anything; and one that does not have legacyga, for inference."""
+    path = str(tmpdir.join("model.keras" if home.is_keras3 else "model.h5"))
+    model = model_of(home, legacyga.MySGD(lr=0.1, momentum=0.5, steps_per_update=3, keras=home.keras))
+    train(model, BATCHES[:7])
+    save(model, path)
+    np.savez(path + ".npz", x=[x for x, _ in BATCHES[7:]], y=[y for _, y in BATCHES[7:]])
+    if guest == "with":
+        train(model, BATCHES[7:])
+        wanted = model.get_weights()
+    else:
+        wanted = model.predict(BATCHES[7][0], verbose=0)
+    command = [sys.executable, "-c", PROGRAM, path, home.name, guest]
+    found = json.loads(subprocess.check_output(command, universal_newlines=True).splitlines()[-1])
+    assert_bits([np.float32(each) for each in found], wanted)

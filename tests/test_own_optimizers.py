@@ -2,10 +2,12 @@
 
 import kinds
 import needs
+import numpy as np
 import oracle
 import pytest
+import skips
 from dense import RATE, START, applied, assert_close, gradients_by_hand, make
-from homes import generation_of
+from homes import generation_of, v1_of
 
 import legacyga
 
@@ -205,3 +207,98 @@ def test_a_subclass_keeps_its_own_argument(home, sgd):
             self.own_argument = own_argument
 
     assert legacyga.wrap(Mine(own_argument=3.0), 4).own_argument == 3.0
+
+
+def test_an_apply_gradients_of_its_own(home, sgd):
+    """It is called once an update, with the means."""
+    if generation_of(sgd) == "v1":
+        skips.keras_lacks("optimizers of this generation have no apply_gradients")
+
+    class Clipping(sgd):
+        calls = 0
+
+        def apply_gradients(self, grads_and_vars, *args, **kwargs):
+            self.calls += 1
+            grads, variables = zip(*grads_and_vars)
+            grads = home.tf.clip_by_global_norm(grads, 1.0)[0]
+            return super(Clipping, self).apply_gradients(list(zip(grads, variables)), *args, **kwargs)
+
+    fed = gradients_by_hand(7)
+    ours = legacyga.wrap(Clipping(RATE), 3)
+    expected, weights = oracle.SGD(RATE), [np.float64(start) for start in START]
+    after = home.apply_to(START if home.mode == "graph" else home.variables(START), ours, fed)[-1]
+    for window in (fed[:3], fed[3:6]):
+        means = [np.mean(each, axis=0, dtype="float64") for each in zip(*window)]
+        norm = np.sqrt(sum(np.sum(mean**2) for mean in means))
+        weights = expected.update(weights, [mean / max(norm, 1.0) for mean in means])
+    assert_close(after, weights)
+    if home.mode == "eager":
+        assert ours.calls == 2
+
+
+def test_a_step_that_was_given(home, adam):
+    """It stays the same object, and counts updates."""
+    if home.mode == "graph" or generation_of(adam) == "keras3":
+        skips.keras_lacks("no `iterations` to be set, or no value of it here")
+    step, optimizer = home.tf.Variable(0, dtype="int64", trainable=False), make(home, adam)
+    optimizer.iterations = step
+    ours = legacyga.wrap(optimizer, 2)
+    home.apply_to(home.variables(START), ours, gradients_by_hand(4))
+    assert ours.iterations is step and int(step.numpy()) == 2
+
+
+def test_slots_that_get_updates_does_not_list(home, sgd):
+    """A flush finds them, or says that it cannot; and nothing of it is silent."""
+    if generation_of(sgd) != "v1":
+        skips.keras_lacks("optimizers of this generation have no get_updates")
+    backend = home.backend
+
+    class Own(home.v1_optimizers.Optimizer):
+        def __init__(self, rate=0.25, **kwargs):
+            super(Own, self).__init__(**kwargs)
+            self.rate, self.iterations = rate, backend.variable(0, dtype="int64", name="iterations")
+
+        def get_updates(self, loss, params):
+            moments = [backend.zeros(backend.int_shape(param)) for param in params]
+            self.updates = [backend.update_add(self.iterations, 1)]
+            for param, moment, gradient in zip(params, moments, self.get_gradients(loss, params)):
+                velocity = 0.5 * moment + gradient
+                self.updates += [backend.update(moment, velocity), backend.update(param, param - self.rate * velocity)]
+            return self.updates
+
+        def get_config(self):
+            return {}
+
+    param = backend.variable(np.zeros(2, "float32"), name="param")
+    ours = legacyga.wrap(Own(), 2)
+    loss = backend.sum(param)
+    train = backend.function([], [loss], updates=ours.get_updates(loss=loss, params=[param]))
+    for _ in range(3):
+        train([])
+    try:
+        assert legacyga.flush(ours) is True
+    except ValueError as error:
+        assert "makes variables that it does not put into self.weights" in str(error) and "Received" in str(error)
+        return
+    np.testing.assert_array_equal(backend.get_value(param), [-0.25 * (1.0 + 1.5)] * 2)
+
+
+def test_variables_that_are_initialized_later(home, sgd):
+    """K.manual_variable_initialization(True), of programs with a session of their own."""
+    if generation_of(sgd) != "v1":
+        skips.senseless("of graph mode")
+    backend, v1 = home.backend, v1_of(home.tf)
+    backend.manual_variable_initialization(True)
+    try:
+        session = v1.Session()
+        backend.set_session(session)
+        optimizer = legacyga.wrap(sgd(0.25), 2)
+        param = backend.variable(np.zeros(2), name="param")
+        updates = optimizer.get_updates(loss=backend.sum(param), params=[param])
+        session.run(v1.global_variables_initializer())
+        for _ in range(2):
+            session.run([getattr(each, "op", each) for each in updates])
+        np.testing.assert_array_equal(session.run(param), [-0.25, -0.25])
+    finally:
+        backend.manual_variable_initialization(False)
+        home.reset()

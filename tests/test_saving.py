@@ -1,4 +1,4 @@
-"""load_model and custom_objects: a run that is saved in mid-window and loaded ends with the bits of one that was not."""
+"""load_model and custom_objects: a run saved in mid-window and loaded ends with the bits of one that was not."""
 
 import copy
 import json

@@ -283,3 +283,74 @@ def test_what_cannot_be_wrapped(home):
     if home.mode == "graph" and in_functions():
         with pytest.raises(ValueError, match="cannot write to reference variables.*disable_control_flow_v2"):
             apply_to(home, lambda: legacyga.wrap(make(home, "AdamOptimizer"), 2), GRADIENTS, resource=False)
+
+
+def test_a_flush_finds_what_an_update_has_made(home):
+    """BERT's AdamWeightDecayOptimizer makes its moments in `apply_gradients`; a flush calls that a second time."""
+    graph_only(home)
+    v1 = v1_of(home.tf)
+
+    class MakesItsMoments(v1.train.Optimizer):
+        def __init__(self):
+            super(MakesItsMoments, self).__init__(False, "MakesItsMoments")
+
+        def apply_gradients(self, grads_and_vars, global_step=None, name=None):
+            written = []
+            for gradient, var in grads_and_vars:
+                kwargs = dict(shape=var.shape.as_list(), trainable=False, initializer=v1.zeros_initializer())
+                moment = v1.get_variable(var.op.name + "/moment", use_resource=True, **kwargs)
+                velocity = 0.5 * moment + gradient
+                written += [var.assign(var - 0.25 * velocity), moment.assign(velocity)]
+            return v1.group(*written, name=name)
+
+    with graph_of_its_own(home) as (v1, session):
+        var = variable(v1, "var", np.zeros(2, "float32"), use_resource=True)
+        fed = v1.placeholder("float32", [2])
+        optimizer = legacyga.wrap(MakesItsMoments(), 2)
+        train = optimizer.apply_gradients([(fed, var)])
+        session.run(v1.global_variables_initializer())
+        for number in range(3):
+            session.run(train, {fed: [1.0 + number, 2.0]})
+        assert legacyga.flush(optimizer) is True
+        # Means 1.5 and 2 in the first window, 3 and 2 in the second: the moment is 3.75 and 3.
+        np.testing.assert_array_equal(session.run(var), [-0.25 * (1.5 + 3.75), -0.25 * (2.0 + 3.0)])
+        session.run(train, {fed: [1.0, 1.0]})
+        assert legacyga.flush(optimizer) is True
+        np.testing.assert_array_equal(session.run(var), [-0.25 * (5.25 + 2.875), -0.25 * (5.0 + 2.5)])
+
+
+@pytest.mark.capability("R8 partial windows")
+def test_flush_and_k_go_by_the_default_session(home):
+    """Which its graph need not be entered for; one optimizer in two graphs."""
+    graph_only(home)
+    optimizer, made = legacyga.wrap(make(home, "GradientDescentOptimizer", 0.5), 4), []
+    for _ in range(2):
+        with graph_of_its_own(home) as (v1, _):
+            var = variable(v1, "var", np.float32([1.0, 2.0]), use_resource=True)
+            train = optimizer.minimize(v1.reduce_sum(var))
+            session = v1.Session(graph=var.graph)
+            session.run(v1.global_variables_initializer())
+            session.run(train)
+            made.append((session, var, train))
+    for session, var, train in made:
+        with session.as_default():
+            assert legacyga.flush(optimizer) is True
+            np.testing.assert_array_equal(session.run(var), [0.5, 1.5])
+            optimizer.gradient_accumulation_steps = 2
+            assert optimizer.gradient_accumulation_steps == 2
+            session.run(train)
+            session.run(train)
+            np.testing.assert_array_equal(session.run(var), [0.0, 1.0])
+
+
+@pytest.mark.capability("errors")
+def test_an_optimizer_that_keeps_its_state_elsewhere(home):
+    """As MovingAverageOptimizer and GGTOptimizer of tf.contrib."""
+    v1 = v1_of(home.tf)
+
+    class Around(v1.train.Optimizer):
+        def __init__(self, inner):
+            self._optimizer = inner
+
+    with pytest.raises(ValueError, match="keeps its state in a way of its own and cannot be copied"):
+        legacyga.wrap(Around(make(home, "GradientDescentOptimizer")), 2)

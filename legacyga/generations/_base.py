@@ -143,6 +143,11 @@ class Accumulation(object):
         finally:
             self._applying -= 1
 
+    @property
+    def is_applying(self):
+        """Whether an update is being made."""
+        return self._applying > 0
+
     def check_is_applying(self, method):
         """Raise where somebody calls the inner optimizer's own method, round accumulation."""
         if self.most_steps > 1 and not self._applying:
@@ -211,6 +216,10 @@ class Accumulation(object):
         graph = None
         if self.home.graph_mode:
             graph = var_list[0].graph if var_list else self.home.v1.get_default_graph()
+            session = self.home.v1.get_default_session()
+            if not var_list and graph not in self._registries and session is not None:
+                # A session can be the default one outside of its graph.
+                graph = session.graph
             if not var_list and graph not in self._registries and len(self._registries) == 1:
                 (graph,) = self._registries
         if graph not in self._registries:

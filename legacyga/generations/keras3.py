@@ -57,8 +57,26 @@ class Accumulation(_base.Accumulation):
         self.optimizer._check_variables_are_known([var for _, var in grads_and_vars])
         return True
 
-    def apply(self, pairs):
+    def apply(self, pairs, through="apply"):
+        if through == "apply_gradients":
+            # It may be the user's own, and calls `apply` at its end.
+            return super(AccumulatingOptimizer, self.optimizer).apply_gradients(pairs)
         return self.apply_inner([gradient for gradient, _ in pairs], [var for _, var in pairs])
+
+    def take(self, grads, variables=None, **kwargs):
+        """Take one mini-step, of a call with these lists. `kwargs` are for `apply`."""
+        optimizer, grads = self.optimizer, list(grads)
+        given = None if variables is None else list(variables)
+        variables = optimizer._trainable_variables if given is None else given
+        if len(grads) != len(variables):
+            # The inner optimizer has the error for it.
+            self.apply_inner(grads, given)
+            return
+        if not optimizer.built:
+            # Here, as the inner optimizer does it: variables that this function has made have no value yet outside.
+            with self.home.module.name_scope(optimizer.name, caller=optimizer):
+                self.build_inner(variables)
+        self.take_mini_step(list(zip(grads, variables)), kwargs=kwargs, scope=optimizer.name)
 
     def apply_inner(self, grads, variables):
         """The inner optimizer's `apply`."""
@@ -155,20 +173,17 @@ class AccumulatingOptimizer(_surface.ConfiguredOptimizer):
         self._legacyga.build_inner(variables)
         self._legacyga.registry().build(list(variables))
 
+    def apply_gradients(self, grads_and_vars):
+        """Take one mini-step. The inner optimizer's own method is called at the end of a window."""
+        self._legacyga.take(*zip(*grads_and_vars), through="apply_gradients")
+        return self._iterations
+
     def apply(self, grads, trainable_variables=None):
         """Take one mini-step. Arguments, and what is done at the end of a window, are the inner optimizer's."""
-        grads, accumulation = list(grads), self._legacyga
-        if trainable_variables is not None:
-            trainable_variables = list(trainable_variables)
-        variables = self._trainable_variables if trainable_variables is None else trainable_variables
-        if len(grads) != len(variables):
-            # The inner optimizer has the error for it.
-            return accumulation.apply_inner(grads, trainable_variables)
-        if not self.built:
-            # Here, as the inner optimizer does it: variables that this function has made have no value yet outside.
-            with accumulation.home.module.name_scope(self.name, caller=self):
-                accumulation.build_inner(variables)
-        accumulation.take_mini_step(list(zip(grads, variables)), scope=self.name)
+        if self._legacyga.is_applying:
+            self._legacyga.apply_inner(list(grads), trainable_variables)
+        else:
+            self._legacyga.take(grads, trainable_variables)
 
     def update_step(self, *args, **kwargs):
         self._legacyga.check_is_applying("update_step")

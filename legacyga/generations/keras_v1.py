@@ -4,6 +4,7 @@ Standalone Keras up to 2.3.1, and the v1 optimizers that tf.keras and tf_keras s
 """
 
 import contextlib
+import inspect
 
 from legacyga import _graph
 from legacyga.generations import _base, _copying, _surface
@@ -18,14 +19,22 @@ class Accumulation(_base.Accumulation):
         self.reduced = None
         # By the names of the params: the inner optimizer's variables, what its own method made, those lifted.
         self._weights_of, self._made_of, self._lifted = {}, {}, {}
+        # The names of the params of which an update has been made.
+        self._updated = set()
         self._inherited = None
 
     def inherit(self, optimizer):
         backend = self.home.backend
 
         def new_variable(variable):
-            value, dtype = backend.get_value(variable), backend.dtype(variable)
-            return backend.variable(value, dtype=dtype, name=variable.name.split("/")[-1].split(":")[0])
+            if backend.get_session().run(self.home.v1.is_variable_initialized(variable)):
+                value = backend.get_value(variable)
+            else:
+                # K.manual_variable_initialization(True): the program has not initialized it yet.
+                value = _graph.constant_value(self.home.tf, variable.initial_value)
+            return backend.variable(
+                value, dtype=backend.dtype(variable), name=variable.name.split("/")[-1].split(":")[0]
+            )
 
         _copying.copy_attributes(optimizer, self.optimizer, self._own, new_variable)
         # Variables that it makes for a model are found, or made anew, by its own get_updates.
@@ -37,7 +46,8 @@ class Accumulation(_base.Accumulation):
         for cls in type(optimizer).__mro__:
             if cls.__module__.startswith(self.home.root + "."):
                 break
-        named = set(cls.get_config(optimizer)) | {"iterations"}
+        # Not by its config, which reads them: a program may initialize them later.
+        named = set(inspect.signature(cls.__init__).parameters) | {"decay", "iterations"}
         made = _copying.attributes_that_are_variables(optimizer)
         # A variable that was given in place of a number has the name that its maker gave it.
         return [each for name, each in made.items() if name in named and _is_named(each, name)]
@@ -135,6 +145,7 @@ class Accumulation(_base.Accumulation):
         self.reduced = gradients
         # The inner optimizer finds its own here, or makes them. A flush leaves the list of all as it was.
         listed, optimizer.weights = optimizer.weights, list(weights)
+        known, lifted = set(self.home.v1.global_variables()), self._lifted.setdefault(_names(params), [])
         # A get_gradients that the user has put on the object was called before, for the micro-batch.
         hidden = _hide(optimizer, "get_gradients")
 
@@ -142,13 +153,22 @@ class Accumulation(_base.Accumulation):
             return super(AccumulatingOptimizer, optimizer).get_updates(loss=None, params=params)
 
         try:
-            with _graph.lifted_variables(self.home.tf, self._lifted.setdefault(_names(params), [])):
+            with _graph.lifted_variables(self.home.tf, lifted):
                 update = _graph.ordered(get_updates, ops)
         finally:
             self.reduced = None
             vars(optimizer).update(hidden)
             inner, optimizer.weights = optimizer.weights, listed
         again = [(old, new) for old, new in zip(weights, inner) if old is not new]
+        unknown = set(self.home.v1.global_variables()) - known - set(lifted) - set(inner)
+        if unknown and _names(params) in self._updated:
+            raise ValueError(
+                "get_updates of {!r} makes variables that it does not put into self.weights, and a second update "
+                "cannot find them. Received: {}. List them there, or make them in __init__.".format(
+                    optimizer, sorted(each.name for each in unknown)
+                )
+            )
+        self._updated.add(_names(params))
         if again:
             # K.variable of tf.keras in TF 1.11 to 1.13, 2.0 and 2.1 cannot be lifted; deletable with 2.1.
             return _graph.with_values_of(again, update, ops)

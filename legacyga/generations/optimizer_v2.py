@@ -19,7 +19,7 @@ class Accumulation(_base.Accumulation):
 
     def inherit(self, optimizer):
         _copying.copy_attributes(optimizer, self.optimizer, _own, self._new_variable, KEPT)
-        if self.home.graph_mode and optimizer._weights:
+        if self.home.graph_mode and len(optimizer._weights) > 1:
             # The copy may be for another model, whose slots begin with these values.
             attributes = vars(self.optimizer)
             attributes.update(_slots={}, _weights=attributes["_weights"][:1])
@@ -108,7 +108,11 @@ class AccumulatingOptimizer(_surface.ConfiguredOptimizer):
 def _own(optimizer):
     """The optimizer's own variables: those it lists, and its hyperparameters', but for those that were given."""
     hypers = [(name, value) for name, value in optimizer._hyper.items() if _ops.is_variable(value)]
-    return list(optimizer._weights) + [value for name, value in hypers if _is_made_of_a_number(name, value)]
+    steps = vars(optimizer).get("_iterations")
+    # A step that was given has a name of its own.
+    given = steps is not None and not _is_made_of_a_number("iter", steps)
+    listed = [each for each in optimizer._weights if not (given and each is steps)]
+    return listed + [value for name, value in hypers if _is_made_of_a_number(name, value)]
 
 
 def _is_made_of_a_number(name, variable):

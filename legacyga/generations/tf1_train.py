@@ -1,8 +1,9 @@
 """The `train` generation: the optimizers of tf.compat.v1.train (tf.train in TensorFlow 1), with their own sessions."""
 
+import contextlib
 import copy
 
-from legacyga import _ops
+from legacyga import _graph, _ops
 from legacyga.generations import _base, _copying, _surface
 
 # Containers of such an optimizer that it writes to.
@@ -20,8 +21,15 @@ class Accumulation(_base.Accumulation):
         super(Accumulation, self).__init__(*args)
         self.iterations = self.ops.constant(0, "int64")
         self._original = None
+        # Variables that updates make, by those that they update.
+        self._made_by_updates = {}
 
     def inherit(self, optimizer):
+        if not isinstance(vars(optimizer).get("_slots"), dict) or not hasattr(optimizer, "_non_slot_dict"):
+            raise ValueError(
+                "{0!r} keeps its state in a way of its own and cannot be copied. Wrap the optimizer within it, or one "
+                "that calls the __init__ of tf.compat.v1.train.Optimizer.".format(optimizer)
+            )
         if not self.home.graph_mode:
             _copying.copy_attributes(optimizer, self.optimizer, _own, copy.deepcopy, KEPT)
             return
@@ -39,9 +47,7 @@ class Accumulation(_base.Accumulation):
     def prepare(self, grads_and_vars):
         optimizer, var_list = self.optimizer, [var for gradient, var in grads_and_vars if gradient is not None]
         optimizer._create_slots(var_list)
-        # Found, not made, where this graph has one.
-        zero = self.ops.constant(0, "int64")
-        self.iterations = optimizer._create_non_slot_variable(zero, "iterations", var_list[0])
+        self.iterations = self._iterations_beside(var_list[0])
         if self.most_steps > 1:
             for var in var_list:
                 self.home.check_branches_take(var)
@@ -49,9 +55,29 @@ class Accumulation(_base.Accumulation):
 
     def apply(self, pairs, global_step=None, name=None, **kwargs):
         # A flush, too, is an update that the global step counts.
-        updated = super(AccumulatingOptimizer, self.optimizer).apply_gradients(pairs, global_step, name, **kwargs)
+        with self._variables_again([var for _, var in pairs]):
+            updated = super(AccumulatingOptimizer, self.optimizer).apply_gradients(pairs, global_step, name, **kwargs)
         with self.ops.after(updated):
-            return self.iterations.assign_add(1)
+            return self._iterations_beside(pairs[0][1]).assign_add(1)
+
+    def _iterations_beside(self, var):
+        # Found, not made, where the graph of this variable has one.
+        return self.optimizer._create_non_slot_variable(self.ops.constant(0, "int64"), "iterations", var)
+
+    @contextlib.contextmanager
+    def _variables_again(self, var_list):
+        """A context: an update finds the variables that the one before it made for `var_list`, if it makes any.
+
+        BERT's AdamWeightDecayOptimizer makes its moments in `apply_gradients`, which a flush calls a second time.
+        """
+        if not self.home.graph_mode or self.most_steps == 1:
+            yield
+            return
+        v1, key = self.home.v1, tuple(_ops.variable_key(var) for var in var_list)
+        reuse = v1.AUTO_REUSE if key in self._made_by_updates else None
+        made = self._made_by_updates.setdefault(key, [])
+        with _graph.lifted_variables(self.home.tf, made), v1.variable_scope(v1.get_variable_scope(), reuse=reuse):
+            yield
 
     def make_variable(self, name, value, shape, dtype, beside=None):
         value = self.home.tf.fill(shape, self.home.tf.cast(value, dtype))

@@ -6,7 +6,9 @@ from legacyga import _compat, _window
 from legacyga.generations import _surface, keras3, keras_v1, optimizer_v2
 
 
-def MySGD(lr=0.01, momentum=0.0, decay=0.0, nesterov=False, steps_per_update=2, keras=None, **kwargs):
+def MySGD(
+    lr=0.01, momentum=0.0, decay=0.0, nesterov=False, steps_per_update=2, keras=None, on_nonfinite="propagate", **kwargs
+):
     """SGD with momentum whose weights move once in `steps_per_update` batches, on the mean of their gradients.
 
     Training with it on batches of n samples equals training with `SGD(lr, momentum, decay, nesterov)` on batches of
@@ -48,7 +50,7 @@ def MySGD(lr=0.01, momentum=0.0, decay=0.0, nesterov=False, steps_per_update=2, 
     """
     if "learning_rate" in kwargs:
         lr = kwargs.pop("learning_rate")
-    settings = _window.Settings.checked(steps_per_update, name="steps_per_update")
+    settings = _window.Settings.checked(steps_per_update, on_nonfinite=on_nonfinite, name="steps_per_update")
     home = _compat.find_home(keras)
     home.check_can_train()
     if not (callable(lr) and not home.graph_mode):

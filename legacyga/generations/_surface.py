@@ -70,6 +70,12 @@ class AccumulatingOptimizer(object):
         latest = self._legacyga.latest
         return self._legacyga.ops.constant(0, "int64") if latest is None else latest.mini_step
 
+    @property
+    def skipped_mini_steps(self):
+        """The mini-steps that `on_nonfinite` has left out, those of windows without update too: as `mini_step`."""
+        skipped = self._legacyga.registry().skipped
+        return self._legacyga.ops.constant(0, "int64") if skipped is None else skipped
+
     def mini_step_weight(self, weight):
         """A context: the mini-steps taken in it have this weight, a scalar; outside of it all weigh 1.
 
@@ -103,9 +109,10 @@ class ConfiguredOptimizer(AccumulatingOptimizer):
         """The inner optimizer's config, with `gradient_accumulation_steps` and the options where K is not 1."""
         config = super(ConfiguredOptimizer, self).get_config()
         steps = self._legacyga.next_steps
-        if steps > 1:
-            config.update(self._legacyga.settings.options, gradient_accumulation_steps=steps)
-            config.setdefault("reduction", self._legacyga.settings.reduction)
+        settings = self._legacyga.settings
+        if steps > 1 or settings.guards:
+            config.update(settings.options, gradient_accumulation_steps=steps)
+            config.setdefault("reduction", settings.reduction)
         return config
 
     @classmethod

@@ -42,7 +42,7 @@ class Accumulation(_base.Accumulation):
         # Found, not made, where this graph has one.
         zero = self.ops.constant(0, "int64")
         self.iterations = optimizer._create_non_slot_variable(zero, "iterations", var_list[0])
-        if self.most_steps > 1:
+        if self.has_windows:
             for var in var_list:
                 self.home.check_branches_take(var)
         return True
@@ -70,7 +70,7 @@ class Accumulation(_base.Accumulation):
 
     def at_one_point(self, grads_and_vars):
         """(gradient, variable) pairs whose gradients are all there before one is applied (R7 at K = 1)."""
-        if self.most_steps > 1 or not self.home.graph_mode:
+        if self.has_windows or not self.home.graph_mode:
             return grads_and_vars
         present = [gradient for gradient, _ in grads_and_vars if gradient is not None]
         together = iter(self.home.tf.tuple(present) if present else ())

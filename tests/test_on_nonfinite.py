@@ -212,12 +212,12 @@ def test_unequal_weights(home, sgd, policy):
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_gradients_of_rows(home, kind, policy):
+def test_gradients_of_rows(home, sgd, policy):
     """Of an embedding whose rows are in each mini-step: the update of all rows is that of a dense gradient."""
     start = RANDOM.randn(3, 2).astype("float32")
-    optimizer = kind.make(on_nonfinite=policy)
+    optimizer = sgd.make(on_nonfinite=policy)
     fed = homes.Fed(home, optimizer, [start], sparse=True)
-    expected, formula, skipped = [start.astype("float64")], kind.oracle(), 0
+    expected, formula, skipped = [start.astype("float64")], sgd.oracle(), 0
     for bad in WINDOWS:
         summed, error = [], None
         for i in range(K):
@@ -274,10 +274,10 @@ def variable_of(home, kind, value):
     return home.tf.Variable(value) if kind.generation == "train" else home.variables([home.tf.constant(value)])[0]
 
 
-def test_without_trouble_the_bits_of_propagate(home, kind):
+def test_without_trouble_the_bits_of_propagate(home, sgd):
     for steps, batches in ((K, 3 * K), (1, 4)):
         fed = [gradient() for _ in range(batches)]
-        optimizers = [kind.make(steps, on_nonfinite=policy) for policy in ("propagate",) + POLICIES]
+        optimizers = [sgd.make(steps, on_nonfinite=policy) for policy in ("propagate",) + POLICIES]
         plain, *others = home.apply_all_to(START, optimizers, fed)
         for history in others:
             for now, wanted in zip(history, plain):
@@ -291,14 +291,14 @@ def test_propagate_is_what_the_bare_optimizer_does(home, sgd):
     assert not is_finite(history[-1]) and is_finite(history[-2])
 
 
-def test_state_goes_along(home, kind):
+def test_state_goes_along(home, sgd):
     """The count, and a window whose first mini-steps were left out, put into another optimizer: to the bit."""
-    if kind.generation == "train":
+    if sgd.generation == "train":
         skips.keras_lacks("optimizers of tf.compat.v1.train have no set_weights")
-    if kind.generation == "v3" and home.tf_version < (2, 11):
+    if sgd.generation == "v3" and home.tf_version < (2, 11):
         skips.keras_lacks("the experimental optimizers of TF 2.9 and 2.10 have no set_weights")
     window, last = window_of((0, 1)), window_of((3,))
-    first, second = [homes.Fed(home, kind.make(on_nonfinite="skip_mini_step"), START) for _ in range(2)]
+    first, second = [homes.Fed(home, sgd.make(on_nonfinite="skip_mini_step"), START) for _ in range(2)]
     for each in window_of(()) + window[:2]:
         first.step(each)
     if home.mode == "eager":

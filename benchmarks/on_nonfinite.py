@@ -3,8 +3,8 @@
     python benchmarks/on_nonfinite.py [--width 3536] [--batch 8] [--rounds 40]
 
 Prints, for each generation of the installed Keras in eager mode, the median of the ratios of one round, in which a
-window of each policy takes its turn: forward and backward pass of two dense layers, and the optimizer. Once for the
-mini-steps that are no update, once for those that are.
+mini-step of each policy takes its turn: forward and backward pass of two dense layers, and the optimizer. Once for the
+mini-steps that are no update, once for whole windows.
 """
 
 import argparse
@@ -15,7 +15,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 from sparse_mini_step import optimizers, seconds
 
-STEPS = 4
+STEPS = 8
 POLICIES = ("propagate", "skip_mini_step", "skip_window", "raise")
 
 
@@ -41,7 +41,7 @@ def mini_step(tf, keras, cls, width, policy, x):
 
 
 def measure(tf, keras, cls, width, batch, rounds):
-    """{policy: [(mini-steps without update, with update) over those of the first] of each round}."""
+    """{policy: [(mini-steps that are no update, windows) over those of the first] of each round}."""
     x = tf.random.normal([batch, width])
     steps = [mini_step(tf, keras, cls, width, policy, x) for policy in POLICIES]
     for step in steps:
@@ -53,9 +53,8 @@ def measure(tf, keras, cls, width, batch, rounds):
         for _ in range(STEPS):
             for times, step in zip(timed, steps):
                 times.append(seconds(step))
-        between = [statistics.median(times[:-1]) for times in timed]
-        for i, policy in enumerate(POLICIES[1:], 1):
-            found[policy].append((between[i] / between[0], timed[i][-1] / timed[0][-1]))
+        for policy, times in zip(POLICIES[1:], timed[1:]):
+            found[policy].append((sum(times[:-1]) / sum(timed[0][:-1]), sum(times) / sum(timed[0])))
     return found
 
 
@@ -77,7 +76,7 @@ def main():
         ratios = measure(tf, keras, cls, options.width, options.batch, options.rounds)
         for policy in POLICIES[1:]:
             medians = [statistics.median(each) for each in zip(*ratios[policy])]
-            print("{}, {}: {:.3f}; with the update {:.3f}".format(generation, policy, *medians))
+            print("{}, {}: {:.3f}; the window {:.3f}".format(generation, policy, *medians))
 
 
 if __name__ == "__main__":

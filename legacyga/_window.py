@@ -154,8 +154,7 @@ class Window(object):
         begins = ops.equal(mini_step, 0)
         steps = ops.where(begins, self._next_steps(), self.steps.read_value())
         scale, added, unit = self._scale(weight)
-        old_weight = self.weight.read_value()
-        new_weight = old_weight + added
+        new_weight = self.weight.read_value() + added
         arguments = (gradients,) if weight is None else (gradients, weight.value)
         kept = ops.cast(ops.logical_not(begins), "int32")
         in_window = ops.maximum(held * kept, mask)
@@ -172,18 +171,8 @@ class Window(object):
                 return self._move_to(mini_step + 1, new_weight, unit, steps, in_window, updated=False)
 
         if self._guard is not None:
-            before = self.unit.read_value(), self.left_out.read_value()
-
-            def leave_out():
-                # What follows is added, to zeros, where the window begins.
-                clear = ops.cond(
-                    begins, lambda: ops.done(run(lambda: self.sums.write({}, held, True), ())), lambda: ops.done([])
-                )
-                with ops.after(clear):
-                    moved = (mini_step + 1, old_weight, before[0], steps, held * kept)
-                    return self._move_to(*moved, left_out=before[1] + 1, updated=False)
-
-            with ops.after(self._guard.take(run, arguments, go_on, leave_out)):
+            taken = self._guard.take(run, arguments, go_on, lambda: self._leave_out(mini_step, steps, held, kept, run))
+            with ops.after(taken):
                 return self._end_if(lambda taken, steps: taken >= steps, update, run)
 
         def end_window():
@@ -195,6 +184,23 @@ class Window(object):
                 return self._move_to(0, 0, 0, steps, ops.maximum(held, mask), updated=True)
 
         return ops.cond(mini_step + 1 >= steps, end_window, go_on)
+
+    def _leave_out(self, mini_step, steps, held, kept, run):
+        """Count a mini-step that adds nothing; `kept`: 0 where the window begins with it, else 1."""
+        ops = self.ops
+
+        def clear():
+            # What follows is added, to zeros.
+            return ops.done(run(lambda: self.sums.write({}, held, True), ()))
+
+        with ops.after(ops.cond(ops.equal(kept, 0), clear, lambda: ops.done([]))):
+            written = [
+                self.mini_step.assign(mini_step + 1),
+                self.left_out.assign(self.left_out.read_value() + 1),
+                self.steps.assign(steps),
+                self.held.assign(held * kept),
+            ]
+            return ops.done(written, False)
 
     def _scale(self, weight):
         """What to divide a mini-step's weights by, what it adds to their sum, and the window's unit from then on.
@@ -234,7 +240,7 @@ class Window(object):
             return self._reduced({}, held, held, weight, False)
 
         def close(updated):
-            return self._move_to(0, 0, 0, steps, held, updated, left_out=0)
+            return self._move_to(0, 0, 0, steps, held, updated, anew=True)
 
         def end_window():
             if self._guard is None:
@@ -248,7 +254,7 @@ class Window(object):
     def drop(self):
         """Forget the mini-steps of a window that is under way: the next one stores over its sums."""
         with self.ops.after(self.mini_step.read_value()):
-            return self._move_to(0, 0, 0, self.steps.read_value(), self.held.read_value(), updated=False, left_out=0)
+            return self._move_to(0, 0, 0, self.steps.read_value(), self.held.read_value(), updated=False, anew=True)
 
     def _names(self):
         variables = [reference() for reference in self.var_list]
@@ -266,7 +272,7 @@ class Window(object):
         reduced = self.sums.reduced(given, held, weight, begins, absent)
         return [reduced[place] for place in self.places]
 
-    def _move_to(self, mini_step, weight, unit, steps, held, updated, left_out=None):
+    def _move_to(self, mini_step, weight, unit, steps, held, updated, anew=False):
         written = [
             self.mini_step.assign(self.ops.cast(mini_step, "int64")),
             self.weight.assign(self.ops.cast(weight, "float64")),
@@ -274,6 +280,6 @@ class Window(object):
             self.steps.assign(steps),
             self.held.assign(held),
         ]
-        if self._guard is not None and left_out is not None:
-            written.append(self.left_out.assign(self.ops.cast(left_out, "int64")))
+        if self._guard is not None and anew:
+            written.append(self.left_out.assign(self.ops.constant(0, "int64")))
         return self.ops.done(written, updated)

@@ -31,13 +31,16 @@ def MySGD(
         steps_per_update: the batches of one update, an int of at least 1. Default 2. At 1 this is the home's SGD.
         keras: the Keras module of the model: `keras`, `tf.keras` or `tf_keras`. Default: standalone `keras` (below
             2.4) or `tf_keras` if this process has imported it, else `tf.keras`.
+        on_nonfinite: what becomes of gradients that are not finite, as of `legacyga.wrap`: `"propagate"` (default),
+            `"skip_mini_step"`, `"skip_window"` or `"raise"`.
         **kwargs: what else the home's SGD takes: `clipnorm`, `clipvalue` (in that home's meaning: standalone Keras
             clips by the norm of all gradients together, the others by each variable's own), `name`, ...
 
     Returns:
         An optimizer of the home, a subclass of its SGD. In graph mode it is one of the v1 API (`get_updates`); in
         eager mode one for `tf.function`. Either has `lr`, `learning_rate`, `gradient_accumulation_steps` (an int, to
-        be read and set), `mini_step` and `iterations` (variables: the batches in the window under way, the updates).
+        be read and set), `mini_step`, `iterations` and `skipped_mini_steps` (variables: the batches in the window under
+        way, the updates, the batches that `on_nonfinite` has left out).
 
     Raises:
         ValueError: an argument out of its range, two Keras to choose from, or a home that cannot train.

@@ -16,17 +16,24 @@ def wrap(optimizer, gradient_accumulation_steps, reduction="mean", on_nonfinite=
     Args:
         optimizer: an optimizer object of standalone Keras, tf.keras, tf_keras, Keras 3 or tf.compat.v1.train, stock
             or your own. It is not changed; the copy takes over its state, if it has one.
-        gradient_accumulation_steps: K, an int of at least 1. At 1 the copy does what `optimizer` does.
+        gradient_accumulation_steps: K, an int of at least 1. At 1 the copy does what `optimizer` does, but for
+            `on_nonfinite`.
         reduction: `"mean"` (default), or `"sum"` of the window's gradients.
-        on_nonfinite: `"propagate"` (default), what the bare optimizer does with a gradient that is not finite.
+        on_nonfinite: what becomes of gradients that are not finite (NaN, inf). `"propagate"` (default): what the bare
+            optimizer does with them. `"skip_mini_step"`: the mini-step keeps its place in the window and leaves the
+            mean. `"skip_window"`: the window ends without an update; nothing of the optimizer moves. `"raise"`: so it
+            does, and then an error (`tf.errors.InvalidArgumentError`) names the variables. Under tf.distribute one
+            verdict holds for all replicas. Each but the first has accumulators at K = 1, too.
 
     Returns:
         An optimizer of a subclass of `optimizer`'s class, which also has `gradient_accumulation_steps` (an int, to be
-        read and set), `mini_step` and `iterations` (variables: the mini-steps in the window under way, the updates).
+        read and set), `mini_step`, `iterations` and `skipped_mini_steps` (variables: the mini-steps in the window under
+        way, the updates, the mini-steps that `on_nonfinite` has left out).
 
     Raises:
         ValueError: an argument out of its range; something that is no optimizer; an optimizer that accumulates
-            already, by `wrap`, `MySGD`, or Keras 3's own `gradient_accumulation_steps`.
+            already, by `wrap`, `MySGD`, or Keras 3's own `gradient_accumulation_steps`. In a function that XLA compiles
+            (`jit_compile=True`): `on_nonfinite="raise"`, for XLA drops assertions.
 
     Example:
         >>> from tensorflow import keras

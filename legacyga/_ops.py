@@ -67,12 +67,15 @@ class Ops(object):
         self.init_scope = getattr(tf, "init_scope", None) or importlib.import_module(tf.Tensor.__module__).init_scope
         self.where = tf.where
         self.equal = tf.equal
-        self.logical_not = tf.logical_not
+        self.logical_not, self.logical_and, self.logical_or = tf.logical_not, tf.logical_and, tf.logical_or
         self.cast = tf.cast
         self.identity = tf.identity
         self.maximum = tf.maximum
         self.ones_like = tf.ones_like
         self.zeros_like = tf.zeros_like
+        self.reduce_any = tf.reduce_any
+        # tf.math has it from TF 1.9 on, tf up to 1.15.
+        self.is_finite = getattr(tf, "is_finite", None) or tf.math.is_finite
         # These take reference variables (TF 1) and resource variables alike.
         self.scatter_add = v1.scatter_add
         self.scatter_update = v1.scatter_update
@@ -117,6 +120,48 @@ class Ops(object):
         if isinstance(getattr(value, "values", None), tuple):
             value = sum(self.tf.cast(each, "float64") for each in value.values) / len(value.values)
         return self.tf.cast(value, "float64")
+
+    def sum_over_replicas(self, value):
+        """In cross-replica context, the sum of a tensor of each replica, those of other workers included."""
+        values = getattr(value, "values", None)
+        values = values if isinstance(values, tuple) else (value,)
+        distribute = getattr(self.tf, "distribute", None)
+        strategy = distribute.get_strategy() if hasattr(distribute, "get_strategy") else None
+        if strategy is not None and strategy.num_replicas_in_sync > len(values):
+            return strategy.reduce(distribute.ReduceOp.SUM, value, axis=None)
+        return sum(values[1:], values[0])
+
+    def not_finite(self, gradients):
+        """A float32 vector with a 1 for each of the gradients that has an element which is not finite, else 0."""
+        tensors = [gradient.values if is_sparse(gradient) else gradient for gradient in gradients]
+        tensors = [self.tf.abs(each) if each.dtype.is_complex else each for each in tensors]
+        tensors = [self.cast(each, self.accumulator_dtype(each.dtype)) for each in tensors]
+        # A sum is not finite where an element is not. It costs a tenth, and may overflow where all are.
+        sums = self.tf.stack([self.cast(self.tf.reduce_sum(each), "float64") for each in tensors])
+        found = self.is_finite(sums)
+
+        def by_element():
+            return self.tf.stack([self.tf.reduce_all(self.is_finite(each)) for each in tensors])
+
+        found = self.cond(self.tf.reduce_all(found), lambda: self.identity(found), by_element)
+        return 1.0 - self.cast(found, "float32")
+
+    def fail(self, message, names, bad):
+        """Raise an InvalidArgumentError, in a graph when it runs, that tells those of `names` that are bad."""
+        found = self.tf.boolean_mask(self.constant(names, "string"), bad)
+        return self.v1.Assert(self.logical_not(self.tf.reduce_any(bad)), [message, found], summarize=len(names))
+
+    def is_compiled(self):
+        """Whether what is made here is in a function that is traced for XLA, which drops assertions."""
+        graph = self.v1.get_default_graph()
+        while graph is not None:
+            context = graph._get_control_flow_context()
+            while context is not None:
+                if context.IsXLAContext():
+                    return True
+                context = context.outer_context
+            graph = getattr(graph, "outer_graph", None)
+        return False
 
     def choose(self, condition, when_true, when_false):
         """`cond`, of a tensor or of a Python bool."""

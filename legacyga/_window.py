@@ -15,6 +15,7 @@ import collections
 import operator
 import weakref
 
+from legacyga import _nonfinite
 from legacyga._accumulators import NOTHING
 
 
@@ -32,13 +33,18 @@ def check_steps(name, value):
 class Settings(collections.namedtuple("Settings", ["steps", "reduction", "on_nonfinite"])):
     """What an optimizer was made with: K, and the options, each checked. An option is named here and in `wrap`."""
 
-    OPTIONS = {"reduction": ("mean", "sum"), "on_nonfinite": ("propagate",)}
+    OPTIONS = {"reduction": ("mean", "sum"), "on_nonfinite": _nonfinite.POLICIES}
 
     @classmethod
     def checked(cls, steps, reduction="mean", on_nonfinite="propagate", name="gradient_accumulation_steps"):
         return cls(
             check_steps(name, steps), check_option("reduction", reduction), check_option("on_nonfinite", on_nonfinite)
         )
+
+    @property
+    def guards(self):
+        """Whether something is done about gradients that are not finite."""
+        return self.on_nonfinite != _nonfinite.POLICIES[0]
 
     @property
     def options(self):
@@ -76,10 +82,12 @@ class Window(object):
         var_list: the model's variables, held weakly, so that a copy of the optimizer is no copy of the model.
         scalar: `scalar(name, value, dtype, shape=())` makes a variable of the optimizer.
         next_steps: function without arguments, of the K that a window beginning now has: a tensor.
+        guard: a `_nonfinite.Guard`, None for the policy "propagate".
         mutex: a `_graph.Mutex`, None where mini-steps have an order already.
 
     Attributes:
         mini_step: the mini-steps taken in this window, 0 to K - 1.
+        left_out: those of them that a guard left out.
         weight: the sum of their weights.
         unit: the samples that a weight of 1 stands for, 0 where no mini-step of this window has counted its samples.
         steps: K of this window.
@@ -88,22 +96,23 @@ class Window(object):
         call: the arguments that its mini-steps came with beside gradients: (args, kwargs).
     """
 
-    def __init__(self, sums, var_list, scalar, next_steps, steps, mutex=None):
+    def __init__(self, sums, var_list, scalar, next_steps, steps, guard=None, mutex=None):
         self.ops, self.sums = sums.ops, sums
         self.var_list, self.places = [weakref.ref(var) for var in var_list], range(len(var_list))
         self.mini_step = scalar("mini_step", 0, "int64")
+        self.left_out = scalar("left_out", 0, "int64")
         self.weight = scalar("weight", 0, "float64")
         self.unit = scalar("unit", 0, "float64")
         self.steps = scalar("steps", steps, "int64")
         self.held = scalar("held", 0, "int32", (len(var_list),))
-        self._next_steps = next_steps
-        self._mutex = mutex
+        self._next_steps, self._guard, self._mutex = next_steps, guard, mutex
         self.call = ((), {})
 
     @property
     def variables(self):
         """All of the state."""
-        return [self.mini_step, self.weight, self.unit, self.steps, self.held] + self.sums.variables
+        counters = [self.mini_step, self.left_out, self.weight, self.unit, self.steps, self.held]
+        return counters + self.sums.variables
 
     def restrict(self, places):
         """Let the window be one of the variables at these places alone, before any use. The state stays as it is."""
@@ -161,15 +170,37 @@ class Window(object):
             with ops.after(ops.cond(begins, lambda: write(True), lambda: write(False))):
                 return self._move_to(mini_step + 1, new_weight, unit, steps, in_window, updated=False)
 
+        if self._guard is not None:
+            taken = self._guard.take(run, arguments, go_on, lambda: self._leave_out(mini_step, steps, held, kept, run))
+            with ops.after(taken):
+                return self._end_if(lambda taken, steps: taken >= steps, update, run)
+
         def end_window():
             def on_replica(*args):
-                return self._end(weigh(*args), held, in_window, new_weight, begins, update)
+                return ops.done(update(self._reduced(weigh(*args), held, in_window, new_weight, begins)))
 
             with ops.after(run(on_replica, arguments)):
                 # What the last window left is still there, where this one began with its end (K = 1) and wrote nothing.
                 return self._move_to(0, 0, 0, steps, ops.maximum(held, mask), updated=True)
 
         return ops.cond(mini_step + 1 >= steps, end_window, go_on)
+
+    def _leave_out(self, mini_step, steps, held, kept, run):
+        """Count a mini-step that adds nothing; `kept`: 0 where the window begins with it, else 1."""
+        ops = self.ops
+
+        def clear():
+            # What follows is added, to zeros.
+            return ops.done(run(lambda: self.sums.write({}, held, True), ()))
+
+        with ops.after(ops.cond(ops.equal(kept, 0), clear, lambda: ops.done([]))):
+            written = [
+                self.mini_step.assign(mini_step + 1),
+                self.left_out.assign(self.left_out.read_value() + 1),
+                self.steps.assign(steps),
+                self.held.assign(held * kept),
+            ]
+            return ops.done(written, False)
 
     def _scale(self, weight):
         """What to divide a mini-step's weights by, what it adds to their sum, and the window's unit from then on.
@@ -198,26 +229,39 @@ class Window(object):
         Returns:
             A boolean tensor: whether there was an update.
         """
+        return self._end_if(lambda taken, steps: taken > 0, update, run)
+
+    def _end_if(self, condition, update, run):
         ops = self.ops
         mini_step, weight, held = self.mini_step.read_value(), self.weight.read_value(), self.held.read_value()
-        steps = self.steps.read_value()
+        steps, left_out = self.steps.read_value(), self._guard and self.left_out.read_value()
+
+        def reduce():
+            return self._reduced({}, held, held, weight, False)
+
+        def close(updated):
+            return self._move_to(0, 0, 0, steps, held, updated, anew=True)
 
         def end_window():
-            def on_replica():
-                return self._end({}, held, held, weight, False, update)
+            if self._guard is None:
+                with ops.after(run(lambda: ops.done(update(reduce())), ())):
+                    return close(True)
+            added = mini_step - left_out
+            return self._guard.end(run, run(reduce, ()), added, update, close, self._names())
 
-            with ops.after(run(on_replica, ())):
-                return self._move_to(0, 0, 0, steps, held, updated=True)
-
-        return ops.cond(mini_step > 0, end_window, lambda: ops.done([], False))
+        return ops.cond(condition(mini_step, steps), end_window, lambda: ops.done([], False))
 
     def drop(self):
         """Forget the mini-steps of a window that is under way: the next one stores over its sums."""
         with self.ops.after(self.mini_step.read_value()):
-            return self._move_to(0, 0, 0, self.steps.read_value(), self.held.read_value(), updated=False)
+            return self._move_to(0, 0, 0, self.steps.read_value(), self.held.read_value(), updated=False, anew=True)
 
-    def _end(self, given, held, in_window, weight, begins, update):
-        """The update of one replica, with the last gradients added on the way."""
+    def _names(self):
+        variables = [reference() for reference in self.var_list]
+        return [str(getattr(each, "path", None) or getattr(each, "name", each)) for each in variables]
+
+    def _reduced(self, given, held, in_window, weight, begins):
+        """What one replica's gradients are reduced to, a list, with the last ones added on the way."""
         # Where the values can be read it is known which variables had no gradient in this window; in a traced function
         # which had none in any that this process has seen, where it has seen one.
         known = self.ops.value_if_eager(in_window)
@@ -226,9 +270,9 @@ class Window(object):
         else:
             absent = {i for i, each in enumerate(known) if each == NOTHING}
         reduced = self.sums.reduced(given, held, weight, begins, absent)
-        return self.ops.done(update([reduced[place] for place in self.places]))
+        return [reduced[place] for place in self.places]
 
-    def _move_to(self, mini_step, weight, unit, steps, held, updated):
+    def _move_to(self, mini_step, weight, unit, steps, held, updated, anew=False):
         written = [
             self.mini_step.assign(self.ops.cast(mini_step, "int64")),
             self.weight.assign(self.ops.cast(weight, "float64")),
@@ -236,4 +280,6 @@ class Window(object):
             self.steps.assign(steps),
             self.held.assign(held),
         ]
+        if self._guard is not None and anew:
+            written.append(self.left_out.assign(self.ops.constant(0, "int64")))
         return self.ops.done(written, updated)

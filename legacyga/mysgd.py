@@ -6,7 +6,9 @@ from legacyga import _compat, _window
 from legacyga.generations import _surface, keras3, keras_v1, optimizer_v2
 
 
-def MySGD(lr=0.01, momentum=0.0, decay=0.0, nesterov=False, steps_per_update=2, keras=None, **kwargs):
+def MySGD(
+    lr=0.01, momentum=0.0, decay=0.0, nesterov=False, steps_per_update=2, keras=None, on_nonfinite="propagate", **kwargs
+):
     """SGD with momentum whose weights move once in `steps_per_update` batches, on the mean of their gradients.
 
     Training with it on batches of n samples equals training with `SGD(lr, momentum, decay, nesterov)` on batches of
@@ -29,6 +31,8 @@ def MySGD(lr=0.01, momentum=0.0, decay=0.0, nesterov=False, steps_per_update=2, 
         steps_per_update: K, the batches of one update, an int of at least 1. Default 2. At 1 this is the home's SGD.
         keras: the Keras module of the model: `keras`, `tf.keras` or `tf_keras`. Default: standalone `keras` (below
             2.4) or `tf_keras` if this process has imported it, else `tf.keras`.
+        on_nonfinite: what becomes of gradients that are not finite, as of `legacyga.wrap`: `"propagate"` (default),
+            `"skip_mini_step"`, `"skip_window"` or `"raise"`.
         **kwargs: what else the home's SGD takes: `clipnorm`, `clipvalue`, `name`, ... In standalone Keras below 2.4,
             and before TF 1.11, `clipnorm` bounds the norm of all gradients together, elsewhere each variable's own.
 
@@ -47,7 +51,7 @@ def MySGD(lr=0.01, momentum=0.0, decay=0.0, nesterov=False, steps_per_update=2, 
     """
     if "learning_rate" in kwargs:
         lr = kwargs.pop("learning_rate")
-    settings = _window.Settings.checked(steps_per_update, name="steps_per_update")
+    settings = _window.Settings.checked(steps_per_update, on_nonfinite=on_nonfinite, name="steps_per_update")
     home = _compat.find_home(keras)
     home.check_can_train()
     if not (callable(lr) and not home.graph_mode):
@@ -88,6 +92,7 @@ class _MySGD(object):
         if "lr" not in config:
             config["lr"] = config.pop("learning_rate")
         config.update(decay=self._decay_argument(), steps_per_update=self.gradient_accumulation_steps)
+        config.update(self._legacyga.settings.options)
         return config
 
     @classmethod

@@ -14,18 +14,24 @@ def wrap(optimizer, gradient_accumulation_steps, reduction="mean", on_nonfinite=
     Args:
         optimizer: an optimizer object of standalone Keras, tf.keras, tf_keras, Keras 3 or tf.compat.v1.train, stock
             or your own. It is not changed. The copy takes over its state, if it has one.
-        gradient_accumulation_steps: K, an int of at least 1. At 1 the copy does what `optimizer` does.
+        gradient_accumulation_steps: K, an int of at least 1. At 1 the copy does what `optimizer` does, but for
+            `on_nonfinite`.
         reduction: `"mean"` (default), or `"sum"` of the window's gradients.
-        on_nonfinite: `"propagate"` (default), what the bare optimizer does with a gradient that is not finite.
+        on_nonfinite: what becomes of gradients that are not finite (NaN, inf). `"propagate"` (default): what the bare
+            optimizer does with them. `"skip_mini_step"`: the mini-step keeps its place in the window and leaves the
+            mean. `"skip_window"`: the window ends without an update; nothing of the optimizer moves. `"raise"`: so it
+            does, and then an error (`tf.errors.InvalidArgumentError`) names the variables. Under tf.distribute one
+            verdict holds for all replicas. Each but the first has accumulators at K = 1, too.
 
     Returns:
         An optimizer of a subclass of `optimizer`'s class. Beside what that one has, it has
-        `gradient_accumulation_steps`, `mini_step`, `iterations`, `mini_step_weight`, `end_windows` and
-        `drop_windows`, which its class's docstring describes.
+        `gradient_accumulation_steps`, `mini_step`, `iterations`, `skipped_mini_steps`, `mini_step_weight`,
+        `end_windows` and `drop_windows`, which its class's docstring describes.
 
     Raises:
         ValueError: an argument is out of its range; `optimizer` is none, cannot train here, or accumulates already,
-            by `wrap`, `MySGD`, or Keras 3's own `gradient_accumulation_steps`.
+            by `wrap`, `MySGD`, or Keras 3's own `gradient_accumulation_steps`. In a function that XLA compiles
+            (`jit_compile=True`): `on_nonfinite="raise"`, for XLA drops assertions.
 
     Example:
         >>> from tensorflow import keras

@@ -38,7 +38,7 @@ class Kind(object):
 
     def make(self, steps=K, **kwargs):
         if self.cls is None:
-            return legacyga.MySGD(lr=RATE, momentum=MOMENTUM, steps_per_update=steps, keras=self.home.keras)
+            return legacyga.MySGD(lr=RATE, momentum=MOMENTUM, steps_per_update=steps, keras=self.home.keras, **kwargs)
         return legacyga.wrap(self.bare(), steps, **kwargs)
 
     def oracle(self):

@@ -30,7 +30,7 @@ class Accumulation(object):
         self.ops = _ops.Ops(self.home.tf)
         # K where there is no variable of it, until the first window is made and at K = 1; and whether it was set there.
         self.steps, self.was_set = settings.steps, False
-        # The largest K that is to come: where it is 1 there are no accumulators.
+        # The largest K that is to come.
         self.most_steps = settings.steps
         self.latest = None
         # Why the last state that was given did not fit.
@@ -150,7 +150,7 @@ class Accumulation(object):
 
     def check_is_applying(self, method):
         """Raise where somebody calls the inner optimizer's own method, round accumulation."""
-        if self.most_steps > 1 and not self._applying:
+        if self.has_windows and not self._applying:
             raise ValueError(
                 "{0} of an optimizer that accumulates was called round its apply_gradients: it would update on every "
                 "mini-step. Received: {1!r}. Wrap the optimizer that calls it: wrap(Lookahead(Adam()), {2}), not "
@@ -186,6 +186,11 @@ class Accumulation(object):
                 "In graph mode a mini-step has the weight that it is made with, and no mini-step was made in this "
                 "context. Received: {!r}. Make the mini-step in it, with a tensor as its weight.".format(given)
             )
+
+    @property
+    def has_windows(self):
+        """Whether there are accumulators: not at K = 1, unless gradients are looked at before an update."""
+        return self.most_steps > 1 or self.settings.guards
 
     # K and windows are the registry's.
 

@@ -1,6 +1,6 @@
 """The windows of an optimizer: one for each list of variables, and the K that they share."""
 
-from legacyga import _graph, _ops, _sums, _window
+from legacyga import _graph, _nonfinite, _ops, _sums, _window
 from legacyga._accumulators import State
 
 
@@ -17,7 +17,7 @@ class Registry(object):
     def __init__(self, accumulation):
         self._owner = accumulation
         self.windows = {}
-        self.next_steps = self.made_with = None
+        self.next_steps = self.made_with = self.skipped = None
         # Operations that end windows, of a graph.
         self._endings = {}
         self._built = None
@@ -125,7 +125,7 @@ class Registry(object):
 
     def variables_of(self, window):
         """All of a window's state, K included."""
-        return [self.next_steps, self.made_with] + window.variables
+        return [self.next_steps, self.made_with, self.skipped] + window.variables
 
     def build(self, var_list):
         """Make the window of all variables before any gradient is known."""
@@ -153,7 +153,7 @@ class Registry(object):
     def _window(self, var_list):
         key = _key_of(var_list)
         if key not in self.windows:
-            self.windows[key] = self._make(var_list) if self._owner.most_steps > 1 else None
+            self.windows[key] = self._make(var_list) if self._owner.has_windows else None
         return self.windows[key]
 
     def _make(self, var_list):
@@ -163,15 +163,18 @@ class Registry(object):
             return owner.make_variable(prefix + name, value, shape, owner.home.tf.as_dtype(dtype))
 
         # Replicas' threads take turns at each variable. What decides which are made changes only after the last one.
-        next_steps, made_with, is_first = self.next_steps, self.made_with, self.next_steps is None
+        is_first, settings = self.next_steps is None, owner.settings
+        next_steps, made_with, skipped = self.next_steps, self.made_with, self.skipped
         if is_first:
             next_steps = scalar("gradient_accumulation_steps", owner.steps, "int64")
             made_with = scalar("made_with", owner.settings.steps, "int64")
+            skipped = scalar("skipped_mini_steps", 0, "int64")
         sums = _sums.Sums(owner.ops, owner.settings.reduction)
         mutex = _graph.Mutex(owner.ops) if owner.home.graph_mode else None
-        window = _window.Window(sums, var_list, scalar, self._next_steps, owner.steps, mutex)
+        guard = _nonfinite.Guard(owner.ops, settings.on_nonfinite, skipped) if settings.guards else None
+        window = _window.Window(sums, var_list, scalar, self._next_steps, owner.steps, guard, mutex)
         sums.states.extend([self._state(prefix, i, var) for i, var in enumerate(var_list)])
-        self.next_steps, self.made_with = next_steps, made_with
+        self.next_steps, self.made_with, self.skipped = next_steps, made_with, skipped
         if is_first and owner.was_set and not owner.home.graph_mode:
             # What a checkpoint has just put there is older. This one thread writes the copies of all replicas.
             for variable, value in ((next_steps, owner.steps), (made_with, owner.settings.steps)):

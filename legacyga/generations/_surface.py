@@ -70,6 +70,7 @@ class AccumulatingOptimizer(object):
         gradient_accumulation_steps   K of the next window: an int, to be read and set
         mini_step                     the mini-steps in the window under way, 0 to K - 1: a variable
         iterations                    the updates made: a variable
+        skipped_mini_steps            the mini-steps that `on_nonfinite` has left out: a variable
         mini_step_weight(weight)      a context in which mini-steps have this weight in the mean
         end_windows()                 an update for each window that is not full
         drop_windows()                forgets the windows that are not full
@@ -106,6 +107,12 @@ class AccumulatingOptimizer(object):
         """The mini-steps in the latest window, 0 to K - 1: a variable; without one, and at K = 1, a constant 0."""
         latest = self._legacyga.latest
         return self._legacyga.ops.constant(0, "int64") if latest is None else latest.mini_step
+
+    @property
+    def skipped_mini_steps(self):
+        """The mini-steps that `on_nonfinite` has left out, those of windows without update too: as `mini_step`."""
+        skipped = self._legacyga.registry().skipped
+        return self._legacyga.ops.constant(0, "int64") if skipped is None else skipped
 
     def mini_step_weight(self, weight):
         """A context: mini-steps in it have this weight. In graph mode those that are *made* in it have it.

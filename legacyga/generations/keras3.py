@@ -190,7 +190,7 @@ class AccumulatingOptimizer(_surface.ConfiguredOptimizer):
         return super(AccumulatingOptimizer, self).update_step(*args, **kwargs)
 
     def stateless_apply(self, *args, **kwargs):
-        if self._legacyga.most_steps > 1:
+        if self._legacyga.has_windows:
             raise ValueError(
                 "stateless_apply keeps no mini-steps. Received: a call of it on {!r}, which accumulates. Call "
                 "apply_gradients or apply.".format(self)

@@ -59,7 +59,7 @@ class Accumulation(_base.Accumulation):
         """One call of the inner optimizer's `get_updates`, made to read everything before it writes anything."""
         params = [param for _, param in pairs]
         gradients = [self.ops.dense(gradient) for gradient, _ in pairs]
-        if self.most_steps > 1:
+        if self.has_windows:
             gradients = self._clip(gradients)
         return self.make_update(gradients, params, self._weights_of[_names(params)])
 

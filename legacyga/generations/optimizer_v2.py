@@ -32,7 +32,7 @@ class Accumulation(_base.Accumulation):
         return backend.variable(backend.get_value(variable), dtype=variable.dtype.base_dtype.name, name=name)
 
     def prepare(self, grads_and_vars):
-        if self.most_steps > 1 or self._inherited:
+        if self.has_windows or self._inherited:
             self.create_inner_weights([var for gradient, var in grads_and_vars if gradient is not None])
         if self._inherited:
             self.home.backend.batch_set_value(list(zip(self.optimizer._weights, self._inherited)))
@@ -131,7 +131,7 @@ class AccumulationBefore24(Accumulation):
     @property
     def clips_here(self):
         """Whether means are clipped where they are applied."""
-        return self.settings.steps > 1 or self.clips_always
+        return self.settings.steps > 1 or self.settings.guards or self.clips_always
 
     def inherit(self, optimizer):
         super(AccumulationBefore24, self).inherit(optimizer)

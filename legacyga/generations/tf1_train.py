@@ -48,7 +48,7 @@ class Accumulation(_base.Accumulation):
         optimizer, var_list = self.optimizer, [var for gradient, var in grads_and_vars if gradient is not None]
         optimizer._create_slots(var_list)
         self.iterations = self._iterations_beside(var_list[0])
-        if self.most_steps > 1:
+        if self.has_windows:
             for var in var_list:
                 self.home.check_branches_take(var)
         return True
@@ -70,7 +70,7 @@ class Accumulation(_base.Accumulation):
 
         BERT's AdamWeightDecayOptimizer makes its moments in `apply_gradients`, which a flush calls a second time.
         """
-        if not self.home.graph_mode or self.most_steps == 1:
+        if not (self.home.graph_mode and self.has_windows):
             yield
             return
         v1, key = self.home.v1, tuple(_ops.variable_key(var) for var in var_list)
@@ -96,7 +96,7 @@ class Accumulation(_base.Accumulation):
 
     def at_one_point(self, grads_and_vars):
         """(gradient, variable) pairs whose gradients are all there before one is applied (R7 at K = 1)."""
-        if self.most_steps > 1 or not self.home.graph_mode:
+        if self.has_windows or not self.home.graph_mode:
             return grads_and_vars
         present = [gradient for gradient, _ in grads_and_vars if gradient is not None]
         together = iter(self.home.tf.tuple(present) if present else ())

@@ -1,0 +1,85 @@
+"""What becomes of gradients that are not finite: the policies of `on_nonfinite`. No TensorFlow is imported here."""
+
+# The first is what the bare optimizer does: a window without a guard.
+POLICIES = ("propagate", "skip_mini_step", "skip_window", "raise")
+COMPILED = (
+    'on_nonfinite="raise" cannot hold in a function that XLA compiles, which drops assertions. Received: a mini-step '
+    "within jit_compile=True (Keras 3's default). Give compile, or tf.function, jit_compile=False, or take "
+    'on_nonfinite="skip_window" and look at the optimizer\'s skipped_mini_steps.'
+)
+NOT_FINITE = (
+    "The gradients of a window are not finite (NaN or inf): it was closed without an update, and the next mini-step "
+    "begins a new one. The variables are:"
+)
+
+
+class Guard(object):
+    """A policy. A window asks it before it adds gradients, and before it updates.
+
+    Both is asked in cross-replica context. The verdict is one for all replicas, on all workers.
+
+    Args:
+        ops: an `_ops.Ops`.
+        policy: one of POLICIES, but for the first.
+        skipped: variable: the mini-steps of all windows that were left out.
+    """
+
+    def __init__(self, ops, policy, skipped):
+        self._ops, self._skipped = ops, skipped
+        self._looks_at_each, self._raises = policy == "skip_mini_step", policy == "raise"
+
+    def take(self, run, arguments, add, leave_out):
+        """`add()`, or `leave_out()` where gradients of the mini-step are not finite.
+
+        Args:
+            run: as of `Window.take_mini_step`.
+            arguments: for each replica, (gradients,) or (gradients, weight).
+        """
+        if not self._looks_at_each:
+            return add()
+        bad = self._ops.sum_over_replicas(run(self._is_bad, arguments)) > 0
+
+        def count():
+            with self._ops.after(self._skipped.assign_add(1)):
+                return leave_out()
+
+        return self._ops.cond(bad, count, add)
+
+    def _is_bad(self, gradients, weight=None):
+        bad = self._ops.reduce_any(self._ops.not_finite(gradients) > 0)
+        if weight is not None:
+            # What weighs nothing adds nothing: the NaN of a mean over no samples.
+            bad = self._ops.logical_and(bad, self._ops.logical_not(self._ops.equal(weight, 0)))
+        return self._ops.cast(bad, "float32")
+
+    def end(self, run, reduced, added, update, close, names):
+        """The end of a window: an update, if there is something to update with, and it is finite.
+
+        Args:
+            reduced: on each replica the list of reduced gradients, None for a variable without.
+            added: the mini-steps that are in them.
+            update: as of `Window.take_mini_step`.
+            close: `close(updated)` writes that the window is over; returns `updated` as a tensor.
+            names: of the variables.
+        """
+        ops = self._ops
+        if self._raises and ops.is_compiled():
+            raise ValueError(COMPILED)
+        present = [i for i, gradient in enumerate(reduced) if gradient is not None]
+        found = run(lambda each: ops.not_finite([each[i] for i in present]), (reduced,)) if present else ()
+        bad = ops.sum_over_replicas(found) > 0 if present else ops.constant([False], "bool")
+
+        def apply():
+            with ops.after(run(lambda each: ops.done(update(each)), (reduced,))):
+                return close(True)
+
+        def leave():
+            with ops.after(self._skipped.assign_add(added)):
+                closed = close(False)
+            if not self._raises:
+                return closed
+            # The state is written: training can go on with the next window.
+            with ops.after(closed), ops.after(ops.fail(NOT_FINITE, [names[i] for i in present], bad)):
+                return ops.identity(closed)
+
+        return ops.cond(ops.logical_or(ops.reduce_any(bad), ops.equal(added, 0)), leave, apply)

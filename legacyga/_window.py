@@ -215,8 +215,7 @@ class Window(object):
         one = ops.ones_like(unit)
         if self.sums.reduction == "sum":
             return one, mean, unit
-        if weight.is_sample_count:
-            unit = ops.where(unit > 0, unit, mean)
+        unit = ops.where(unit > 0, unit, mean if weight.is_sample_count else one)
         scale = ops.where(unit > 0, unit, one)
         return scale, mean / scale, unit
 

@@ -132,7 +132,10 @@ class GradientAccumulator(object):
             A boolean tensor, there when that is done: in a TensorFlow 1 graph the operation to run.
         """
         if self._step is None:
-            return self._ops.done([])
+            if self._home.tf.executing_eagerly():
+                return self._ops.done([])
+            # A function that is traced now is to do it another time.
+            self._prepare([])
         self._note([None] * len(self._sums.states))
         return self._on_each_replica(self._clear)
 

@@ -172,6 +172,12 @@ class _Callback(object):
     # Every Keras calls the next two. Those that call them on_train_batch_begin and _end have these names, too.
 
     def on_batch_begin(self, batch, logs=None):
+        if not self._epoch_is_open:
+            warnings.warn(
+                "An epoch of {} batches went on. Its last window is ended after the last batch, too.".format(batch),
+                stacklevel=2,
+            )
+            self._epoch_is_open = True
         size = (logs or {}).get("size") or 0
         if isinstance(self._counts, _sample_counts.ToldSizes):
             self._counts.tell(size)

@@ -106,6 +106,20 @@ def test_a_loaded_run_goes_on(home, kind, name, steps, tmpdir):
     assert_bits(*((now, wanted) if name != "model" else (now[: len(START)], wanted[: len(START)])))
 
 
+def test_an_optimizer_that_has_not_trained(home, kind, tmpdir):
+    check_format(home, kind, "model.h5")
+    path = str(tmpdir.join("model.keras" if home.is_keras3 else "model.h5"))
+    model = model_of(home, kind.make(3))
+    save(model, path)
+    train(model, BATCHES[:4])
+    wanted = model.get_weights()
+    forget(home)
+    model = legacyga.load_model(path, keras=home.keras)
+    train(model, BATCHES[:4])
+    assert_bits(model.get_weights(), wanted)
+    assert int(home.value(model.optimizer.mini_step)) == 1
+
+
 def test_mysgd_and_a_set_k(home, tmpdir):
     """K was set to 4 in mid-window: the window that is open ends with 3, the others have 4."""
     path = str(tmpdir.join("model.keras" if home.is_keras3 else "model.h5"))

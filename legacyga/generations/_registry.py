@@ -129,7 +129,8 @@ class Registry(object):
 
     def build(self, var_list):
         """Make the window of all variables before any gradient is known."""
-        if not self.windows and self._window(var_list) is not None:
+        # At K = 1 a schedule may still raise it.
+        if self._owner.has_windows and not self.windows and self._window(var_list) is not None:
             self._built = _key_of(var_list)
             # A restored checkpoint may have put a window under way into it.
             self._owner.latest = self.windows[self._built]

@@ -29,6 +29,14 @@ def fitting(optimizer, accumulation, values):
     inner = [(key, each) for key, each in variables if key not in own]
     wanted = variables if len(values) == len(variables) else inner
     accumulation.refused = None
+    present = accumulation.home.values_of([each for _, each in variables])
+    if (
+        0 < len(values) < len(inner)
+        and all(tuple(getattr(each, "shape", (1,))) == () for each in values)
+        and int(values[0][()]) == 0
+    ):
+        # Of an optimizer that was saved before it was built: `iterations`, 0, and the rate where it is a variable.
+        return present
     try:
         _check(optimizer, wanted, values)
     except ValueError as error:
@@ -36,7 +44,6 @@ def fitting(optimizer, accumulation, values):
         raise
     if wanted is variables:
         return values
-    present = accumulation.home.values_of([each for _, each in variables])
     given = {key: value for (key, _), value in zip(inner, values)}
     return [given.get(key, 0 * value if key in counts else value) for (key, _), value in zip(variables, present)]
 

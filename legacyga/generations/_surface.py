@@ -89,6 +89,8 @@ class AccumulatingOptimizer(object):
         >>> optimizer.drop_windows()
         >>> int(optimizer.mini_step), int(optimizer.iterations), optimizer.gradient_accumulation_steps
         (0, 1, 4)
+        >>> int(optimizer.skipped_mini_steps)
+        0
     """
 
     _legacyga = None

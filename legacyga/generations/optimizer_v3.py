@@ -63,14 +63,11 @@ class AccumulatingOptimizer(_surface.ConfiguredOptimizer):
 def _own(optimizer):
     """The optimizer's own variables: those it lists, and the rate's, but for a step that was given."""
     made = _copying.attributes_that_are_variables(optimizer)
-    steps = made.get("_iterations")
-    if getattr(getattr(steps, "aggregation", None), "name", "") != "ONLY_FIRST_REPLICA":
-        made.pop("_iterations", None)
-    else:
-        steps = None
-    listed = [each for each in vars(optimizer)["_variables"] if each is not steps]
-    names = ("_iterations", "_learning_rate", "_current_learning_rate")
-    return listed + [made[name] for name in names if name in made]
+    names = ["_learning_rate", "_current_learning_rate"]
+    if made["_iterations"].name.split(":")[0].split("/")[-1] == "iteration":
+        # The experimental ones do not list it. A step that was given is listed by none.
+        names.append("_iterations")
+    return list(vars(optimizer)["_variables"]) + [made[name] for name in names if name in made]
 
 
 _surface.BASES["v3"] = lambda cls: AccumulatingOptimizer

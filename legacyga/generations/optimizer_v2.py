@@ -33,7 +33,11 @@ class Accumulation(_base.Accumulation):
 
     def _new_variable(self, variable):
         if not self.home.graph_mode:
-            return copy.deepcopy(variable)
+            copied = copy.deepcopy(variable)
+            if hasattr(copied, "assign"):
+                return copied
+            # In TF 2.0 to 2.3 the copy of a mirrored variable is its value; deletable with 2.3.
+            return self.home.tf.Variable(copied, trainable=False, aggregation=variable.aggregation)
         backend, name = self.home.backend, variable.name.split(":")[0]
         return backend.variable(backend.get_value(variable), dtype=variable.dtype.base_dtype.name, name=name)
 

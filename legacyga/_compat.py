@@ -257,20 +257,10 @@ def home_of(optimizer):
 
 
 def refused_inner_optimizer(optimizer):
-    """The name of the inner optimizer's class, where `optimizer` is a wrapper that must stay outside; else None.
-    A LossScaleOptimizer of tf.keras decides on each micro-batch, and a TFOptimizer calls an optimizer of another
-    generation. All other wrappers are optimizers like any other.
-    """
-    generation = generation_of(type(optimizer))
-    names = ("optimizer",) if generation == "v1" else ()
-    if hasattr(optimizer, "loss_scale"):
-        # The one of TF 2.4 and newer, and the one before.
-        names = ("inner_optimizer", "_optimizer")
-    for name in names:
-        inner = vars(optimizer).get(name, vars(optimizer).get("_" + name))
-        if generation_of(type(inner)):
-            return type(inner).__name__
-    return None
+    """The name of the class of the optimizer in a TFOptimizer, None of all others: those are optimizers like any."""
+    attributes = vars(optimizer) if generation_of(type(optimizer)) == "v1" else {}
+    inner = attributes.get("optimizer", attributes.get("_optimizer"))
+    return type(inner).__name__ if generation_of(type(inner)) else None
 
 
 def generation_of(cls):

@@ -73,7 +73,7 @@ def _check_is_optimizer(optimizer, steps):
     inner = generation != "keras3" and _compat.refused_inner_optimizer(optimizer)
     if inner:
         raise ValueError(
-            "{0} is a wrapper that decides on each micro-batch. Received: {1!r}. Wrap the optimizer in it, and put it "
+            "{0} calls an optimizer of another generation. Received: {1!r}. Wrap the optimizer in it, and put it "
             "around what wrap returns: {0}(wrap({2}, {3})).".format(type(optimizer).__name__, optimizer, inner, steps)
         )
     if generation == "keras3" and optimizer.gradient_accumulation_steps:

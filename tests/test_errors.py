@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import skips
 from epochs import LR, fit, model_with
-from test_wrap import GRADIENTS, START, adam, assert_same, loss_scale_optimizer, means
+from test_wrap import adam
 
 import legacyga
 
@@ -222,16 +222,6 @@ def test_what_cannot_be_wrapped(home):
         legacyga.wrap(inner, 0)
     with pytest.raises(ValueError, match='reduction must be "mean" or "sum". Received: \'max\''):
         legacyga.wrap(inner, 2, reduction="max")
-
-
-def test_around_a_loss_scale_optimizer(home):
-    """Keras 3's can be wrapped; of the others wrap says to put them outside."""
-    covered = loss_scale_optimizer(home, adam)
-    if home.is_keras3:
-        bare = home.apply_to(START, covered, means(5))
-        return assert_same(home.apply_to(START, legacyga.wrap(loss_scale_optimizer(home, adam), 5), GRADIENTS), bare, 5)
-    with pytest.raises(ValueError, match=r"a wrapper that decides on each.*LossScaleOptimizer.*\(wrap\(Adam, 5\)\)"):
-        legacyga.wrap(covered, 5)
 
 
 def test_the_accumulation_of_keras_3_below_ours(home):

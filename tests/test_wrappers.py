@@ -316,20 +316,3 @@ def test_an_optimizers_hook_called_by_hand(home, sgd, rows):
     moved = np.zeros_like(START[0], "float64")
     moved[ids if rows else slice(None)] = RATE * gradient
     users.assert_close([home.value(variable)], [START[0] - moved])
-
-
-def test_what_stays_refused(home, sgd):
-    """Wrappers that pass on to the inner optimizer's own apply_gradients: it is the one to wrap."""
-    mixed_precision = getattr(home.keras, "mixed_precision", None)
-    loss_scale = getattr(mixed_precision, "LossScaleOptimizer", None)
-    other = getattr(home.keras.optimizers, "TFOptimizer", None)
-    if sgd.generation == "train":
-        if other is None:
-            skips.keras_lacks("no TFOptimizer in this Keras")
-        outer = other(bare(sgd))
-    else:
-        if loss_scale is None or home.is_keras3 or home.mode == "graph":
-            skips.keras_lacks("LossScaleOptimizer: TF 2.4 or newer, in eager mode; that of Keras 3 is wrapped as it is")
-        outer = loss_scale(bare(sgd))
-    with pytest.raises(ValueError, match=r"\(wrap\({}, 3\)\)".format(sgd.cls.__name__)):
-        legacyga.wrap(outer, 3)

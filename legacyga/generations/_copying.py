@@ -26,6 +26,8 @@ def copy_attributes(optimizer, copied, own, new_variable, kept=(), names=None):
     """
     pins = _Pins(own, new_variable, kept)
     pins.add(optimizer, copied)
+    for each in _kept_beside(optimizer):
+        pins.memo.pop(id(each), None)
     state = {name: value for name, value in vars(optimizer).items() if names is None or name in names}
     vars(copied).update(copy.deepcopy(state, pins.memo))
     for each, copied_each in pins.inner:
@@ -52,7 +54,8 @@ class _Pins(object):
     def add(self, optimizer, copied):
         """An optimizer, whose copy is `copied`."""
         self.memo[id(optimizer)] = copied
-        for variable in self._own(optimizer):
+        beside = _kept_beside(optimizer)
+        for variable in list(getattr(beside[0], "_weights", {}).values()) if beside else self._own(optimizer):
             if id(variable) not in self._variables:
                 self._variables[id(variable)] = variable
                 self.memo[id(variable)] = self._new_variable(variable)
@@ -88,6 +91,20 @@ def _items(value):
     if not _is_container(value):
         return []
     return list(value.keys()) + list(value.values()) if isinstance(value, dict) else list(value)
+
+
+def keeper_of(optimizer):
+    """The optimizer that has the state: the one in a LossScaleOptimizer of tf.keras or tf_keras, else `optimizer`."""
+    return vars(optimizer)["_optimizer"] if hasattr(type(optimizer), "get_unscaled_gradients") else optimizer
+
+
+def _kept_beside(optimizer):
+    """What a LossScaleOptimizer keeps beside its keeper: its scale, and what files of TF 2.2 are restored by."""
+    keeper = keeper_of(optimizer)
+    if keeper is optimizer:
+        return []
+    tracked = getattr(keeper, "_self_unconditional_dependency_names", {})
+    return [vars(optimizer)["_loss_scale"], tracked.get("base_optimizer")]
 
 
 def attributes_that_are_variables(optimizer):

@@ -17,17 +17,27 @@ class Accumulation(_base.Accumulation):
     # In graph mode, the values of the variables that are to be made for a model, in their order.
     _inherited = ()
 
+    @property
+    def keeper(self):
+        """The optimizer that has the state: in a LossScaleOptimizer the one in it."""
+        return _copying.keeper_of(self.optimizer)
+
     def inherit(self, optimizer):
         _copying.copy_attributes(optimizer, self.optimizer, _own, self._new_variable, KEPT)
-        if self.home.graph_mode and len(optimizer._weights) > 1:
+        weights = _copying.keeper_of(optimizer)._weights
+        if self.home.graph_mode and len(weights) > 1:
             # The copy may be for another model, whose slots begin with these values.
-            attributes = vars(self.optimizer)
+            attributes = vars(self.keeper)
             attributes.update(_slots={}, _weights=attributes["_weights"][:1])
-            self._inherited = self.home.backend.batch_get_value(optimizer._weights)
+            self._inherited = self.home.backend.batch_get_value(weights)
 
     def _new_variable(self, variable):
         if not self.home.graph_mode:
-            return copy.deepcopy(variable)
+            copied = copy.deepcopy(variable)
+            if hasattr(copied, "assign"):
+                return copied
+            # In TF 2.0 to 2.3 the copy of a mirrored variable is its value; deletable with 2.3.
+            return self.home.tf.Variable(copied, trainable=False, aggregation=variable.aggregation)
         backend, name = self.home.backend, variable.name.split(":")[0]
         return backend.variable(backend.get_value(variable), dtype=variable.dtype.base_dtype.name, name=name)
 
@@ -35,7 +45,7 @@ class Accumulation(_base.Accumulation):
         if self.has_windows or self._inherited:
             self.create_inner_weights([var for gradient, var in grads_and_vars if gradient is not None])
         if self._inherited:
-            self.home.backend.batch_set_value(list(zip(self.optimizer._weights, self._inherited)))
+            self.home.backend.batch_set_value(list(zip(self.keeper._weights, self._inherited)))
             self._inherited = ()
         return True
 
@@ -44,15 +54,15 @@ class Accumulation(_base.Accumulation):
 
     def create_inner_weights(self, var_list):
         """Make the inner optimizer's variables for these of the model's."""
-        optimizer = self.optimizer
+        keeper = self.keeper
+        inner = super(AccumulatingOptimizer, keeper) if keeper is self.optimizer else keeper
         # TF 2.0 to 2.2 have no such method; deletable with 2.2.
-        create = getattr(super(AccumulatingOptimizer, optimizer), "_create_all_weights", None)
-        if create is not None:
-            create(var_list)
+        if hasattr(inner, "_create_all_weights"):
+            inner._create_all_weights(var_list)
         else:
-            optimizer.iterations  # noqa: B018  (a property that creates)
-            optimizer._create_hypers()
-            optimizer._create_slots(var_list)
+            keeper.iterations  # noqa: B018  (a property that creates)
+            keeper._create_hypers()
+            keeper._create_slots(var_list)
 
     def make_variable(self, name, value, shape, dtype, beside=None):
         tf = self.home.tf
@@ -60,7 +70,7 @@ class Accumulation(_base.Accumulation):
         if beside is not None:
             placement = dict(synchronization=tf.VariableSynchronization.ON_READ, aggregation=tf.VariableAggregation.SUM)
         with self.ops.colocated_with(beside):
-            created = self.optimizer.add_weight(
+            created = self.keeper.add_weight(
                 name,
                 shape=shape,
                 dtype=dtype,
@@ -68,7 +78,7 @@ class Accumulation(_base.Accumulation):
                 trainable=False,
                 **placement,
             )
-        self.optimizer._weights.append(created)
+        self.keeper._weights.append(created)
         return created
 
     def session(self, variable, action):
@@ -86,7 +96,9 @@ class AccumulatingOptimizer(_surface.ConfiguredOptimizer):
         home = type(self)._legacyga_class[1]
         # The init_scope of TF 2.0 to 2.13 leads out of a graph that nobody has entered.
         with home.v1.get_default_graph().as_default() if home.graph_mode else contextlib.ExitStack():
-            return self._legacyga.take_mini_step(list(grads_and_vars), args, kwargs, self._name, result=home.tf.no_op)
+            accumulation = self._legacyga
+            scope = accumulation.keeper._name
+            return accumulation.take_mini_step(list(grads_and_vars), args, kwargs, scope, result=home.tf.no_op)
 
     def _create_all_weights(self, var_list):
         self._legacyga.create_inner_weights(var_list)

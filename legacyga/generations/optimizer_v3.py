@@ -11,18 +11,30 @@ KEPT = ("_variables", "_index_dict")
 class Accumulation(_base.Accumulation):
     """The hooks of the `v3` generation."""
 
+    @property
+    def keeper(self):
+        """The optimizer that has the state: in a LossScaleOptimizer the one in it."""
+        return _copying.keeper_of(self.optimizer)
+
     def inherit(self, optimizer):
         _copying.copy_attributes(optimizer, self.optimizer, _own, copy.deepcopy, KEPT)
 
     def prepare(self, grads_and_vars):
-        optimizer, var_list = self.optimizer, [var for _, var in grads_and_vars]
+        keeper, var_list = self.keeper, [var for _, var in grads_and_vars]
         with_gradient = [var for gradient, var in grads_and_vars if gradient is not None]
-        super(AccumulatingOptimizer, optimizer).build(with_gradient if self.home.v3_is_experimental else var_list)
+        self.build_inner(with_gradient if self.home.v3_is_experimental else var_list)
         # The inner optimizer has the error for a variable that it was not built with.
-        return all(optimizer._var_key(var) in optimizer._index_dict for var in with_gradient)
+        return all(keeper._var_key(var) in keeper._index_dict for var in with_gradient)
 
     def apply(self, pairs, *args, **kwargs):
         return super(AccumulatingOptimizer, self.optimizer).apply_gradients(pairs, *args, **kwargs)
+
+    def build_inner(self, var_list):
+        """Make the inner optimizer's own variables."""
+        # A LossScaleOptimizer of TF 2.10 passes no build on.
+        keeper = self.keeper
+        inner = super(AccumulatingOptimizer, keeper) if keeper is self.optimizer else keeper
+        inner.build(var_list)
 
     def make_variable(self, name, value, shape, dtype, beside=None):
         tf = self.home.tf
@@ -31,7 +43,7 @@ class Accumulation(_base.Accumulation):
             placement = dict(synchronization=tf.VariableSynchronization.ON_READ, aggregation=tf.VariableAggregation.SUM)
         with self.ops.colocated_with(beside):
             created = tf.Variable(tf.fill(shape, tf.cast(value, dtype)), trainable=False, name=name, **placement)
-        self.optimizer._variables.append(created)
+        self.keeper._variables.append(created)
         return created
 
     def session(self, variable, action):
@@ -44,12 +56,13 @@ class AccumulatingOptimizer(_surface.ConfiguredOptimizer):
     _legacyga_type = Accumulation
 
     def build(self, var_list):
-        super(AccumulatingOptimizer, self).build(var_list)
+        self._legacyga.build_inner(var_list)
         self._legacyga.registry().build(list(var_list))
 
     def apply_gradients(self, grads_and_vars, *args, **kwargs):
         """Take one mini-step. Arguments, and what is done at the end of a window, are the inner optimizer's."""
-        accumulation, scope = self._legacyga, kwargs.get("name") or self.name or "optimizer"
+        accumulation = self._legacyga
+        scope = kwargs.get("name") or accumulation.keeper.name or "optimizer"
         taken = accumulation.take_mini_step(list(grads_and_vars), args, kwargs, scope)
         # Whatever the branch, the value that the inner optimizer returns.
         with accumulation.ops.after(taken):

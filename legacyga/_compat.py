@@ -197,7 +197,8 @@ class Home(TensorFlow):
         optimizers = self.module.optimizers
         places = [self.v1_optimizers] if generation == "v1" else [optimizers]
         places += [getattr(optimizers, "legacy", None), getattr(optimizers, "experimental", None)]
-        places.append(getattr(self.module, "mixed_precision", None))
+        with contextlib.suppress(ImportError):
+            places.append(importlib.import_module(self.root + ".mixed_precision.loss_scale_optimizer"))
         for cls in [find(name)] + [getattr(place, name, None) for place in places]:
             if generation_of(cls) == generation:
                 return cls

@@ -186,12 +186,12 @@ def test_weights_are_the_bare_ones_and_ours_after_them(home, adam):
         assert tuple(variable.shape) == tuple(wanted.shape) and variable.dtype == wanted.dtype
         assert without_numbers(variable.name).split("/")[-1] == without_numbers(wanted.name).split("/")[-1]
         assert_close([home.value(variable)], [home.value(wanted)])
-    # K, the K it was made with, the mini-steps left out; the window's mini_step, weight, unit, steps; what it holds of
-    # each variable, 2: the whole; how many mini-steps are in its sums. Then for each the sum, and the rows that sparse gradients touched: none.
+    # K, the K it was made with, and what was skipped; the window's mini_step, left_out, weight, unit, steps; what it
+    # holds of each variable, 2: the whole. Then for each the sum, and the rows that sparse gradients touched: none.
     sums = [(a + b, np.zeros(np.shape(a)[:1] or (1,), "int32")) for a, b in zip(fed[3], fed[4])]
     assert_bits(
         [home.value(each) for each in mine[len(theirs) :]],
-        [3, 3, 0, 2, 2, 0, 3, [2] * len(START)] + [each for pair in sums for each in pair],
+        [3, 3, 0, 2, 0, 2, 0, 3, [2] * len(START)] + [each for pair in sums for each in pair],
     )
     if not home.is_keras3 and not hasattr(bare, "get_weights"):
         return

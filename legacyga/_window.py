@@ -111,8 +111,12 @@ class Window(object):
     @property
     def variables(self):
         """All of the state."""
-        counters = [self.mini_step, self.left_out, self.weight, self.unit, self.steps, self.held]
-        return counters + self.sums.variables
+        return self.counts + [self.steps, self.held] + self.sums.variables
+
+    @property
+    def counts(self):
+        """What is 0 where no window is under way."""
+        return [self.mini_step, self.left_out, self.weight, self.unit]
 
     def restrict(self, places):
         """Let the window be one of the variables at these places alone, before any use. The state stays as it is."""

@@ -119,7 +119,7 @@ class Registry(object):
     def state(self):
         """The keys of the variables that count what is in windows, and of all that are ours: two sets."""
         windows = [window for window in self.windows.values() if window is not None]
-        counts = [each for window in windows for each in (window.mini_step, window.weight, window.unit)]
+        counts = [each for window in windows for each in window.counts]
         own = [each for window in windows for each in self.variables_of(window)]
         return {_ops.variable_key(each) for each in counts}, {_ops.variable_key(each) for each in own}
 

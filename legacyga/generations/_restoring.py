@@ -30,11 +30,7 @@ def fitting(optimizer, accumulation, values):
     wanted = variables if len(values) == len(variables) else inner
     accumulation.refused = None
     present = accumulation.home.values_of([each for _, each in variables])
-    if (
-        0 < len(values) < len(inner)
-        and all(tuple(getattr(each, "shape", (1,))) == () for each in values)
-        and int(values[0][()]) == 0
-    ):
+    if 0 < len(values) < len(inner) and not any(_shape_of(each) for each in values) and not int(values[0][()]):
         # Of an optimizer that was saved before it was built: `iterations`, 0, and the rate where it is a variable.
         return present
     try:
@@ -57,9 +53,13 @@ def _check(optimizer, wanted, values):
             )
         )
     for (_, variable), value in zip(wanted, values):
-        shape, received = tuple(variable.shape), tuple(getattr(value, "shape", ()))
-        if [int(size) for size in shape] != [int(size) for size in received]:
+        shape, received = _shape_of(variable), _shape_of(value)
+        if shape != received:
             raise ValueError(
                 "The optimizer's variable {} has the shape {}. Received: a value of the shape {}. It is of another "
                 "optimizer, or of one for another model. Nothing was written.".format(variable.name, shape, received)
             )
+
+
+def _shape_of(value):
+    return tuple(int(size) for size in getattr(value, "shape", ()))

@@ -143,7 +143,7 @@ class _Callback(object):
         # fit may be called where an exception is being handled.
         self._handled = sys.exc_info()[1]
         self._batch_size = self._params.get("batch_size")
-        self._epoch_is_open = False
+        self._epoch_is_open = self._goes_on = False
         _schedule.check_steps_to_come(
             self._optimizers, self.schedule, self._params.get("epochs"), self._batches(), self.partial_window
         )
@@ -163,7 +163,7 @@ class _Callback(object):
         self._sizes = set()
 
     def on_epoch_begin(self, epoch, logs=None):
-        self._epoch_is_open = True
+        self._epoch_is_open, self._goes_on = True, False
         if isinstance(self.schedule, dict):
             steps = _schedule.steps_at(self.schedule, epoch)
             if steps is not None:
@@ -177,7 +177,7 @@ class _Callback(object):
                 "An epoch of {} batches went on. Its last window is ended after the last batch, too.".format(batch),
                 stacklevel=2,
             )
-            self._epoch_is_open = True
+            self._epoch_is_open = self._goes_on = True
         size = (logs or {}).get("size") or 0
         if isinstance(self._counts, _sample_counts.ToldSizes):
             self._counts.tell(size)
@@ -199,7 +199,7 @@ class _Callback(object):
         if callable(self.schedule):
             _schedule.ask(self.home, self._optimizers, self.schedule)
         batches = self._batches()
-        if batches and batch + 1 >= batches:
+        if batches and batch + 1 >= batches and not self._goes_on:
             self._end_epoch()
             if logs is not None and self._tells_early:
                 # Keras makes the epoch's logs of the last batch's, and the other dict of those: all get what is here.

@@ -491,3 +491,17 @@ def test_in_a_tensorflow_1_graph(home):
                 np.testing.assert_allclose(values, np.outer(share, np.ones(3)), rtol=1e-13)
                 session.run(reset)
                 assert session.run(step) == 0 and not np.any(session.run(gradients[0]))
+
+
+@pytest.mark.capability("GradientAccumulator")
+def test_a_reset_that_is_traced_first(home):
+    """Before the first call there is nothing to reset; the function is to do it another time."""
+    tf = eager(home)
+    accumulator = legacyga.GradientAccumulator()
+    begin, take = tf.function(lambda: accumulator.reset()), tf.function(lambda gradient: accumulator([gradient]))
+    begin()
+    for value in (1.0, 3.0):
+        take(tf.constant([value]))
+    begin()
+    take(tf.constant([10.0]))
+    assert int(accumulator.step) == 1 and accumulator.gradients[0].numpy().tolist() == [10.0]

@@ -275,3 +275,33 @@ def test_a_model_of_another_keras_than_was_to_be_expected(home, monkeypatch):
     weights, logs = fit(home, model_with(home, 3, traced=False), [callback], epochs=1)
     assert_as_expected(weights, logs, expected(home, 1, lambda epoch, updates: 3, "flush"))
     assert isinstance(callback, home.keras.callbacks.Callback)
+
+
+def test_an_epoch_that_grows(home):
+    """A Sequence of one batch, then of three, where Keras looks again: the last window of each epoch is ended, too."""
+    if not hasattr(home.keras.utils, "Sequence") or home.mode == "graph":
+        skips.keras_lacks("no Sequence in this mode")
+
+    class Growing(home.keras.utils.Sequence):
+        length = 1
+
+        def __len__(self):
+            return self.length
+
+        def __getitem__(self, i):
+            return X[4 * i : 4 * i + 4], Y[4 * i : 4 * i + 4]
+
+        def on_epoch_end(self):
+            self.length = 3
+
+    model, trained = model_with(home, 2), []
+    seen = home.keras.callbacks.LambdaCallback(on_batch_end=lambda batch, logs: trained.append(batch))
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        fit(home, model, [legacyga.GradientAccumulationCallback(), seen], epochs=2, x=Growing(), y=None)
+    assert int(home.value(model.optimizer.mini_step)) == 0
+    if len(trained) == 2:
+        skips.keras_lacks("this Keras keeps the length of the first epoch")
+    # One of one batch; then the first batch is ended alone, and the other two are a window.
+    assert int(home.value(model.optimizer.iterations)) == 3
+    assert any("An epoch of 1 batches went on" in str(each.message) for each in said)

@@ -5,8 +5,9 @@ import needs
 import numpy as np
 import oracle
 import pytest
+import skips
 import tf1
-from dense import BATCHES, RATE, START, assert_close, make, network
+from dense import BATCHES, RATE, START, assert_close, gradients_by_hand, make, network
 
 import legacyga
 
@@ -118,3 +119,19 @@ def test_what_a_window_left_is_gone_after_updates_at_1(home, adam, sparse):
         for i, value in zip(places, expected.update([weights[i] for i in places], means, places)):
             weights[i] = value
         assert_close([home.value(each) for each in variables], weights)
+
+
+def test_k_is_raised_after_a_build_at_one(home, adam):
+    """As a schedule does where fit builds the optimizer first."""
+    optimizer = legacyga.wrap(make(home, adam), 1)
+    build = getattr(optimizer, "build", None) or getattr(optimizer, "_create_all_weights", None)
+    if home.mode == "graph" or build is None:
+        skips.keras_lacks("optimizers that nobody builds before they train")
+    variables = home.variables(START)
+    build(variables)
+    optimizer.gradient_accumulation_steps = 2
+    fed = gradients_by_hand(4)
+    weights, expected = oracle.double(START), oracle.Adam(RATE)
+    for window in (fed[:2], fed[2:]):
+        weights = expected.update(weights, [np.mean(each, axis=0) for each in zip(*window)], range(4))
+    assert_close(home.apply_to(variables, optimizer, fed)[-1], weights)

@@ -414,6 +414,21 @@ WAYS = {
 }
 
 
+@pytest.mark.parametrize("ways", ["ef", "fe", "eft", "efe"])
+def test_a_weight_that_is_given_is_of_samples(home, has_train_step, ways):
+    """Before a batch that is counted, and after it: by hand with the number of its samples."""
+    sizes = [4, 6, 4, 6][: len(ways)]
+    data = batches_of(sizes, seed=29)
+    model = model_with(home, legacyga.wrap(home.bare_sgd(lr=RATE, momentum=MOMENTUM), len(ways)))
+    for way, batch in zip(ways, data):
+        if way == "e":
+            with model.optimizer.mini_step_weight(len(batch[0])):
+                by_hand(home, model, batch)
+        else:
+            WAYS[way](home, model, batch)
+    assert_trained(model, known(data), len(ways))
+
+
 @pytest.mark.parametrize("ways, size, steps", [("ftphftph", 4, 4), ("tfhphhft", 9, 3), ("hphfptff", 5, 4)])
 def test_batches_of_one_size_weigh_alike_whoever_hands_them_over(home, has_train_step, ways, size, steps):
     """fit with the callback, train_on_batch, fit without, a loop: two windows of 4, or of 3 and a flush of the rest."""

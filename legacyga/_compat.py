@@ -25,14 +25,6 @@ def version_of(module):
     return tuple(numbers)
 
 
-def installed_version(name):
-    """The version of the package `name`, which is imported to ask it, or that there is none: a str."""
-    try:
-        return getattr(importlib.import_module(name), "__version__", "(no version)")
-    except ImportError:
-        return "not installed"
-
-
 def _tensorflow():
     try:
         return importlib.import_module("tensorflow")
@@ -65,17 +57,6 @@ class TensorFlow(object):
     @property
     def tf_version(self):
         return self.tf.__version__
-
-    def check_branches_take(self, variable):
-        """Raise where a reference variable cannot be written inside of a conditional."""
-        in_functions = getattr(self.v1, "control_flow_v2_enabled", bool)
-        if not hasattr(variable, "handle") and in_functions():
-            raise ValueError(
-                "The conditionals of this graph are functions, which cannot write to reference variables. Received: "
-                "{!r}. Call tf.compat.v1.disable_control_flow_v2() first, or make it with use_resource=True.".format(
-                    variable
-                )
-            )
 
     @property
     def graph_mode(self):
@@ -143,7 +124,7 @@ class Home(TensorFlow):
 
     def value_of(self, variable):
         """The int that a counter holds."""
-        return int(self.backend.get_value(variable) if self.graph_mode else variable.numpy())
+        return int(self.values_of([variable])[0])
 
     def values_of(self, variables):
         """The NumPy values of a list of variables."""

@@ -11,6 +11,18 @@ def lifts_variables(tf):
     return type(tf.Variable) is not type
 
 
+def check_branches_take(tf, variable):
+    """Raise where a reference variable cannot be written inside of a conditional."""
+    in_functions = getattr(_compat.v1_of(tf), "control_flow_v2_enabled", bool)
+    if not hasattr(variable, "handle") and in_functions():
+        raise ValueError(
+            "The conditionals of this graph are functions, which cannot write to reference variables. Received: "
+            "{!r}. Call tf.compat.v1.disable_control_flow_v2() first, or make it with use_resource=True.".format(
+                variable
+            )
+        )
+
+
 @contextlib.contextmanager
 def lifted_variables(tf, made):
     """A context, for the inside of a conditional's branch: variables made in it are made outside of the branch.

@@ -2,7 +2,7 @@
 
 import contextlib
 
-from legacyga import _compat, _gradients, _ops, _sums, _window
+from legacyga import _compat, _gradients, _graph, _ops, _sums, _window
 from legacyga._accumulators import State
 
 
@@ -183,7 +183,7 @@ class GradientAccumulator(object):
         with self._making():
             total = self._make_zeros("accumulator_{}".format(i), shape, ops.accumulator_dtype(gradient.dtype))
             touched = self._make_zeros("touched_{}".format(i), shape[:1] or [1], "int32")
-        self._home.check_branches_take(total)
+        _graph.check_branches_take(self._home.tf, total)
         return State(total, touched, gradient.dtype.base_dtype, False)
 
     def _make_zeros(self, name, shape, dtype):

@@ -50,7 +50,7 @@ class Accumulation(_base.Accumulation):
         self.iterations = self._iterations_beside(var_list[0])
         if self.has_windows:
             for var in var_list:
-                self.home.check_branches_take(var)
+                _graph.check_branches_take(self.home.tf, var)
         return True
 
     def apply(self, pairs, global_step=None, name=None, **kwargs):

@@ -25,6 +25,14 @@ def version_of(module):
     return tuple(numbers)
 
 
+def installed_version(name):
+    """The version of the package `name`, which is imported to ask it, or that there is none: a str."""
+    try:
+        return getattr(importlib.import_module(name), "__version__", "(no version)")
+    except ImportError:
+        return "not installed"
+
+
 def _tensorflow():
     try:
         return importlib.import_module("tensorflow")
@@ -172,10 +180,9 @@ class Home(TensorFlow):
 
     def optimizer_class(self, generation, name):
         """The class that a config names: one that the user has registered, or the home's own of this generation."""
-        utils = self.module.utils
-        # There from TF 2.2 on.
+        utils, optimizers = self.module.utils, self.module.optimizers
+        # There from TF 2.2 on, as `get_registered_name` is.
         find = getattr(utils, "get_registered_object", utils.get_custom_objects().get)
-        optimizers = self.module.optimizers
         places = [self.v1_optimizers] if generation == "v1" else [optimizers]
         places += [getattr(optimizers, "legacy", None), getattr(optimizers, "experimental", None)]
         with contextlib.suppress(ImportError):
@@ -190,7 +197,6 @@ class Home(TensorFlow):
 
     def registered_name(self, cls):
         """The name by which a config names a class."""
-        # There from TF 2.2 on.
         return getattr(self.module.utils, "get_registered_name", lambda cls: cls.__name__)(cls)
 
     @property
@@ -258,21 +264,22 @@ def generation_of(cls):
 
 
 def find_home(keras=None):
-    """The Keras to make an optimizer for.
+    """The Keras to make an optimizer for, a `Home`.
 
     Args:
         keras: a module (`keras`, `tf.keras`, `tf_keras`), or None: then standalone `keras` below 2.4 or `tf_keras`,
             whichever this process has imported, else `tf.keras`. (TensorFlow from 2.6 on imports `keras` by itself,
             so that Keras 3 being imported says nothing about the user.)
 
-    Returns:
-        A `Home`.
-
     Raises:
         ValueError: `keras` is not a Keras, or two of them are imported and none was named.
     """
+    if isinstance(keras, types.ModuleType) and hasattr(keras, "optimizers") and hasattr(keras, "callbacks"):
+        return Home(keras)
     if keras is not None:
-        return Home(_check_module(keras))
+        raise ValueError(
+            "keras must be the Keras module of your model: keras, tf.keras or tf_keras. Received: {!r}".format(keras)
+        )
     found = _candidates()
     if len(found) > 1:
         raise ValueError(
@@ -283,14 +290,6 @@ def find_home(keras=None):
             )
         )
     return Home(found[0] if found else _tensorflow().keras)
-
-
-def _check_module(keras):
-    if isinstance(keras, types.ModuleType) and hasattr(keras, "optimizers") and hasattr(keras, "callbacks"):
-        return keras
-    raise ValueError(
-        "keras must be the Keras module of your model: keras, tf.keras or tf_keras. Received: {!r}".format(keras)
-    )
 
 
 def _candidates():

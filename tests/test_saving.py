@@ -28,6 +28,11 @@ def pytest_generate_tests(metafunc):
     kinds.parametrize(metafunc, "adam_class", "Adam")
 
 
+@pytest.fixture(autouse=True)
+def start_anew(home):
+    forget(home)
+
+
 @pytest.fixture
 def kind(home, adam_class):
     if generation_of(adam_class) == "v1":
@@ -86,8 +91,7 @@ def save(model, path):
     model.save(path, **kwargs)
 
 
-@pytest.mark.parametrize("steps", [3, 5])
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name, steps", [(FORMATS[0], 5)] + [(name, 3) for name in FORMATS])
 def test_a_loaded_run_goes_on(home, kind, name, steps, tmpdir):
     check_format(home, kind, name)
     path = str(tmpdir.join(name))
@@ -219,17 +223,16 @@ def broken(values):
     }
 
 
-@pytest.mark.parametrize("what", ["one too few", "one too many", "another shape", "none"])
-def test_a_state_that_does_not_fit_is_refused_whole(home, kind, what):
+def test_a_state_that_does_not_fit_is_refused_whole(home, kind):
     if kind.generation == "v3" and home.tf_version < (2, 11):
         skips.keras_lacks("the experimental optimizers have no set_weights")
     model = model_of(home, kind.make(3))
     train(model, BATCHES[:5])
     before = state(home, model)
-    values = broken([value + 1 for value in before[len(START) :]])[what]
-    with pytest.raises(ValueError, match="Received: .* Nothing was written"):
-        model.optimizer.set_weights(values)
-    assert_bits(state(home, model), before)
+    for values in broken([value + 1 for value in before[len(START) :]]).values():
+        with pytest.raises(ValueError, match="Received: .* Nothing was written"):
+            model.optimizer.set_weights(values)
+        assert_bits(state(home, model), before)
 
 
 def test_a_file_whose_state_does_not_fit(home, kind, tmpdir):
@@ -254,8 +257,7 @@ def test_a_file_whose_state_does_not_fit(home, kind, tmpdir):
         legacyga.load_model(path, keras=home.keras)
 
 
-@pytest.mark.parametrize("what", ["one too few", "one too many", "another shape"])
-def test_load_own_variables(home, kind, what):
+def test_load_own_variables(home, kind):
     if kind.generation not in ("v3", "keras3") or home.tf_version < (2, 13):
         skips.keras_lacks("no .keras files with these optimizers")
     model = model_of(home, kind.make(3))
@@ -263,10 +265,10 @@ def test_load_own_variables(home, kind, what):
     before, store = state(home, model), {}
     model.optimizer.save_own_variables(store)
     assert_bits([store[str(i)] for i in range(len(store))], before[len(START) :])
-    values = broken([value + 1 for value in before[len(START) :]])[what]
-    with pytest.raises(ValueError, match="Nothing was written"):
-        model.optimizer.load_own_variables({str(i): value for i, value in enumerate(values)})
-    assert_bits(state(home, model), before)
+    for values in broken([value + 1 for value in before[len(START) :]]).values():
+        with pytest.raises(ValueError, match="Nothing was written"):
+            model.optimizer.load_own_variables({str(i): value for i, value in enumerate(values)})
+        assert_bits(state(home, model), before)
 
 
 @pytest.mark.parametrize("share", [0.3, 0.6, 0.9, 0.99])
@@ -311,7 +313,8 @@ def test_copies_of_a_compiled_model(home, kind):
     train(model, BATCHES[:4])
     bare = model_of(home, kind.bare())
     train(bare, BATCHES[:1])
-    for way in (copy.deepcopy, lambda each: pickle.loads(pickle.dumps(each))):
+    ways = [lambda each: pickle.loads(pickle.dumps(each))] + ([copy.deepcopy] if home.mode == "eager" else [])
+    for way in ways:
         try:
             copied_bare = way(bare)
         except Exception:

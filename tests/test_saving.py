@@ -71,6 +71,8 @@ def assert_bits(one, other):
 
 def check_format(home, kind, name):
     """Skip where the bare optimizer's state does not survive a format."""
+    if name == "model.h5" and home.is_keras3:
+        skips.keras_lacks("its loader of HDF5 files builds the optimizer for no variables")
     if name == "model.keras" and (home.tf_version < (2, 13) or kind.generation not in ("v3", "keras3")):
         skips.keras_lacks("the .keras format has no state of these optimizers")
     if name == "model" and (home.is_keras3 or home.tf_version < (2, 2) or kind.generation == "v1"):
@@ -111,7 +113,7 @@ def test_a_loaded_run_goes_on(home, kind, name, steps, tmpdir):
 
 
 def test_an_optimizer_that_has_not_trained(home, kind, tmpdir):
-    check_format(home, kind, "model.h5")
+    check_format(home, kind, "model.keras" if home.is_keras3 else "model.h5")
     path = str(tmpdir.join("model.keras" if home.is_keras3 else "model.h5"))
     model = model_of(home, kind.make(3))
     save(model, path)
@@ -143,7 +145,7 @@ def test_mysgd_and_a_set_k(home, tmpdir):
 
 def test_a_class_of_the_users(home, kind, tmpdir):
     """It is given as for the bare optimizer; one that Keras has been told of is found."""
-    check_format(home, kind, "model.h5")
+    check_format(home, kind, "model.keras" if home.is_keras3 else "model.h5")
 
     class Own(kind.cls):
         pass
@@ -238,8 +240,6 @@ def test_a_state_that_does_not_fit_is_refused_whole(home, kind):
 def test_a_file_whose_state_does_not_fit(home, kind, tmpdir):
     """An accumulator of another shape: Keras makes a line in the log of it."""
     check_format(home, kind, "model.h5")
-    if home.is_keras3:
-        skips.elsewhere("load_own_variables, below")
     h5py = pytest.importorskip("h5py")
     path = str(tmpdir.join("model.h5"))
     model = model_of(home, kind.make(3))
@@ -303,7 +303,9 @@ def test_the_state_of_a_bare_optimizer(home, kind):
     train(model, BATCHES[2:5])
     whole = [np.concatenate(each) for each in zip(*BATCHES[2:5])]
     bare.train_on_batch(*whole)
-    for now, then in zip(model.get_weights(), bare.get_weights()):
+    # Bare Adam of Keras 3 squares the gradients of a row that comes twice one by one: not the embedding there.
+    first = 1 if home.is_keras3 else 0
+    for now, then in list(zip(model.get_weights(), bare.get_weights()))[first:]:
         np.testing.assert_allclose(now, then, rtol=0, atol=4e-6)
 
 

@@ -3,6 +3,7 @@
 All that we know of it stands in one object, its `_base.Accumulation`, so that no name of ours meets one of the user's.
 """
 
+import contextlib
 import inspect
 
 from legacyga import _compat, _window
@@ -168,8 +169,22 @@ def from_config(home, config, custom_objects=None):
         settings = _window.Settings.checked(options.pop("gradient_accumulation_steps"), **options)
     except (KeyError, TypeError):
         raise ValueError("This is no config of an optimizer that legacyga.wrap returned. Received: {!r}".format(config))
-    with home.module.utils.CustomObjectScope(custom_objects or {}):
+    with _known(home, custom_objects or {}):
         return wrapped(home.optimizer_class(generation, name).from_config(inner_config), home, settings)
+
+
+@contextlib.contextmanager
+def _known(home, objects):
+    """A context in which the home finds these custom objects, a dict by name, beside those that it knows."""
+    # Not in a scope: one of Keras 3 hides those around it.
+    registered = home.module.utils.get_custom_objects()
+    added = {name: each for name, each in objects.items() if name not in registered}
+    registered.update(added)
+    try:
+        yield
+    finally:
+        for name in added:
+            registered.pop(name, None)
 
 
 LOADERS = {NAME: from_config}
@@ -216,7 +231,8 @@ class ConfiguredOptimizer(AccumulatingOptimizer):
     def from_config(cls, config, custom_objects=None):
         """The optimizer that `get_config` described."""
         inner, home = cls._legacyga_class
-        return from_config(home, config, dict({home.registered_name(inner): inner}, **(custom_objects or {})))
+        with _known(home, {home.registered_name(inner): inner}):
+            return from_config(home, config, custom_objects)
 
     def set_weights(self, weights):
         """Set all variables of the optimizer, or those that the bare one has: then no window is open.
@@ -227,7 +243,9 @@ class ConfiguredOptimizer(AccumulatingOptimizer):
         Raises:
             ValueError: one array too few or too many, or of another shape. Nothing is written then.
         """
-        super(ConfiguredOptimizer, self).set_weights(_restoring.fitting(self, self._legacyga, weights))
+        if _is_built(self):
+            weights = _restoring.fitting(self, self._legacyga, weights)
+        super(ConfiguredOptimizer, self).set_weights(weights)
 
     def save_own_variables(self, store):
         """Put all variables into the store of a `.keras` or `.weights.h5` file."""
@@ -237,8 +255,13 @@ class ConfiguredOptimizer(AccumulatingOptimizer):
 
     def load_own_variables(self, store):
         """Take all variables out of the store of a `.keras` or `.weights.h5` file, as `set_weights` does."""
-        if not getattr(self, "built", getattr(self, "_built", True)):
+        if not _is_built(self):
             # Keras's own warning is of an optimizer that must be built first.
             super(ConfiguredOptimizer, self).load_own_variables(store)
             return
         self.set_weights([store[str(i)] for i in range(len(store.keys()))])
+
+
+def _is_built(optimizer):
+    # Before TF 2.11 there is no such thing.
+    return getattr(optimizer, "built", getattr(optimizer, "_built", True))

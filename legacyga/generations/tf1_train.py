@@ -58,7 +58,8 @@ class Accumulation(_base.Accumulation):
         with self._variables_again([var for _, var in pairs]):
             updated = super(AccumulatingOptimizer, self.optimizer).apply_gradients(pairs, global_step, name, **kwargs)
         with self.ops.after(updated):
-            return self._iterations_beside(pairs[0][1]).assign_add(1)
+            iterations = self._iterations_beside(pairs[0][1]) if self.home.graph_mode else self.iterations
+            return iterations.assign_add(1)
 
     def _iterations_beside(self, var):
         # Found, not made, where the graph of this variable has one.

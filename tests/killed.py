@@ -1,15 +1,17 @@
 """Train with a file saved after each mini-step, be killed at random moments, and go on from the file each time.
 
     python killed.py HOME MODE KILLS
+    python killed.py HOME MODE full
 
 Prints how often it was killed, within which mini-steps, and how far the end is from that of a run that nobody killed.
-Ends with 1 where a bit differs.
+Ends with 1 where a bit differs. With `full` the disk is full after a few mini-steps, by a limit on a file's size.
 """
 
 import collections
 import importlib
 import os
 import random
+import resource
 import shutil
 import signal
 import sys
@@ -21,7 +23,7 @@ import numpy as np
 STEPS, K = 40, 3
 
 
-def program(home, mode, folder, pause):
+def program(home, mode, folder, pause, is_full=False):
     """Train to the end, from the file where there is one."""
     import tensorflow as tf
 
@@ -49,6 +51,9 @@ def program(home, mode, folder, pause):
     for number in range(done, STEPS):
         model.train_on_batch(*batches[number])
         new = os.path.join(folder, "new" + os.path.splitext(path)[1])
+        if is_full and number == 7:
+            half = os.path.getsize(path) // 2
+            resource.setrlimit(resource.RLIMIT_FSIZE, (half, half))
         model.save(new)
         # There is always one whole file.
         os.replace(new, path)
@@ -104,6 +109,17 @@ def killed(home, mode, folder, kills):
         kills -= 1
 
 
+def full(home, mode, folder):
+    """The training is stopped by a full disk, and goes on when there is room."""
+    if not os.waitpid(start(home, mode, folder, 0.0, True), 0)[1]:
+        sys.exit("nothing was said of the full disk")
+    if read(os.path.join(folder, "progress")) != "7":
+        sys.exit("it went on without a file: {}".format(read(os.path.join(folder, "progress"))))
+    if os.waitpid(start(home, mode, folder, 0.0), 0)[1]:
+        sys.exit("the last whole file does not load")
+    return {0: 1}
+
+
 def read(path):
     if not os.path.exists(path):
         return None
@@ -112,7 +128,8 @@ def read(path):
 
 
 def main():
-    home, mode, kills = sys.argv[1], sys.argv[2], int(sys.argv[3])
+    home, mode = sys.argv[1:3]
+    kills = 1 if sys.argv[3] == "full" else int(sys.argv[3])
     random.seed(0)
     importlib.import_module("tensorflow")
     importlib.import_module(home if home != "tf.keras" else "tensorflow")
@@ -122,7 +139,7 @@ def main():
         for run in ("undisturbed", "killed") if not ends else ("killed",):
             folder = tempfile.mkdtemp()
             if run == "killed":
-                found = killed(home, mode, folder, kills - total)
+                found = full(home, mode, folder) if sys.argv[3] == "full" else killed(home, mode, folder, kills - total)
                 at.update(found)
                 total += max(1, sum(found.values()))
             elif os.waitpid(start(home, mode, folder, 0.0), 0)[1]:
@@ -131,8 +148,8 @@ def main():
                 ends.append([file[name] for name in sorted(file.files)])
             shutil.rmtree(folder)
     differ = [max(np.max(np.abs(one - other)) for one, other in zip(end, ends[0])) for end in ends[1:]]
-    print("killed {} times, by the mini-steps of the window: {}".format(sum(at.values()), dict(at)))
-    print("largest difference to the run that nobody killed: {}".format(max(differ)))
+    print("stopped {} times, by the mini-steps of the window: {}".format(sum(at.values()), dict(at)))
+    print("largest difference to the run that nobody stopped: {}".format(max(differ)))
     return int(max(differ) > 0 or not sum(at.values()))
 
 

@@ -1,5 +1,7 @@
 """Optimizers of the user's own: subclasses of stock ones, and whole ones, in each generation."""
 
+import copy
+
 import kinds
 import needs
 import numpy as np
@@ -234,6 +236,19 @@ def test_an_apply_gradients_of_its_own(home, sgd):
     assert_close(after, weights)
     if home.mode == "eager":
         assert ours.calls == 2
+
+
+def test_a_shallow_copy_has_attributes_of_its_own(home, adam):
+    Halving = own_adam(home, adam)
+    name = "lr" if generation_of(adam) == "v1" else "learning_rate"
+    ours = legacyga.wrap(Halving(beta_1=0.875, epsilon=0.125, **{name: RATE}), 2)
+    copied = copy.copy(ours)
+    copied.factor = 1.0
+    fed = gradients_by_hand(4)
+    start = START if home.mode == "graph" else home.variables(START)
+    after = home.apply_to(start, copied, fed)[-1]
+    assert_close(after, applied(oracle.Adam(RATE, beta_1=0.875, epsilon=0.125), fed, 2))
+    assert type(copied) is type(ours) and ours.factor == 0.5 and copied.gradient_accumulation_steps == 2
 
 
 def test_a_step_that_was_given(home, adam):

@@ -1,6 +1,7 @@
 """How an optimizer accumulates, the same in all five generations, and the hooks that a generation supplies."""
 
 import contextlib
+import copy
 
 from legacyga import _gradients, _ops, _window
 from legacyga.generations._registry import Registry
@@ -191,6 +192,13 @@ class Accumulation(object):
     def has_windows(self):
         """Whether there are accumulators: not at K = 1, unless gradients are looked at before an update."""
         return self.most_steps > 1 or self.settings.guards
+
+    def shared_with(self, optimizer):
+        """An `Accumulation` of another optimizer, which has the same variables and windows."""
+        shared = copy.copy(self)
+        shared.optimizer = optimizer
+        shared._registries = {graph: registry.shared_with(shared) for graph, registry in self._registries.items()}
+        return shared
 
     # K and windows are the registry's.
 

@@ -1,5 +1,7 @@
 """The windows of an optimizer: one for each list of variables, and the K that they share."""
 
+import copy
+
 from legacyga import _graph, _nonfinite, _ops, _sums, _window
 from legacyga._accumulators import State
 
@@ -21,6 +23,12 @@ class Registry(object):
         # Operations that end windows, of a graph.
         self._endings = {}
         self._built = None
+
+    def shared_with(self, accumulation):
+        """The same windows, of another optimizer."""
+        shared = copy.copy(self)
+        shared._owner, shared._endings = accumulation, {}
+        return shared
 
     # K.
 

@@ -96,6 +96,12 @@ class AccumulatingOptimizer(object):
 
     _legacyga = None
 
+    def __copy__(self):
+        # The copy's own attributes, and with the original's the state that it refers to.
+        copied = object.__new__(type(self))
+        vars(copied).update(vars(self), _legacyga=self._legacyga.shared_with(copied))
+        return copied
+
     @property
     def gradient_accumulation_steps(self):
         """K of the next window, an int of at least 1; else a ValueError. A window under way keeps its own."""

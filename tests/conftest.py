@@ -26,6 +26,7 @@ REASONS = ["xfailed"] + list(skips.KINDS)
 def pytest_addoption(parser):
     parser.addoption("--home", default=None, help="keras, tf.keras or tf_keras; default: the first that is installed")
     parser.addoption("--mode", default=None, choices=("graph", "eager"), help="default: eager where there is eager")
+    parser.addoption("--more", action="store_true", help="also what is marked `more`, which the matrix leaves out")
 
 
 def installed():
@@ -67,6 +68,7 @@ def check_factors(env, found):
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "capability(name): what the test shows, a column of compat_matrix.md")
+    config.addinivalue_line("markers", "more: run with --more alone; no part of the matrix")
     env = os.environ.get("LEGACYGA_ENV")
     if env:
         wrong = check_factors(env, installed())
@@ -75,7 +77,11 @@ def pytest_configure(config):
     config.legacyga_results = collections.OrderedDict()
 
 
-def pytest_collection_modifyitems(items):
+def pytest_collection_modifyitems(config, items):
+    if not config.getoption("--more"):
+        left_out = [item for item in items if item.get_closest_marker("more")]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
     for item in items:
         marker = item.get_closest_marker("capability")
         if marker is None or marker.args[0] not in CAPABILITIES:

@@ -2,7 +2,7 @@
 
 The model keeps the window's mini-steps, in NumPy float64. The long run:
 
-    LEGACYGA_EXAMPLES=100000 python -m pytest --home HOME --mode eager test_any_calls.py
+    LEGACYGA_EXAMPLES=100000 python -m pytest --more --home HOME --mode eager test_any_calls.py
 """
 
 import os
@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 import legacyga
 
-pytestmark = pytest.mark.capability("R14 trouble")
+pytestmark = [pytest.mark.capability("R14 trouble"), pytest.mark.more]
 EXAMPLES = int(os.environ.get("LEGACYGA_EXAMPLES", 40))
 START = [np.float32([1.0, -2.0]), np.float32([[0.5, 0.25], [1.5, 2.0]]), np.float32([[1, 2], [3, 4], [5, 6], [7, 8]])]
 RATE = 0.125

@@ -212,6 +212,61 @@ def test_loaders_of_the_program_stay(home):
     assert sorted(legacyga.custom_objects(home.keras)) == ["AccumulatingOptimizer", "MySGD"]
 
 
+# Keras's own callbacks, over epochs of 4 batches with K = 3: each ends within a window
+
+X, Y = [np.concatenate(each) for each in zip(*BATCHES[:4])]
+
+
+def fit(home, model, epochs, callbacks=(), initial_epoch=0):
+    callbacks = list(callbacks) + [legacyga.GradientAccumulationCallback(partial_window="carry")]
+    kwargs = dict(batch_size=4, shuffle=False, verbose=0)
+    model.fit(X, Y, epochs=epochs, initial_epoch=initial_epoch, callbacks=callbacks, **kwargs)
+
+
+def momentum_model(home):
+    optimizer = legacyga.MySGD(lr=0.1, momentum=0.5, steps_per_update=3, keras=home.keras)
+    return model_of(home, optimizer, run_eagerly=False)
+
+
+@pytest.mark.more
+def test_model_checkpoint(home, tmpdir):
+    path = str(tmpdir.join("model-{epoch}." + ("keras" if home.is_keras3 else "h5")))
+    model = momentum_model(home)
+    fit(home, model, 3, [home.keras.callbacks.ModelCheckpoint(path)])
+    wanted = model.get_weights()
+    for epoch in (1, 2):
+        forget(home)
+        model = legacyga.load_model(path.format(epoch=epoch), keras=home.keras)
+        assert int(home.value(model.optimizer.mini_step)) == 4 * epoch % 3
+        fit(home, model, 3, initial_epoch=epoch)
+        assert_bits(model.get_weights(), wanted)
+
+
+@pytest.mark.more
+def test_backup_and_restore(home, tmpdir):
+    callbacks = home.keras.callbacks
+    backup = getattr(callbacks, "BackupAndRestore", None)
+    backup = backup or getattr(getattr(callbacks, "experimental", None), "BackupAndRestore", None)
+    if backup is None or home.mode == "graph":
+        skips.keras_lacks("no BackupAndRestore here")
+
+    class Interrupt(callbacks.Callback):
+        def on_epoch_begin(self, epoch, logs=None):
+            if epoch == 2:
+                raise KeyboardInterrupt
+
+    model = momentum_model(home)
+    fit(home, model, 4)
+    wanted, folder = model.get_weights(), str(tmpdir.join("backup"))
+    model = momentum_model(home)
+    with pytest.raises(KeyboardInterrupt):
+        fit(home, model, 4, [backup(folder), Interrupt()])
+    model = momentum_model(home)
+    fit(home, model, 4, [backup(folder)])
+    assert int(home.value(model.optimizer.iterations)) == 5
+    assert_bits(model.get_weights(), wanted)
+
+
 # What does not fit
 
 

@@ -274,3 +274,36 @@ def test_a_file_of_a_begun_window_with_an_embedding(home, kind, tmpdir):
         weights.append(model.get_weights())
     for now, then in zip(*weights):
         np.testing.assert_array_equal(now, then)
+
+
+@pytest.mark.more
+def test_a_bare_optimizer_with_a_restore_to_come(home, kind, tmpdir):
+    """Restored before it is built, and then wrapped: as the bare one goes on."""
+    if home.mode == "graph" or kind.cls is None or kind.generation == "train":
+        skips.senseless("optimizers that are built by their first step, and wrapped")
+    if kind.generation == "v3" and home.tf_version < (2, 11):
+        skips.we_lack("a restore of the experimental optimizers that is to come cannot be copied")
+    fed = [RANDOM.__class__(31 + i).randn(2).astype("float32") for i in range(6)]
+
+    def begin(optimizer):
+        (variable,) = home.variables([np.float32([1.0, 2.0])])
+        value = variable.value if home.is_keras3 else variable
+        tracked = home.tf.train.Checkpoint(variable=value, optimizer=optimizer)
+        return variable, tracked
+
+    bare = kind.bare()
+    variable, tracked = begin(bare)
+    for gradient in fed[:2]:
+        bare.apply_gradients([(home.tf.constant(gradient), variable)])
+    path = tracked.save(str(tmpdir.join("checkpoint")))
+    for gradient in fed[2:4]:
+        bare.apply_gradients([(home.tf.constant(gradient), variable)])
+    again = kind.bare()
+    restored, tracked = begin(again)
+    tracked.restore(path)
+    ours = legacyga.wrap(again, 2)
+    for gradient in fed[2:4]:
+        for _ in range(2):
+            ours.apply_gradients([(home.tf.constant(gradient), restored)])
+    assert int(home.value(ours.iterations)) == 4
+    np.testing.assert_array_equal(home.value(restored), home.value(variable))

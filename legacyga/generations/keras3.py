@@ -46,7 +46,11 @@ class Accumulation(_base.Accumulation):
         _copying.copy_attributes(optimizer, self.optimizer, lambda each: [], None, names=names)
         if optimizer.built:
             self.build_inner(optimizer._trainable_variables)
-            _take_over(self.optimizer, optimizer)
+        else:
+            # What a checkpoint has for slots that are yet to be made.
+            to_come = self.optimizer._variables._deferred_dependencies
+            to_come.update((i, list(each)) for i, each in optimizer._variables._deferred_dependencies.items())
+        _take_over(self.optimizer, optimizer)
         for name, inner in vars(optimizer).items():
             copied_inner = attributes.get(name)
             if isinstance(inner, optimizers.Optimizer) and inner.built and copied_inner is not inner:

@@ -88,7 +88,7 @@ class Accumulation(object):
 
     # What is the same in all generations.
 
-    def take_mini_step(self, grads_and_vars, args=(), kwargs=None, scope=None, result=None, before=()):
+    def take_mini_step(self, grads_and_vars, args=(), kwargs=(), scope=None, result=None, before=()):
         """One call of an optimizer that is given gradients and variables, in replica context, whatever the strategy.
 
         Args:
@@ -103,7 +103,7 @@ class Accumulation(object):
             What the inner optimizer returns where it is called straight away; else the result, by default a tensor:
             whether there was an update.
         """
-        kwargs = kwargs or {}
+        kwargs = dict(kwargs)
         at = [i for i, (gradient, _) in enumerate(grads_and_vars) if gradient is not None]
         self._made += 1
         if not at or not self.ops.in_replica_context():
@@ -114,15 +114,13 @@ class Accumulation(object):
         if window is None:
             return self.update(grads_and_vars, args, kwargs)
         window.remember(args, kwargs)
-        weight = self._weights.get(self.ops.replica_number())
-        if weight is None and self.told is not None:
-            weight = _window.Weight(self.told(), False)
+        weight = self._weight_here()
 
         def take(run, gradients, value=None):
-            if value is not None and kwargs.get("skip_gradients_aggregation", not kwargs.get(AGGREGATES, True)):
+            if value is not None and are_reduced:
                 # All replicas hold the same gradients, and are to stay alike.
                 value = self.ops.mean_over_replicas(value)
-            weighed = None if weight is None else _window.Weight(value, weight.is_sample_count)
+            weighed = weight and weight._replace(value=value)
             update = self.update_of(window, (args, kwargs))
             updated = window.take_mini_step(gradients, places, mask, update, run, before, weighed)
             if result is None:
@@ -130,10 +128,16 @@ class Accumulation(object):
             with self.ops.after(updated):
                 return result()
 
+        are_reduced = kwargs.get("skip_gradients_aggregation", not kwargs.get(AGGREGATES, True))
         # Here, for across replicas a gradient does not show that it is an IndexedSlices.
         gradients, places = [grads_and_vars[i][0] for i in at], [window.places[i] for i in at]
         mask = window.sums.mask(dict(zip(places, gradients)))
         return self.ops.on_all_replicas(take, (gradients,) if weight is None else (gradients, weight.value))
+
+    def _weight_here(self):
+        """The `Weight` of a mini-step on this replica, None for 1."""
+        weight = self._weights.get(self.ops.replica_number())
+        return _window.Weight(self.told(), False) if weight is None and self.told is not None else weight
 
     def update(self, pairs, args, kwargs):
         """One update of the inner optimizer, whose own methods may be called meanwhile."""

@@ -30,8 +30,7 @@ def fitting(optimizer, accumulation, values):
     wanted = variables if len(values) == len(variables) else inner
     accumulation.refused = None
     present = accumulation.home.values_of([each for _, each in variables])
-    if 0 < len(values) < len(inner) and not any(_shape_of(each) for each in values) and not int(values[0][()]):
-        # Of an optimizer that was saved before it was built: `iterations`, 0, and the rate where it is a variable.
+    if len(values) < len(inner) and _are_of_an_unbuilt(values):
         return present
     try:
         _check(optimizer, wanted, values)
@@ -42,6 +41,11 @@ def fitting(optimizer, accumulation, values):
         return values
     given = {key: value for (key, _), value in zip(inner, values)}
     return [given.get(key, 0 * value if key in counts else value) for (key, _), value in zip(variables, present)]
+
+
+def _are_of_an_unbuilt(values):
+    """Whether values are of an optimizer before it was built: `iterations`, 0, and the rate where it is a variable."""
+    return len(values) > 0 and not any(_shape_of(each) for each in values) and not int(values[0][()])
 
 
 def _check(optimizer, wanted, values):

@@ -29,20 +29,8 @@ class Accumulation(_base.Accumulation):
         copied = _from_config(optimizer)
         attributes = vars(self.optimizer)
         attributes.update((name, value) for name, value in vars(copied).items() if name != "_legacyga")
-        own, optimizers = [id(each) for each in optimizer.variables], self.home.module.optimizers
-
-        def is_of_the_copy(value):
-            # Slots, which build makes anew, and optimizers within a wrapper, which its config has made.
-            return id(value) in own or isinstance(value, optimizers.Optimizer)
-
-        # What Keras itself keeps is the copy's own, too.
-        kept = set(vars(optimizers.SGD()))
-        names = {
-            name
-            for name, value in vars(optimizer).items()
-            if (isinstance(value, PLAIN) and name != "built")
-            or not (name in kept or _copying.holds(value, is_of_the_copy))
-        }
+        optimizers = self.home.module.optimizers
+        names = _names_to_copy(optimizer, optimizers)
         _copying.copy_attributes(optimizer, self.optimizer, lambda each: [], None, names=names)
         if optimizer.built:
             self.build_inner(optimizer._trainable_variables)
@@ -52,10 +40,8 @@ class Accumulation(_base.Accumulation):
             to_come.update((i, list(each)) for i, each in optimizer._variables._deferred_dependencies.items())
         _take_over(self.optimizer, optimizer)
         for name, inner in vars(optimizer).items():
-            copied_inner = attributes.get(name)
-            if isinstance(inner, optimizers.Optimizer) and inner.built and copied_inner is not inner:
-                copied_inner.build(inner._trainable_variables)
-                _take_over(copied_inner, inner)
+            if isinstance(inner, optimizers.Optimizer) and attributes.get(name) is not inner:
+                _build_alike(attributes[name], inner)
 
     def prepare(self, grads_and_vars):
         self.optimizer._check_variables_are_known([var for _, var in grads_and_vars])
@@ -113,6 +99,27 @@ class Accumulation(_base.Accumulation):
 
     def session(self, variable, action):
         raise ValueError("Keras 3 trains in eager mode only. Received: graph mode.")
+
+
+def _names_to_copy(optimizer, optimizers):
+    """The names of the attributes that a config does not have, and that are not Keras's own."""
+    own, kept = [id(each) for each in optimizer.variables], set(vars(optimizers.SGD()))
+
+    def is_of_the_copy(value):
+        # Slots, which build makes anew, and optimizers within a wrapper, which its config has made.
+        return id(value) in own or isinstance(value, optimizers.Optimizer)
+
+    return {
+        name
+        for name, value in vars(optimizer).items()
+        if (isinstance(value, PLAIN) and name != "built") or not (name in kept or _copying.holds(value, is_of_the_copy))
+    }
+
+
+def _build_alike(copied, optimizer):
+    if optimizer.built:
+        copied.build(optimizer._trainable_variables)
+        _take_over(copied, optimizer)
 
 
 def _take_over(copied, optimizer):

@@ -122,7 +122,6 @@ class Home(TensorFlow):
 
     @property
     def backend(self):
-        """The home's own `keras.backend`, internal functions included."""
         return importlib.import_module(self.root + ".backend")
 
     @property
@@ -178,7 +177,7 @@ class Home(TensorFlow):
             )
         return optimizers
 
-    def optimizer_class(self, generation, name):
+    def optimizer_class(self, generation, name, module=None):
         """The class that a config names: one that the user has registered, or the home's own of this generation."""
         utils, optimizers = self.module.utils, self.module.optimizers
         # There from TF 2.2 on, as `get_registered_name` is.
@@ -187,12 +186,14 @@ class Home(TensorFlow):
         places += [getattr(optimizers, "legacy", None), getattr(optimizers, "experimental", None)]
         with contextlib.suppress(ImportError):
             places.append(importlib.import_module(self.root + ".mixed_precision.loss_scale_optimizer"))
-        for cls in [find(name)] + [getattr(place, name, None) for place in places]:
-            if generation_of(cls) == generation:
-                return cls
+        named = [find(name)] + [getattr(place, name, None) for place in places]
+        found = [cls for cls in named if generation_of(cls) == generation]
+        if found:
+            # TF 2.9 and 2.10 have OptimizerV2 twice, `legacy` or not.
+            return next((cls for cls in found if cls.__module__ == module), found[0])
         raise ValueError(
-            "{!r} has no optimizer of this name, and none is registered. Received: {!r}. Give its class: "
-            "legacyga.load_model(path, custom_objects={{{!r}: {}}}).".format(self, name, name, name)
+            "{0!r} has no optimizer of this name, and none is registered. Received: {1!r}. Give its class: "
+            "legacyga.load_model(path, custom_objects={{{1!r}: {1}}}).".format(self, name)
         )
 
     def registered_name(self, cls):

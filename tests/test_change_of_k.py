@@ -123,6 +123,7 @@ def test_what_a_window_left_is_gone_after_updates_at_1(home, adam, sparse):
 
 def test_k_is_raised_after_a_build_at_one(home, adam):
     """As a schedule does where fit builds the optimizer first."""
+    needs.wrap(home)
     optimizer = legacyga.wrap(make(home, adam), 1)
     build = getattr(optimizer, "build", None) or getattr(optimizer, "_create_all_weights", None)
     if home.mode == "graph" or build is None:

@@ -176,7 +176,8 @@ def from_config(home, config, custom_objects=None):
     except (KeyError, TypeError):
         raise ValueError("This is no config of an optimizer that legacyga.wrap returned. Received: {!r}".format(config))
     with _known(home, custom_objects or {}):
-        return wrapped(home.optimizer_class(generation, name).from_config(inner_config), home, settings)
+        cls = home.optimizer_class(generation, name, inner.get("module"))
+        return wrapped(cls.from_config(inner_config), home, settings)
 
 
 @contextlib.contextmanager
@@ -228,6 +229,7 @@ class ConfiguredOptimizer(AccumulatingOptimizer):
             "class_name": home.registered_name(cls),
             "config": inner,
             "generation": _compat.generation_of(cls),
+            "module": cls.__module__,
         }
         settings = self._legacyga.settings._asdict()
         settings.pop("steps")

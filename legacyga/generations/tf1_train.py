@@ -77,7 +77,10 @@ class Accumulation(_base.Accumulation):
         v1, key = self.home.v1, tuple(_ops.variable_key(var) for var in var_list)
         reuse = v1.AUTO_REUSE if key in self._made_by_updates else None
         made = self._made_by_updates.setdefault(key, [])
-        with _graph.lifted_variables(self.home.tf, made), v1.variable_scope(v1.get_variable_scope(), reuse=reuse):
+        with contextlib.ExitStack() as entered:
+            if _graph.lifts_variables(self.home.tf):
+                entered.enter_context(_graph.lifted_variables(self.home.tf, made))
+            entered.enter_context(v1.variable_scope(v1.get_variable_scope(), reuse=reuse))
             yield
 
     def make_variable(self, name, value, shape, dtype, beside=None):

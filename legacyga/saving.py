@@ -34,7 +34,7 @@ def load_model(path, keras=None, custom_objects=None, **kwargs):
         >>> model.compile(optimizer, keras.losses.MeanSquaredError())
         >>> path = os.path.join(tempfile.mkdtemp(), "model.h5")
         >>> model.save(path)
-        >>> legacyga.load_model(path).optimizer.gradient_accumulation_steps
+        >>> legacyga.load_model(path, keras=keras).optimizer.gradient_accumulation_steps
         4
     """
     home = _compat.find_home(keras)

@@ -29,9 +29,8 @@ def fitting(optimizer, accumulation, values):
     inner = [(key, each) for key, each in variables if key not in own]
     wanted = variables if len(values) == len(variables) else inner
     accumulation.refused = None
-    present = accumulation.home.values_of([each for _, each in variables])
     if len(values) < len(inner) and _are_of_an_unbuilt(values):
-        return present
+        return accumulation.home.values_of([each for _, each in variables])
     try:
         _check(optimizer, wanted, values)
     except ValueError as error:
@@ -39,6 +38,7 @@ def fitting(optimizer, accumulation, values):
         raise
     if wanted is variables:
         return values
+    present = accumulation.home.values_of([each for _, each in variables])
     given = {key: value for (key, _), value in zip(inner, values)}
     return [given.get(key, 0 * value if key in counts else value) for (key, _), value in zip(variables, present)]
 

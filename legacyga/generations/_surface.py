@@ -134,7 +134,7 @@ class AccumulatingOptimizer(object):
 
         Raises:
             ValueError: a weight out of its range; or in graph mode a context in which no mini-step was made.
-            tf.errors.InvalidArgumentError: a weight known only when a graph or a `tf.function` runs is below 0, or NaN.
+            tf.errors.InvalidArgumentError: known only when a graph or `tf.function` runs, it is out of its range.
         """
         return self._legacyga.weighing(_window.Weight(weight, False))
 

@@ -23,10 +23,23 @@ pytest.register_assert_rewrite("users")
 REASONS = ["xfailed"] + list(skips.KINDS)
 
 
+# Where the matrix runs what takes long, (home, mode, TensorFlow): one for each generation of optimizers and mode.
+LONG = [
+    ("keras", "graph", "1.13"),
+    ("tf.keras", "graph", "1.15"),
+    ("tf.keras", "graph", "2.4"),
+    ("tf.keras", "eager", "2.4"),
+    ("tf.keras", "eager", "2.15"),
+    ("keras", "eager", "2.21"),
+]
+
+
 def pytest_addoption(parser):
     parser.addoption("--home", default=None, help="keras, tf.keras or tf_keras; default: the first that is installed")
     parser.addoption("--mode", default=None, choices=("graph", "eager"), help="default: eager where there is eager")
-    parser.addoption("--more", action="store_true", help="also what is marked `more`, which the matrix leaves out")
+    parser.addoption(
+        "--more", action="store_true", help="also what the matrix leaves out: see the markers `more` and `long`"
+    )
 
 
 def installed():
@@ -69,6 +82,7 @@ def check_factors(env, found):
 def pytest_configure(config):
     config.addinivalue_line("markers", "capability(name): what the test shows, a column of compat_matrix.md")
     config.addinivalue_line("markers", "more: run with --more alone; no part of the matrix")
+    config.addinivalue_line("markers", "long: run in those of LONG alone, and with --more")
     env = os.environ.get("LEGACYGA_ENV")
     if env:
         wrong = check_factors(env, installed())
@@ -121,9 +135,12 @@ def pytest_runtest_makereport(item, call):
         record(item.config.legacyga_results, item.get_closest_marker("capability").args[0], report)
 
 
-def pytest_sessionfinish(session):
+def pytest_sessionfinish(session, exitstatus):
     path = os.environ.get("LEGACYGA_RESULT_FILE")
     if not path or not hasattr(session.config, "legacyga_home"):
+        return
+    # What was interrupted counts fewer tests than there are, and would say that they passed.
+    if exitstatus not in (0, 1):
         return
     home = session.config.legacyga_home
     results = session.config.legacyga_results
@@ -151,6 +168,15 @@ def home_of(config):
 def home(request):
     """The `homes.Home` that this process tests."""
     return home_of(request.config)
+
+
+@pytest.fixture(autouse=True)
+def long_tests(request):
+    """Skip what is marked `long` where it is not run."""
+    if request.node.get_closest_marker("long") and not request.config.getoption("--more"):
+        home = home_of(request.config)
+        if (home.name, home.mode, "{}.{}".format(*home.tf_version)) not in LONG:
+            skips.elsewhere("tested in other environments of the matrix")
 
 
 @pytest.fixture

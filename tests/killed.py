@@ -29,7 +29,7 @@ def program(home, mode, folder, pause, is_full=False):
 
     if mode == "graph" and tf.executing_eagerly():
         tf.compat.v1.disable_eager_execution()
-    keras = tf.keras if home == "tf.keras" else importlib.import_module(home)
+    keras = keras_of(home)
     import legacyga
 
     path = os.path.join(folder, "model.keras" if hasattr(keras, "ops") else "model.h5")
@@ -61,6 +61,10 @@ def program(home, mode, folder, pause, is_full=False):
             file.write(str(number + 1))
         time.sleep(pause)
     np.savez(os.path.join(folder, "end.npz"), *model.get_weights())
+
+
+def keras_of(home):
+    return importlib.import_module("tensorflow").keras if home == "tf.keras" else importlib.import_module(home)
 
 
 def value(keras, variable):
@@ -131,8 +135,8 @@ def main():
     home, mode = sys.argv[1:3]
     kills = 1 if sys.argv[3] == "full" else int(sys.argv[3])
     random.seed(0)
-    importlib.import_module("tensorflow")
-    importlib.import_module(home if home != "tf.keras" else "tensorflow")
+    # TensorFlow imports its Keras when something of it is asked for: here, and not in each process anew.
+    _ = keras_of(home).models.Model
     importlib.import_module("legacyga")
     ends, total, at = [], 0, collections.Counter()
     while total < kills or not ends:

@@ -418,6 +418,7 @@ print("worst", worst)
 
 
 @pytest.mark.capability("GradientAccumulator")
+@pytest.mark.long
 def test_under_a_strategy(home, tmpdir):
     """Two replicas, each with its own sums, in a process of its own: as one device with the large batch."""
     eager(home)

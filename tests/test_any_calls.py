@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 import legacyga
 
-pytestmark = [pytest.mark.capability("R14 trouble"), pytest.mark.more]
+pytestmark = [pytest.mark.capability("R14 trouble"), pytest.mark.long]
 EXAMPLES = int(os.environ.get("LEGACYGA_EXAMPLES", 40))
 START = [np.float32([1.0, -2.0]), np.float32([[0.5, 0.25], [1.5, 2.0]]), np.float32([[1, 2], [3, 4], [5, 6], [7, 8]])]
 RATE = 0.125

@@ -46,6 +46,7 @@ def fit(home, model, steps, size, data):
 
 
 @pytest.mark.parametrize("way", ["both", "trainable=False", "trainable=False later", "training=False", "live"])
+@pytest.mark.long
 def test_statistics_are_frozen_and_accumulation_is_exact(home, way):
     """The page's table: what freezes the layer in which Keras, and that accumulation is exact where it does."""
     averages_move = way == "live" or way == "training=False" and home.is_keras3

@@ -5,6 +5,7 @@ import configparser
 import os
 import subprocess
 import sys
+import types
 
 import compat_matrix
 import conftest
@@ -266,3 +267,15 @@ def test_a_run_with_a_skip_without_a_kind_is_a_usage_error(tmpdir):
         printed, _ = process.communicate()
         assert process.returncode == code, printed
     assert "test_two skips without saying which kind of skip it is" in printed
+
+
+@pytest.mark.parametrize("exitstatus, written", [(0, True), (1, True), (2, False), (3, False)])
+def test_a_run_that_was_interrupted_is_no_result(monkeypatch, tmpdir, exitstatus, written):
+    """It counts the tests up to then, and would say that there are no more."""
+    path = tmpdir.join("result.json")
+    monkeypatch.setenv("LEGACYGA_RESULT_FILE", str(path))
+    library = types.SimpleNamespace(__version__="2.15.1")
+    home = types.SimpleNamespace(name="tf.keras", mode="graph", version="2.15.0", tf=library)
+    config = types.SimpleNamespace(legacyga_home=home, legacyga_results={})
+    conftest.pytest_sessionfinish(types.SimpleNamespace(config=config), exitstatus)
+    assert path.exists() == written

@@ -103,6 +103,7 @@ KEYS = {
 
 
 @each_time
+@pytest.mark.long
 def test_a_dict_by_variable(home, sgd, key, steps, has_state):
     """Multipliers of the rate, one for each variable; one that is not in the dict has 1."""
 
@@ -137,6 +138,7 @@ class Helper(object):
 
 @each_time
 @pytest.mark.parametrize("held", ["a variable", "a helper", "a method of a helper"])
+@pytest.mark.long
 def test_an_attribute(home, sgd, held, steps, has_state):
     class Asking(users.scaling(sgd, home)):
         def factor(self, variable):

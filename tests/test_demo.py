@@ -54,6 +54,7 @@ def results(off=0.0):
     }
 
 
+@pytest.mark.long
 def test_the_command(home, once_in_an_environment, tmp_path):
     arguments = ["demo", "--home", home.name, "--mode", home.mode, "--epochs", "1"]
     code, printed, errors = command_line(arguments, tmp_path)
@@ -77,6 +78,7 @@ def test_the_command(home, once_in_an_environment, tmp_path):
     assert picture.read_bytes()[:4] == b"\x89PNG"
 
 
+@pytest.mark.long
 def test_the_three_ways_in_this_home(home, monkeypatch, capsys, tmp_path):
     """What the command's processes do, in this one, on fewer images: 24 updates of K = 8, and 3."""
     digits = demo_training._digits
@@ -108,6 +110,7 @@ def test_the_three_ways_in_this_home(home, monkeypatch, capsys, tmp_path):
         assert result["loss"][-1] < result["loss"][0]
 
 
+@pytest.mark.long
 def test_graph_mode_can_be_asked_for(home):
     """In a process of its own, for there is no way back; else eager mode is what the home starts in."""
     if home.mode == "eager" or home.tf_version < (2,):

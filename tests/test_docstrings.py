@@ -50,6 +50,7 @@ def members(cls):
 
 
 @pytest.mark.capability("surface")
+@pytest.mark.long
 def test_all_examples_are_run_and_no_others(home, doctests):
     ran = {name for name in doctests if name != "printed"}
     assert ran == set(examples()) and len(ran) == len(PUBLIC), doctests["printed"]

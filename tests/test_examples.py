@@ -13,7 +13,7 @@ import skips
 
 import legacyga
 
-pytestmark = pytest.mark.capability("demo and examples")
+pytestmark = [pytest.mark.capability("demo and examples"), pytest.mark.long]
 
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))

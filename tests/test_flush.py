@@ -171,6 +171,7 @@ def test_two_models_with_one_optimizer(sgd):
 
 
 @pytest.mark.parametrize("gone", [2, 1], ids=["model", "layer"])
+@pytest.mark.long
 def test_a_model_or_a_layer_that_is_no_more(home, sgd, gone):
     """Nothing of the model is left to be updated, and its window is dropped; of a layer less the others are updated."""
     if home.mode == "graph" or sgd.generation == "keras3":

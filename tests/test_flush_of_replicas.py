@@ -11,7 +11,7 @@ import test_weights
 from kinds import MOMENTUM, RATE
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-pytestmark = pytest.mark.capability("R12 replicas")
+pytestmark = [pytest.mark.capability("R12 replicas"), pytest.mark.long]
 
 PROGRAM = """
 import sys

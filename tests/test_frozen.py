@@ -124,6 +124,7 @@ def test_a_layer_that_is_made_trainable_with_a_window_open(home, kind):
 
 
 @pytest.mark.parametrize("partial_window", ["flush", "drop"])
+@pytest.mark.long
 def test_two_models_of_one_optimizer(home, kind, partial_window):
     """The callback of one leaves the window of the other as it is, which goes on where it was."""
     optimizer = make(kind)

@@ -11,7 +11,8 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 @pytest.mark.capability("R9 state")
-@pytest.mark.parametrize("times", ["20", pytest.param("full", marks=pytest.mark.more)])
+@pytest.mark.parametrize("times", ["20", "full"])
+@pytest.mark.long
 def test_stopped(home, once_in_an_environment, times):
     """Twenty times by SIGKILL; by a full disk, which leaves the last file whole."""
     command = [sys.executable, os.path.join(HERE, "killed.py"), home.name, home.mode, times]

@@ -302,6 +302,7 @@ def test_what_overflows_is_not_handed_over(home, kind):
 @pytest.mark.parametrize(
     "policy, nesting", [("mixed_float16", "compile"), ("mixed_float16", "wrap"), ("mixed_bfloat16", "compile")]
 )
+@pytest.mark.long
 def test_fit_of_a_mixed_precision_model_by_sgd(home, kind, policy, nesting):
     """compile puts a LossScaleOptimizer around what it is given, for float16 alone; one that is there stays."""
     needs.eager_only(home, since=(2, 4))

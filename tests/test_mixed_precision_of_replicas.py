@@ -11,7 +11,7 @@ import pytest
 from test_mixed_precision import FED, OVERFLOWS, STEPS, Scaled
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-pytestmark = pytest.mark.capability("R14 trouble")
+pytestmark = [pytest.mark.capability("R14 trouble"), pytest.mark.long]
 
 PROGRAM = """
 import sys

@@ -176,6 +176,7 @@ def test_within_a_function(home, sgd):
 
 
 @pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.long
 def test_k_1(sgd, policy):
     """Here too there is a look before the update; there is nothing to flush."""
     training = Training(sgd, policy, steps=1)
@@ -243,6 +244,7 @@ def test_gradients_of_rows(home, sgd, policy):
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.long
 def test_sums_that_overflow(home, sgd, dtype):
     """In float16 they do in the cast alone: the accumulators are float32."""
     sgd.cls or skips.senseless("MySGD takes the mean")
@@ -274,8 +276,10 @@ def variable_of(home, kind, value):
     return home.tf.Variable(value) if kind.generation == "train" else home.variables([home.tf.constant(value)])[0]
 
 
+@pytest.mark.long
 def test_without_trouble_the_bits_of_propagate(home, sgd):
     for steps, batches in ((K, 3 * K), (1, 4)):
+        home.reset(plain_session=True)
         fed = [gradient() for _ in range(batches)]
         optimizers = [sgd.make(steps, on_nonfinite=policy) for policy in ("propagate",) + POLICIES]
         plain, *others = home.apply_all_to(START, optimizers, fed)
@@ -291,6 +295,7 @@ def test_propagate_is_what_the_bare_optimizer_does(home, sgd):
     assert not is_finite(history[-1]) and is_finite(history[-2])
 
 
+@pytest.mark.long
 def test_state_goes_along(home, sgd):
     """The count, and a window whose first mini-steps were left out, put into another optimizer: to the bit."""
     if sgd.generation == "train":
@@ -416,6 +421,7 @@ def on_replicas():
     return found
 
 
+@pytest.mark.long
 def test_on_one_of_two_replicas(home, tmpdir):
     """What is not finite on one is left out on both. A window without any mini-step, and a good one."""
     eager_only(home)

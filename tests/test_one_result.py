@@ -15,6 +15,7 @@ pytestmark = pytest.mark.capability("R7 one result")
 
 
 @pytest.mark.parametrize("way", ["by hand", "fit"])
+@pytest.mark.long
 def test_a_hundred_runs_have_one_result(home, way):
     """100 runs of 24 mini-steps with all that could race: decay, momentum, the norm of all gradients, a constraint."""
     case = dict(steps=2, momentum=0.9, nesterov=True, decay=0.1, clip=home.clipnorm_means, max_norm=True)
@@ -54,6 +55,7 @@ def all_variables(optimizer):
     return weights + [each for each in named if all(each is not weight for weight in weights)]
 
 
+@pytest.mark.long
 def test_sixty_runs_of_every_v1_optimizer_have_one_result(home):
     """Their bare selves race: on `iterations`, and between the reads and the writes of slots and parameters."""
     graph_only(home)

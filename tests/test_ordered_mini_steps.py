@@ -109,6 +109,7 @@ def is_v1(optimizer):
 
 
 @pytest.mark.parametrize("steps", [1, 3])
+@pytest.mark.long
 def test_each_of_them_alone(home, sgd, steps):
     """It takes its own mini-step, and the other takes none; then both, in the window that is open."""
     optimizer = sgd(steps)

@@ -238,7 +238,6 @@ def test_an_apply_gradients_of_its_own(home, sgd):
         assert ours.calls == 2
 
 
-@pytest.mark.more
 def test_a_shallow_copy_has_attributes_of_its_own(home, adam):
     Halving = own_adam(home, adam)
     name = "lr" if generation_of(adam) == "v1" else "learning_rate"

@@ -151,6 +151,7 @@ def assert_fits_as_the_large_batch(home, form, make_callbacks, rates):
     return logged, rate_of(home, optimizer)
 
 
+@pytest.mark.long
 def test_a_learning_rate_scheduler(home, generation):
     rates = [0.5, 0.125, 0.25]
 
@@ -161,6 +162,7 @@ def test_a_learning_rate_scheduler(home, generation):
     assert list(logged.values()) == [rates] and rate == 0.25
 
 
+@pytest.mark.long
 def test_reduce_lr_on_plateau(home, form):
     plateau = home.keras.callbacks.ReduceLROnPlateau
     # `epsilon` in tf.keras of TF 1.8; deletable with it.

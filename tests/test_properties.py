@@ -198,6 +198,7 @@ def check(home, example):
             np.testing.assert_array_equal(value, first)
 
 
+@pytest.mark.long
 def test_an_optimizer_is_its_bare_self_on_means(home, classes):
     needs.wrap(home)
 

@@ -204,6 +204,7 @@ def assert_restored(home, kind, way, case, folder):
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", ["another K", "set, the same program"])
+@pytest.mark.long
 def test_a_program_restores_a_run(home, kind, way, name, tmpdir):
     assert_restored(home, kind, way, CASES[name], tmpdir)
 
@@ -296,6 +297,7 @@ def expected_of_gradients(windows):
 
 
 @pytest.mark.parametrize("name", sorted(CASES))
+@pytest.mark.long
 def test_a_monitored_session(home, name, tmpdir):
     """Run again in its folder it restores what it finds there."""
     v1, case = trains_in_sessions(home), CASES[name]

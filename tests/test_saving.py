@@ -228,7 +228,6 @@ def momentum_model(home):
     return model_of(home, optimizer, run_eagerly=False)
 
 
-@pytest.mark.more
 def test_model_checkpoint(home, tmpdir):
     path = str(tmpdir.join("model-{epoch}." + ("keras" if home.is_keras3 else "h5")))
     model = momentum_model(home)
@@ -242,7 +241,6 @@ def test_model_checkpoint(home, tmpdir):
         assert_bits(model.get_weights(), wanted)
 
 
-@pytest.mark.more
 def test_backup_and_restore(home, tmpdir):
     callbacks = home.keras.callbacks
     backup = getattr(callbacks, "BackupAndRestore", None)
@@ -405,6 +403,7 @@ else:
 
 
 @pytest.mark.parametrize("guest", ["with", "without"])
+@pytest.mark.long
 def test_in_a_new_process(home, once_in_an_environment, guest, tmpdir):
     """Which has never wrapped anything; and one that does not have legacyga, for inference."""
     path = str(tmpdir.join("model.keras" if home.is_keras3 else "model.h5"))

@@ -151,6 +151,7 @@ class Trained(homes.Fed):
         return found
 
 
+@pytest.mark.long
 def test_one_layout_whatever_was_seen(home, kind):
     """Built before or not, rows or dense gradients, full windows and begun ones."""
     layouts, can_build = {}, kind.generation != "train"
@@ -276,7 +277,6 @@ def test_a_file_of_a_begun_window_with_an_embedding(home, kind, tmpdir):
         np.testing.assert_array_equal(now, then)
 
 
-@pytest.mark.more
 def test_a_bare_optimizer_with_a_restore_to_come(home, kind, tmpdir):
     """Restored before it is built, and then wrapped: as the bare one goes on."""
     if home.mode == "graph" or kind.cls is None or kind.generation == "train":

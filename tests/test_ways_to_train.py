@@ -72,6 +72,7 @@ def test_run_eagerly_of_mysgd(home, case):
 
 
 @some_cases
+@pytest.mark.long
 def test_steps_per_execution_of_mysgd(home, case):
     eager_only(home, since=(2, 4))
     # 5 divides neither the 24 mini-steps nor a window.
@@ -83,6 +84,7 @@ def test_steps_per_execution_of_mysgd(home, case):
 
 @pytest.mark.parametrize("loop", ["a call a batch", "the loop inside"])
 @some_cases
+@pytest.mark.long
 def test_custom_loop_in_tf_function(home, case, loop):
     eager_only(home)
     tf, case = home.tf, of_home(home, case)

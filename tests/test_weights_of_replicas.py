@@ -11,7 +11,7 @@ import test_weights
 from kinds import RATE
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-pytestmark = pytest.mark.capability("R12 replicas")
+pytestmark = [pytest.mark.capability("R12 replicas"), pytest.mark.long]
 
 # (samples, of them in a batch, K): the last batch leaves one replica with nothing, or has unequal parts.
 CASES = [(9, 4, 3), (13, 6, 4), (15, 6, 3)]

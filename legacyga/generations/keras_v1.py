@@ -24,22 +24,33 @@ class Accumulation(_base.Accumulation):
         self._inherited = None
 
     def inherit(self, optimizer):
-        backend = self.home.backend
+        backend, values = self.home.backend, {}
+
+        def own(optimizer):
+            variables = self._own(optimizer)
+            values.update(zip(map(id, variables), self._values_of(variables)))
+            return variables
 
         def new_variable(variable):
-            if backend.get_session().run(self.home.v1.is_variable_initialized(variable)):
-                value = backend.get_value(variable)
-            else:
-                # K.manual_variable_initialization(True): the program has not initialized it yet.
-                value = _graph.constant_value(self.home.tf, variable.initial_value)
-            return backend.variable(
-                value, dtype=backend.dtype(variable), name=variable.name.split("/")[-1].split(":")[0]
-            )
+            name = variable.name.split("/")[-1].split(":")[0]
+            return backend.variable(values[id(variable)], dtype=backend.dtype(variable), name=name)
 
-        _copying.copy_attributes(optimizer, self.optimizer, self._own, new_variable)
+        _copying.copy_attributes(optimizer, self.optimizer, own, new_variable)
         # Variables that it makes for a model are found, or made anew, by its own get_updates.
         self.optimizer.updates, self.optimizer.weights = [], []
         self._inherited = backend.batch_get_value(optimizer.weights) if optimizer.weights else None
+
+    def _values_of(self, variables):
+        """Read in one call: a session takes its whole graph up anew before the first call after each new operation."""
+        are_there = [self.home.v1.is_variable_initialized(variable) for variable in variables]
+        are_there = self.home.backend.get_session().run(are_there)
+        there = [variable for variable, is_there in zip(variables, are_there) if is_there]
+        read = iter(self.home.backend.batch_get_value(there))
+        # K.manual_variable_initialization(True): the program has not initialized the others yet.
+        return [
+            next(read) if is_there else _graph.constant_value(self.home.tf, variable.initial_value)
+            for variable, is_there in zip(variables, are_there)
+        ]
 
     def _own(self, optimizer):
         """The optimizer's own variables: `iterations`, and what its `__init__` made of numbers."""

@@ -28,16 +28,22 @@ class Guard(object):
         self._ops, self._skipped = ops, skipped
         self._looks_at_each, self._raises = policy == "skip_mini_step", policy == "raise"
 
-    def take(self, run, arguments, add, leave_out):
-        """`add()`, or `leave_out()` where gradients of the mini-step are not finite.
+    def look(self, run, arguments):
+        """Whether gradients of a mini-step are not finite, a boolean tensor; None where that is not asked for.
+
+        To be called ahead of all that waits for the last gradient: then each is read when it has just been made.
 
         Args:
             run: as of `Window.take_mini_step`.
             arguments: for each replica, (gradients,) or (gradients, weight).
         """
-        if not self._looks_at_each:
+        if self._looks_at_each:
+            return self._ops.sum_over_replicas(run(self._is_bad, arguments)) > 0
+
+    def take(self, bad, add, leave_out):
+        """`add()`, or `leave_out()` where a look found the mini-step `bad`."""
+        if bad is None:
             return add()
-        bad = self._ops.sum_over_replicas(run(self._is_bad, arguments)) > 0
 
         def count():
             with self._ops.after(self._skipped.assign_add(1)):

@@ -144,22 +144,23 @@ class Window(object):
         Returns:
             A boolean tensor: whether this mini-step ended in an update. It is there after all that was written.
         """
+        arguments = (gradients,) if weight is None else (gradients, weight.value)
+        bad = self._guard and self._guard.look(run, arguments)
         # In a TensorFlow 1 graph nothing else keeps the loss and the gradients ahead of the writes: all the work
         # below hangs on the first read.
         with self.ops.after(gradients, before):
             if self._mutex is None:
-                return self._take(gradients, places, mask, update, run, weight)
+                return self._take(arguments, places, mask, update, run, weight, bad)
             with self._mutex.held() as free:
-                return free(self._take(gradients, places, mask, update, run, weight))
+                return free(self._take(arguments, places, mask, update, run, weight, bad))
 
-    def _take(self, gradients, places, mask, update, run, weight):
+    def _take(self, arguments, places, mask, update, run, weight, bad):
         ops, mask = self.ops, self.ops.constant(mask, "int32")
         mini_step, held = self.mini_step.read_value(), self.held.read_value()
         begins = ops.equal(mini_step, 0)
         steps = ops.where(begins, self._next_steps(), self.steps.read_value())
         scale, added, unit = self._scale(weight)
         new_weight = self.weight.read_value() + added
-        arguments = (gradients,) if weight is None else (gradients, weight.value)
         kept = ops.cast(ops.logical_not(begins), "int32")
         in_window = ops.maximum(held * kept, mask)
 
@@ -175,7 +176,7 @@ class Window(object):
                 return self._move_to(mini_step + 1, new_weight, unit, steps, in_window, updated=False)
 
         if self._guard is not None:
-            taken = self._guard.take(run, arguments, go_on, lambda: self._leave_out(mini_step, steps, held, kept, run))
+            taken = self._guard.take(bad, go_on, lambda: self._leave_out(mini_step, steps, held, kept, run))
             with ops.after(taken):
                 return self._end_if(lambda taken, steps: taken >= steps, update, run)
 

@@ -4,7 +4,7 @@ import numpy as np
 import oracle
 import pytest
 import tf1
-from homes import v1_of
+from homes import generation_of, v1_of
 from tf1 import (
     GRADIENTS,
     KERNEL,
@@ -354,3 +354,47 @@ def test_an_optimizer_that_keeps_its_state_elsewhere(home):
 
     with pytest.raises(ValueError, match="keeps its state in a way of its own and cannot be copied"):
         legacyga.wrap(Around(make(home, "GradientDescentOptimizer")), 2)
+
+
+def stateful(home):
+    """Functions that make an optimizer of each kind whose variables are named as the bare one names them."""
+    made = [lambda each=each: make(home, each[0], **each[1]) for each in OPTIMIZERS]
+    if home.tf_version >= (1, 13) and home.name != "keras":
+        classes = [cls for _, cls in home.optimizer_classes() if generation_of(cls) == "v2"]
+        made += [lambda cls=cls: cls(learning_rate=0.03) for cls in classes]
+    return made
+
+
+@pytest.mark.capability("R9 state")
+@pytest.mark.parametrize("first", ["bare", "wrapped"])
+def test_a_saver_of_one_restores_the_other(home, tmpdir, first):
+    """By name, all that the bare optimizer has: 3 updates, saved, then 2 more by the other on the same gradients."""
+    graph_only(home)
+    path = str(tmpdir.join("saved"))
+
+    def program(make_optimizer, is_wrapped, updates, is_restored):
+        with graph_of_its_own(home) as (v1, session):
+            optimizer = legacyga.wrap(make_optimizer(), 2) if is_wrapped else make_optimizer()
+            variables = [variable(v1, "v{}".format(i), value, use_resource=True) for i, value in enumerate(START)]
+            fed = [v1.placeholder("float32", value.shape) for value in START]
+            train = optimizer.apply_gradients(list(zip(fed, variables)))
+            everything = v1.global_variables()
+            session.run(v1.global_variables_initializer())
+            if is_restored:
+                saved = dict(home.tf.train.list_variables(path))
+                common = [each for each in everything if each.op.name in saved]
+                assert len(common) == min(len(saved), len(everything)) >= len(START)
+                v1.train.Saver(common).restore(session, path)
+            for gradients in updates:
+                for _ in range(2 if is_wrapped else 1):
+                    session.run(train, dict(zip(fed, gradients)))
+            if not is_restored:
+                v1.train.Saver().save(session, path, write_meta_graph=False)
+            return session.run(variables)
+
+    for make_optimizer in stateful(home):
+        wanted = program(make_optimizer, False, GRADIENTS[:5], False)
+        program(make_optimizer, first == "wrapped", GRADIENTS[:3], False)
+        found = program(make_optimizer, first == "bare", GRADIENTS[3:5], True)
+        for now, then, start in zip(found, wanted, START):
+            assert np.max(np.abs(now - then)) <= 2e-6 * np.max(np.abs(then - start))

@@ -63,7 +63,12 @@ class Accumulation(_base.Accumulation):
 
     def _iterations_beside(self, var):
         # Found, not made, where the graph of this variable has one.
-        return self.optimizer._create_non_slot_variable(self.ops.constant(0, "int64"), "iterations", var)
+        with self._scope():
+            return self.optimizer._create_non_slot_variable(self.ops.constant(0, "int64"), "iterations", var)
+
+    def _scope(self):
+        """A context for the names of our own variables. A Saver knows the bare optimizer's by the names they had."""
+        return self.home.tf.name_scope(self.optimizer.get_name() + "/")
 
     @contextlib.contextmanager
     def _variables_again(self, var_list):
@@ -86,8 +91,9 @@ class Accumulation(_base.Accumulation):
     def make_variable(self, name, value, shape, dtype, beside=None):
         value = self.home.tf.fill(shape, self.home.tf.cast(value, dtype))
         if beside is None:
-            return self.optimizer._create_non_slot_variable(value, name, self.iterations)
-        with _ops.replica_local_variables(self.home.tf):
+            with self._scope():
+                return self.optimizer._create_non_slot_variable(value, name, self.iterations)
+        with self._scope(), _ops.replica_local_variables(self.home.tf):
             return self.optimizer._create_non_slot_variable(value, name, beside)
 
     def session(self, variable, action):
@@ -108,17 +114,16 @@ class Accumulation(_base.Accumulation):
 
     def mini_step_of(self, grads_and_vars, kwargs):
         """The operation of a mini-step in graph mode; else None."""
-        scope = self.optimizer.get_name()
         if not self.home.graph_mode:
-            self.take_mini_step(grads_and_vars, (), kwargs, scope)
+            self.take_mini_step(grads_and_vars, (), kwargs)
             return None
         # The inner optimizer lists its operation for all to run. Here it stands in a branch of the conditional.
         train_ops = self.home.v1.get_collection_ref("train_op")
         listed = list(train_ops)
         # The init_scope of TF 2.0 to 2.13 leads out of a graph that nobody has entered.
         with self.home.v1.get_default_graph().as_default():
-            taken = self.take_mini_step(grads_and_vars, (), kwargs, scope)
-        mini_step = self.home.tf.group(taken, name=kwargs["name"] or scope)
+            taken = self.take_mini_step(grads_and_vars, (), kwargs)
+        mini_step = self.home.tf.group(taken, name=kwargs["name"] or self.optimizer.get_name())
         train_ops[:] = listed + [mini_step]
         return mini_step
 

@@ -1,0 +1,173 @@
+"""Programs around `fit`, call by call, on a model of a home and as the README says that they come out (NumPy float64).
+
+For test_any_program.py, which makes them up, and soak.py, which runs them for half an hour.
+"""
+
+import os
+
+import numpy as np
+import oracle
+from epochs import BATCHES, START, X, Y
+
+import legacyga
+
+LR, MOMENTUM = 0.05, 0.5
+
+
+class InterruptionError(Exception):
+    pass
+
+
+class Promised(object):
+    """What a program's weights are to be.
+
+    Args:
+        steps: K.
+        counts: whether `fit` with the callback weighs batches by their samples here.
+    """
+
+    def __init__(self, steps, counts):
+        self.sgd, self.weights = oracle.SGD(LR, MOMENTUM), oracle.double(START)
+        self.steps = self.window_steps = steps
+        self.counts, self.known, self.window = counts, False, []
+
+    def mini_step(self, x, y):
+        if not self.window:
+            self.window_steps = self.steps
+        self.window.append((len(x) if self.known else None, oracle.gradients(self.weights, x, y)))
+        if len(self.window) >= self.window_steps:
+            self.flush()
+
+    def flush(self):
+        if self.window:
+            sizes, gradients = zip(*self.window)
+            unit = next((size for size in sizes if size is not None), 1)
+            sizes = [unit if size is None else size for size in sizes]
+            means = [np.average(each, axis=0, weights=sizes) for each in zip(*gradients)]
+            self.weights = self.sgd.update(self.weights, means)
+        self.window = []
+
+    def drop(self):
+        self.window = []
+
+    def fit(self, epochs, partial_window, schedule, interrupted):
+        self.known = self.known or self.counts and partial_window is not None
+        self.steps = schedule or self.steps
+        for _ in range(epochs):
+            for i, batch in enumerate(BATCHES):
+                self.mini_step(*batch)
+                if interrupted and i == 1:
+                    return
+            if partial_window == "flush":
+                self.flush()
+            elif partial_window == "drop":
+                self.drop()
+
+    def get_state(self):
+        velocities = {name: slots["velocity"].copy() for name, slots in self.sgd.state.items()}
+        return self.weights, list(self.window), self.window_steps, self.steps, velocities, self.sgd.iterations
+
+    def set_state(self, state):
+        self.weights, window, self.window_steps, self.steps, velocities, self.sgd.iterations = state
+        self.window = list(window)
+        self.sgd.state = {name: {"velocity": value.copy()} for name, value in velocities.items()}
+
+
+class Program(object):
+    """A model of a home that is driven through the same calls.
+
+    Args:
+        home: the `homes.Home`.
+        make: function of K, of an accumulating SGD of that K.
+        steps: K.
+        folder: where it saves.
+        traced: whether Keras traces the training step, in eager mode.
+    """
+
+    def __init__(self, home, make, steps, folder, traced=False):
+        self.home, self.folder = home, folder
+        self.compiled = {} if home.mode == "graph" or traced else dict(run_eagerly=True)
+        self.model = home.network(START)
+        self.model.compile(optimizer=make(steps), loss=self._loss(), **self.compiled)
+        self.promised = Promised(steps, counts=home.mode == "eager")
+        # With all that it keeps from the start, so that its state can be taken up anew at once.
+        self.train_on_batch(0)
+
+    def _loss(self):
+        return self.home.keras.losses.MeanSquaredError() if self.home.is_keras3 else "mse"
+
+    @property
+    def optimizer(self):
+        return self.model.optimizer
+
+    def train_on_batch(self, number):
+        self.model.train_on_batch(*BATCHES[number])
+        self.promised.mini_step(*BATCHES[number])
+
+    def evaluate(self):
+        self.model.evaluate(X, Y, batch_size=3, verbose=0)
+
+    def set_steps(self, steps):
+        self.optimizer.gradient_accumulation_steps = self.promised.steps = steps
+
+    def flush(self):
+        legacyga.flush(self.optimizer)
+        self.promised.flush()
+
+    def drop(self):
+        self.optimizer.drop_windows()
+        self.promised.drop()
+
+    def fit(self, epochs=1, partial_window=None, schedule=None, evaluates=False, interrupted=False):
+        """`partial_window=None` is fit without our callback, and then there is no schedule."""
+        program = self
+
+        class Between(self.home.keras.callbacks.Callback):
+            def on_batch_end(self, batch, logs=None):
+                if evaluates and batch == 1:
+                    program.evaluate()
+                if interrupted and batch == 1:
+                    raise InterruptionError
+
+        callbacks = [Between()]
+        if partial_window is not None:
+            callbacks.append(legacyga.GradientAccumulationCallback(schedule, partial_window=partial_window))
+        try:
+            self.model.fit(X, Y, batch_size=4, epochs=epochs, shuffle=False, verbose=0, callbacks=callbacks)
+        except InterruptionError:
+            assert interrupted
+        self.promised.fit(epochs, partial_window, schedule if partial_window else None, interrupted)
+
+    def save_and_load(self):
+        path = os.path.join(self.folder, "model." + ("keras" if self.home.is_keras3 else "h5"))
+        self.model.save(path)
+        self.model = legacyga.load_model(path, keras=self.home.keras)
+        if self.compiled:
+            self.model.run_eagerly = True
+        # The step that counts samples is the old model's.
+        self.promised.known = False
+
+    def compile_again(self):
+        self.model.compile(optimizer=self.optimizer, loss=self._loss(), **self.compiled)
+
+    def get_state(self):
+        weights = self.home.optimizer_weights(self.optimizer)
+        return self.model.get_weights(), weights, self.promised.get_state()
+
+    def set_state(self, state):
+        weights, optimizer_weights, promised = state
+        self.model.set_weights(weights)
+        self.home.set_optimizer_weights(self.optimizer, optimizer_weights)
+        self.promised.set_state(promised)
+
+    def difference(self):
+        """The largest one to what is promised, of a weight."""
+        found = zip(self.model.get_weights(), self.promised.weights)
+        return max(np.max(np.abs(now - then)) for now, then in found)
+
+    def check(self, tolerance):
+        value, promised = self.home.value, self.promised
+        assert self.optimizer.gradient_accumulation_steps == promised.steps
+        counted = [int(value(each)) for each in (self.optimizer.mini_step, self.optimizer.iterations)]
+        assert counted == [len(promised.window), promised.sgd.iterations]
+        assert self.difference() <= tolerance

@@ -1,4 +1,4 @@
-"""What a GradientAccumulator may be given, and the errors that say what else it was."""
+"""What gradients and weights may be given, and the errors that say what else it was."""
 
 import math
 
@@ -96,3 +96,18 @@ def check_shape(i, gradient, whole):
             "A GradientAccumulator takes gradients of the same shapes each time: {} at first. Received: {!r} as "
             "gradient {}. Make another GradientAccumulator for other variables.".format(shape, gradient, i)
         )
+
+
+def check_fit(tf, grads_and_vars):
+    """Raise where a gradient has not its variable's shape: before another one is added."""
+    for gradient, variable in grads_and_vars:
+        is_sparse = _ops.is_sparse(gradient)
+        shape = gradient.values.shape if is_sparse else getattr(gradient, "shape", None)
+        wanted = tf.TensorShape(getattr(variable, "shape", None))
+        if shape is not None and not wanted[is_sparse:].is_compatible_with(tf.TensorShape(shape)[is_sparse:]):
+            raise ValueError(
+                "A gradient must have the shape of its variable. Received: one of the shape {} for {} of the shape {}. "
+                "Nothing was accumulated. Pair each gradient with the variable that it is of.".format(
+                    tuple(shape), getattr(variable, "name", variable), tuple(wanted)
+                )
+            )

@@ -23,7 +23,8 @@ def load_model(path, keras=None, custom_objects=None, **kwargs):
         The model.
 
     Raises:
-        ValueError: the file has a state of the optimizer that does not fit; or two Keras to choose from.
+        ValueError: the file has a state of the optimizer that does not fit; `custom_objects` is no dict; or two Keras
+            to choose from.
 
     Example:
         >>> import os, tempfile
@@ -38,6 +39,10 @@ def load_model(path, keras=None, custom_objects=None, **kwargs):
         4
     """
     home = _compat.find_home(keras)
+    if not isinstance(custom_objects, (dict, type(None))):
+        raise ValueError(
+            "custom_objects must be a dict of classes and functions by name. Received: {!r}".format(custom_objects)
+        )
     objects = dict(_surface.loaders(home), **(custom_objects or {}))
     with home.module.utils.CustomObjectScope(objects):
         model = home.module.models.load_model(path, custom_objects=objects, **kwargs)

@@ -82,19 +82,43 @@ class Program(object):
         steps: K.
         folder: where it saves.
         traced: whether Keras traces the training step, in eager mode.
+
+    Attributes:
+        losses_made: how often Python came by the loss: once in a trace.
     """
 
     def __init__(self, home, make, steps, folder, traced=False):
-        self.home, self.folder = home, folder
+        self.home, self.folder, self.traced, self.losses_made = home, folder, traced, 0
         self.compiled = {} if home.mode == "graph" or traced else dict(run_eagerly=True)
         self.model = home.network(START)
         self.model.compile(optimizer=make(steps), loss=self._loss(), **self.compiled)
         self.promised = Promised(steps, counts=home.mode == "eager")
+        self.between = self._between()
         # With all that it keeps from the start, so that its state can be taken up anew at once.
         self.train_on_batch(0)
 
+    def _between(self):
+        """A callback that evaluates, or interrupts, within an epoch."""
+        program = self
+
+        class Between(self.home.keras.callbacks.Callback):
+            def on_batch_end(self, batch, logs=None):
+                if self.evaluates and batch == 1:
+                    program.evaluate()
+                if self.interrupted and batch == 1:
+                    raise InterruptionError
+
+        return Between()
+
     def _loss(self):
-        return self.home.keras.losses.MeanSquaredError() if self.home.is_keras3 else "mse"
+        if not self.traced:
+            return self.home.keras.losses.MeanSquaredError() if self.home.is_keras3 else "mse"
+
+        def loss(y_true, y_pred):
+            self.losses_made += 1
+            return self.home.keras.losses.mean_squared_error(y_true, y_pred)
+
+        return loss
 
     @property
     def optimizer(self):
@@ -120,16 +144,8 @@ class Program(object):
 
     def fit(self, epochs=1, partial_window=None, schedule=None, evaluates=False, interrupted=False):
         """`partial_window=None` is fit without our callback, and then there is no schedule."""
-        program = self
-
-        class Between(self.home.keras.callbacks.Callback):
-            def on_batch_end(self, batch, logs=None):
-                if evaluates and batch == 1:
-                    program.evaluate()
-                if interrupted and batch == 1:
-                    raise InterruptionError
-
-        callbacks = [Between()]
+        self.between.evaluates, self.between.interrupted = evaluates, interrupted
+        callbacks = [self.between]
         if partial_window is not None:
             callbacks.append(legacyga.GradientAccumulationCallback(schedule, partial_window=partial_window))
         try:

@@ -1,6 +1,6 @@
 """Whatever program around `fit` hypothesis thinks of: weights, K and counters as the README says. The long run:
 
-    LEGACYGA_EXAMPLES=10000 python -m pytest --more --home HOME --mode MODE test_any_program.py
+LEGACYGA_EXAMPLES=10000 python -m pytest --more --home HOME --mode MODE test_any_program.py
 """
 
 import os

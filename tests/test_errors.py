@@ -5,8 +5,11 @@ import subprocess
 import sys
 import types
 
+import homes
+import kinds
 import needs
 import numpy as np
+import oracle
 import pytest
 import skips
 from epochs import LR, fit, model_with
@@ -15,6 +18,14 @@ from test_wrap import adam
 import legacyga
 
 pytestmark = pytest.mark.capability("errors")
+
+
+def pytest_generate_tests(metafunc):
+    if "kind" in metafunc.fixturenames:
+        from conftest import home_of
+
+        found = [each for each in kinds.of(home_of(metafunc.config)) if not each.is_adam]
+        metafunc.parametrize("kind", found, ids=[each.id for each in found])
 
 
 @pytest.mark.parametrize("value", [0, -1, True, 2.0, "2", None, np.float32(2)], ids=repr)
@@ -279,3 +290,104 @@ def test_what_is_found_out_when_training_starts(home):
     with pytest.raises(ValueError, match="1 when this optimizer's training graph was built.*Received: 6. Make the"):
         fit(home, model, [make({5: 6})], epochs=9)
     assert int(home.value(model.optimizer.iterations)) == 4
+
+
+# What is given to an optimizer, and to the functions
+
+
+@pytest.mark.parametrize("is_sparse", [False, True])
+def test_a_gradient_of_another_shape(home, kind, is_sparse):
+    """In the middle of a window, beside one that fits: nothing is added, and training goes on to the right end."""
+    needs.eager_only(home)
+    start = [np.float32([1.0, 2.0]), np.float32([[3.0], [4.0]])]
+    fed, tf = homes.Fed(home, kind.make(2), start), home.tf
+    gradients = [[np.float32([0.5, -1.0]) * i, np.float32([[2.0], [0.25]]) * i] for i in (1, 2)]
+    fed.step(gradients[0])
+    before = [np.array(each) for each in sum(fed.read(), [])]
+    wrong = tf.ones((2, 2))
+    if is_sparse:
+        wrong = tf.IndexedSlices(wrong, tf.constant([0, 1]), tf.constant([2, 2]))
+    with pytest.raises(ValueError) as error:
+        fed.optimizer.apply_gradients([(tf.ones(2), fed.variables[0]), (wrong, fed.variables[1])])
+    assert "A gradient must have the shape of its variable. Received: one of the shape (2, 2) for " in str(error.value)
+    assert "of the shape (2, 1). Nothing was accumulated." in str(error.value)
+    for now, then in zip(sum(fed.read(), []), before):
+        np.testing.assert_array_equal(now, then)
+    fed.step(gradients[1])
+    expected = kind.oracle().update(oracle.double(start), [np.mean(each, axis=0) for each in zip(*gradients)])
+    for now, then in zip(fed.read()[0], expected):
+        assert np.max(np.abs(now - then)) <= 4e-6
+
+
+@pytest.mark.parametrize("first", ["a mini-step", "set_weights"])
+def test_before_an_optimizer_is_built(home, kind, first):
+    """A mini-step builds; weights that were given before have nowhere to go, and it says so."""
+    needs.eager_only(home)
+    if not hasattr(kind.bare(), "set_weights"):
+        skips.keras_lacks("no set_weights here")
+    trained, new = homes.Fed(home, kind.make(2), [np.ones(2, "float32")]), kind.make(2)
+    trained.step([np.ones(2, "float32")])
+    weights = [np.array(home.value(each)) for each in trained.optimizer_weights()]
+    if first == "set_weights":
+        with pytest.raises(ValueError, match="this one must be built first. Nothing|has not yet been built"):
+            new.set_weights(weights)
+    variables = home.variables([np.ones(2, "float32")])
+    new.apply_gradients([(home.tf.ones(2), variables[0])])
+    assert int(home.value(new.mini_step)) == 1
+    new.set_weights(weights)
+    new.apply_gradients([(home.tf.ones(2), variables[0])])
+    np.testing.assert_array_equal(home.value(variables[0]), np.float32([1 - kinds.RATE] * 2))
+
+
+def test_k_set_to_0_in_the_middle_of_a_window(home, kind):
+    """It says so, and the window goes on with the K that it has."""
+    needs.eager_only(home)
+    fed = homes.Fed(home, kind.make(2), [np.ones(2, "float32")])
+    fed.step([np.ones(2, "float32")])
+    with pytest.raises(ValueError, match="gradient_accumulation_steps must be an integer of at least 1. Received: 0"):
+        fed.optimizer.gradient_accumulation_steps = 0
+    fed.step([np.ones(2, "float32")])
+    np.testing.assert_array_equal(home.value(fed.variables[0]), np.float32([1 - kinds.RATE] * 2))
+
+
+@pytest.mark.parametrize("value", [None, "adam", 3], ids=repr)
+def test_flush_of_what_does_not_accumulate(home, value):
+    for given in (value, home.bare_sgd(lr=LR)):
+        with pytest.raises(ValueError) as error:
+            legacyga.flush(given)
+        wanted = "flush takes an optimizer that legacyga.wrap or legacyga.MySGD returned. Received: {!r}".format(given)
+        assert str(error.value) == wanted
+
+
+def test_train_step_of_what_does_not_accumulate(home):
+    model = home.keras.models.Sequential([home.keras.layers.Dense(1, input_shape=(2,))])
+    for given in (None, model):
+        with pytest.raises(ValueError, match="train_step takes a model whose optimizer accumulates. Received: "):
+            legacyga.train_step(given, (np.ones((4, 2)), np.ones((4, 1))))
+
+
+def test_arguments_of_load_model(home, tmpdir):
+    path = str(tmpdir.join("no_such_file.h5"))
+    for value in ([1], "MyLayer", 3):
+        with pytest.raises(ValueError) as error:
+            legacyga.load_model(path, keras=home.keras, custom_objects=value)
+        wanted = "custom_objects must be a dict of classes and functions by name. Received: {!r}".format(value)
+        assert str(error.value) == wanted
+    for function in (lambda keras: legacyga.load_model(path, keras=keras), legacyga.custom_objects):
+        with pytest.raises(ValueError, match="keras must be the Keras module of your model.*Received: 3"):
+            function(3)
+    with pytest.raises((IOError, ValueError), match="no_such_file"):
+        legacyga.load_model(path, keras=home.keras)
+
+
+def test_the_number_of_gradients_of_an_accumulator(home):
+    needs.eager_only(home)
+    accumulator, ones = legacyga.GradientAccumulator(), home.tf.ones(2)
+    accumulator([ones])
+    with pytest.raises(ValueError) as error:
+        accumulator([ones, ones])
+    assert str(error.value) == (
+        "A GradientAccumulator takes as many gradients each time, in the same order: 1 at first. Received: 2. Give "
+        "None for a variable without one, or make another GradientAccumulator for other variables."
+    )
+    np.testing.assert_array_equal(accumulator.gradients[0], np.ones(2))

@@ -45,7 +45,10 @@ def fitting(optimizer, accumulation, values):
 
 def _are_of_an_unbuilt(values):
     """Whether values are of an optimizer before it was built: `iterations`, 0, and the rate where it is a variable."""
-    return len(values) > 0 and not any(_shape_of(each) for each in values) and not int(values[0][()])
+    if not values or any(_shape_of(each) for each in values):
+        return False
+    first = values[0]
+    return not int(first[()] if hasattr(first, "shape") else first)
 
 
 def _check(optimizer, wanted, values):

@@ -187,7 +187,8 @@ class AccumulatingOptimizer(_surface.ConfiguredOptimizer):
 
     def apply_gradients(self, grads_and_vars):
         """Take one mini-step. The inner optimizer's own method is called at the end of a window."""
-        self._legacyga.take(*zip(*grads_and_vars), through="apply_gradients")
+        grads, trainable_variables = zip(*grads_and_vars)
+        self._legacyga.take(grads, trainable_variables, through="apply_gradients")
         return self._iterations
 
     def apply(self, grads, trainable_variables=None):

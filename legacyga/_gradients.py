@@ -99,7 +99,7 @@ def check_shape(i, gradient, whole):
 
 
 def check_fit(tf, grads_and_vars):
-    """Raise where a gradient has not its variable's shape: before another one is added."""
+    """Raise where a gradient, if there is one, has not its variable's shape: before another one is added."""
     for gradient, variable in grads_and_vars:
         is_sparse = _ops.is_sparse(gradient)
         shape = gradient.values.shape if is_sparse else getattr(gradient, "shape", None)

@@ -77,7 +77,7 @@ class Trial(object):
         self.optimizer = legacyga.wrap(inner, steps)
         self.driven = users.ByHand(home, self.optimizer, self.variables)
 
-    def train(self, windows=2):
+    def check_windows(self, windows=2):
         """Some windows, against the oracle; the optimizer that was given keeps its bits."""
         fed, self.left = self.left[: windows * self.steps], self.left[windows * self.steps :]
         assert len(fed) == windows * self.steps
@@ -117,13 +117,13 @@ def test_a_dict_by_variable(home, sgd, key, steps, has_state):
     expected.factors = (1.0, 0.25)
     inner = users.make(sgd, Multiplying, RATE, MOMENTUM, what=multipliers)
     trial = Trial(home, sgd, inner, expected, steps, has_state, variables)
-    trial.train()
+    trial.check_windows()
     assert trial.optimizer.what is trial.inner.what
     if home.mode == "eager":
         # A graph has the numbers in it.
         trial.inner.what[KEYS[key](variables[0])] = 8.0
         expected.factors = (8.0, 0.25)
-        trial.train()
+        trial.check_windows()
 
 
 class Helper(object):
@@ -150,10 +150,10 @@ def test_an_attribute(home, sgd, held, steps, has_state):
     expected.factors = (0.5, 0.5)
     inner = users.make(sgd, Asking, RATE, MOMENTUM, what=what)
     trial = Trial(home, sgd, inner, expected, steps, has_state)
-    trial.train()
+    trial.check_windows()
     users.assign(home, helper.variable, 4.0)
     expected.factors = (4.0, 4.0)
-    trial.train()
+    trial.check_windows()
     assert float(home.value(helper.variable)) == 4.0
 
 
@@ -178,11 +178,11 @@ def test_a_method_of_the_optimizer_itself(home, sgd, steps, has_state):
     inner = users.make(sgd, Ruled, RATE, MOMENTUM)
     trial = Trial(home, sgd, inner, expected, steps, has_state)
     assert trial.optimizer.rule.__self__ is trial.optimizer and inner.rule.__self__ is inner
-    trial.train()
+    trial.check_windows()
     if home.mode == "eager":
         trial.optimizer.strength = 2.0
         expected.factors = (2.0, 2.0)
-        trial.train()
+        trial.check_windows()
     assert inner.strength == 0.5
 
 
@@ -206,13 +206,13 @@ def test_a_rate_that_is_a_variable(home, sgd, steps, has_state):
     else:
         inner = users.make(sgd, sgd.cls, rate)
     trial = Trial(home, sgd, inner, expected, steps, has_state)
-    trial.train()
+    trial.check_windows()
     users.assign(home, rate, 0.125)
     expected.lr = 0.125
-    trial.train()
+    trial.check_windows()
     users.assign(home, rate, 1.0)
     expected.lr = 1.0
-    trial.train(1)
+    trial.check_windows(1)
 
 
 @each_time
@@ -229,10 +229,10 @@ def test_another_hyperparameter_that_is_a_variable(home, sgd, adam, steps, has_s
         name, expected = "beta_1", oracle.Adam(RATE, beta_1=0.875, epsilon=2.0**-8)
         inner = adam.cls(RATE, beta_1=value, epsilon=2.0**-8)
     trial = Trial(home, sgd, inner, expected, steps, has_state)
-    trial.train()
+    trial.check_windows()
     users.assign(home, value, 0.5)
     setattr(expected, name, 0.5)
-    trial.train()
+    trial.check_windows()
 
 
 @each_time
@@ -255,10 +255,10 @@ def test_a_schedule_that_holds_a_variable(home, sgd, steps, has_state):
     schedule = Held(Helper(home, 0.5))
     expected = oracle.SGD(0.5)
     trial = Trial(home, sgd, users.make(sgd, sgd.cls, schedule), expected, steps, has_state)
-    trial.train()
+    trial.check_windows()
     users.assign(home, schedule.helper.variable, 0.125)
     expected.lr = 0.125
-    trial.train()
+    trial.check_windows()
 
 
 @each_time
@@ -268,10 +268,10 @@ def test_a_rate_that_is_a_method_of_another_object(home, sgd, steps, has_state):
     helper = Helper(home, 0.5)
     expected = oracle.SGD(0.5)
     trial = Trial(home, sgd, users.make(sgd, sgd.cls, helper.now), expected, steps, has_state)
-    trial.train()
+    trial.check_windows()
     users.assign(home, helper.variable, 0.125)
     expected.lr = 0.125
-    trial.train()
+    trial.check_windows()
 
 
 @each_time
@@ -281,7 +281,7 @@ def test_its_own_numbers_are_its_own(home, sgd, steps, has_state):
         skips.keras_lacks("the rate of an optimizer of tf.compat.v1.train is no variable of it")
     expected = oracle.SGD(0.5)
     trial = Trial(home, sgd, users.make(sgd, sgd.cls, 0.5), expected, steps, has_state)
-    trial.train()
+    trial.check_windows()
     name = "lr" if sgd.generation == "v1" else "learning_rate"
     for optimizer, value in ((trial.optimizer, 0.125), (trial.inner, 4.0)):
         if home.mode == "graph" and sgd.generation == "v1":
@@ -290,6 +290,6 @@ def test_its_own_numbers_are_its_own(home, sgd, steps, has_state):
             setattr(optimizer, name, value)
     expected.lr = 0.125
     trial.kept = users.state_of(home, trial.inner)
-    trial.train()
+    trial.check_windows()
     assert float(home.value(getattr(trial.optimizer, name))) == 0.125
     assert float(home.value(getattr(trial.inner, name))) == 4.0

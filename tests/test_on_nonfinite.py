@@ -88,7 +88,7 @@ class Training(homes.Fed):
             return super(Training, self).step(gradients)
         self.traced(*[self.home.tf.constant(each) for each in gradients])
 
-    def take(self, window, end=None, weights=None):
+    def take_and_check(self, window, end=None, weights=None):
         """Give the optimizer a window, which `end` ends if it is not full; compare."""
         weights = [1.0] * len(window) if weights is None else weights
         good = [(each, weight) for each, weight in zip(window, weights) if is_finite(each) or weight == 0]
@@ -164,7 +164,7 @@ def test_bad_mini_steps_at_every_place(kind, policy):
     training = Training(kind, policy)
     assert training.count() == 0
     for bad in WINDOWS:
-        training.take(window_of(bad))
+        training.take_and_check(window_of(bad))
     assert training.oracle.iterations == (7 if policy == "skip_mini_step" else 2)
 
 
@@ -172,7 +172,7 @@ def test_within_a_function(home, sgd):
     eager_only(home)
     training = Training(sgd, "skip_mini_step" if sgd.cls else "raise", traced=True)
     for bad in WINDOWS:
-        training.take(window_of(bad))
+        training.take_and_check(window_of(bad))
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -181,7 +181,7 @@ def test_k_1(sgd, policy):
     """Here too there is a look before the update; there is nothing to flush."""
     training = Training(sgd, policy, steps=1)
     for bad in ((), (), (0,), (), (0,), (0,), ()):
-        training.take(window_of(bad, 1))
+        training.take_and_check(window_of(bad, 1))
         assert legacyga.flush(training.optimizer) is False
     assert training.oracle.iterations == 4
 
@@ -190,7 +190,7 @@ def test_k_1(sgd, policy):
 def test_flush(sgd, policy):
     training, flushed = Training(sgd, policy), []
     for number, bad in ((2, ()), (2, (1,)), (3, (0,)), (2, (0, 1)), (1, (0,)), (3, ())):
-        training.take(window_of(bad, number), lambda: flushed.append(legacyga.flush(training.optimizer)))
+        training.take_and_check(window_of(bad, number), lambda: flushed.append(legacyga.flush(training.optimizer)))
         assert legacyga.flush(training.optimizer) is False
     wanted = {"skip_mini_step": [1, 1, 1, 0, 0, 1], "skip_window": [1, 0, 0, 0, 0, 1], "raise": [1, 1]}
     assert flushed == [bool(each) for each in wanted[policy]]
@@ -198,7 +198,7 @@ def test_flush(sgd, policy):
     training.step(window_of((0,), 1)[0])
     training.skipped += policy == "skip_mini_step"
     training.optimizer.drop_windows()
-    training.take(window_of((0, 1, 2, 3)))
+    training.take_and_check(window_of((0, 1, 2, 3)))
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -207,8 +207,8 @@ def test_unequal_weights(home, sgd, policy):
     eager_only(home)
     training = Training(sgd, policy)
     for bad in ((), (0,), (1, 3), (0, 1, 2, 3), (2,)):
-        training.take(window_of(bad), weights=[3.0, 0.5, 2.0, 5.0])
-    training.take(window_of((1,)), weights=[3.0, 0.0, 2.0, 5.0])
+        training.take_and_check(window_of(bad), weights=[3.0, 0.5, 2.0, 5.0])
+    training.take_and_check(window_of((1,)), weights=[3.0, 0.0, 2.0, 5.0])
     assert training.oracle.iterations == (5 if policy == "skip_mini_step" else 2)
 
 
@@ -348,7 +348,7 @@ def test_under_xla(home, sgd):
         skips.senseless("all are traced alike")
     training = Training(sgd, "skip_mini_step", traced=True, jit_compile=True)
     for bad in ((), (0, 3), (0, 1, 2, 3), ()):
-        training.take(window_of(bad))
+        training.take_and_check(window_of(bad))
     with pytest.raises(ValueError, match="XLA compiles.*jit_compile=False, or take on_nonfinite"):
         Training(sgd, "raise", traced=True, jit_compile=True).step(gradient())
 

@@ -112,6 +112,25 @@ def test_a_loaded_run_goes_on(home, kind, name, steps, tmpdir):
     assert_bits(*((now, wanted) if name != "model" else (now[: len(START)], wanted[: len(START)])))
 
 
+@pytest.mark.more
+@pytest.mark.parametrize("steps", [3, 5])
+def test_weights_alone(home, kind, steps, tmpdir):
+    """save_weights to .weights.h5, and load_weights into a model whose optimizer is built."""
+    if home.tf_version < (2, 13) or kind.generation not in ("v3", "keras3"):
+        skips.keras_lacks("no .weights.h5, or none with the state of these optimizers")
+    path = str(tmpdir.join("model.weights.h5"))
+    model = model_of(home, kind.make(steps))
+    train(model, BATCHES[:7])
+    model.save_weights(path)
+    train(model, BATCHES[7:])
+    wanted = state(home, model)
+    model = model_of(home, kind.make(steps))
+    model.optimizer.build(model.trainable_variables)
+    model.load_weights(path)
+    train(model, BATCHES[7:])
+    assert_bits(state(home, model), wanted)
+
+
 def test_an_optimizer_that_has_not_trained(home, kind, tmpdir):
     check_format(home, kind, "model.keras" if home.is_keras3 else "model.h5")
     path = str(tmpdir.join("model.keras" if home.is_keras3 else "model.h5"))

@@ -109,8 +109,6 @@ class Accumulation(object):
         if not at or not self.ops.in_replica_context():
             # Nothing to accumulate, or a call from where none is allowed: the inner optimizer has the error for it.
             return self.update(grads_and_vars, args, kwargs)
-        if self.has_windows:
-            _gradients.check_fit(self.home.tf, [grads_and_vars[i] for i in at])
         with self._outside_of_functions(scope):
             window = self._window_for_step(grads_and_vars)
         if window is None:
@@ -246,6 +244,8 @@ class Accumulation(object):
         return self._registries[graph]
 
     def _window_for_step(self, grads_and_vars):
+        if self.has_windows:
+            _gradients.check_fit(self.home.tf, grads_and_vars)
         if not self.prepare(grads_and_vars):
             return None
         window = self.window_for([var for _, var in grads_and_vars])

@@ -31,16 +31,19 @@ def fitting(optimizer, accumulation, values):
     accumulation.refused = None
     if len(values) < len(inner) and _are_of_an_unbuilt(values):
         return accumulation.home.values_of([each for _, each in variables])
-    try:
-        _check(optimizer, wanted, values)
-    except ValueError as error:
-        accumulation.refused = error
-        raise
+    accumulation.refused = _misfit(optimizer, wanted, values)
+    if accumulation.refused is not None:
+        raise accumulation.refused
     if wanted is variables:
         return values
-    present = accumulation.home.values_of([each for _, each in variables])
     given = {key: value for (key, _), value in zip(inner, values)}
-    return [given.get(key, 0 * value if key in counts else value) for (key, _), value in zip(variables, present)]
+    return _with_no_window_open(given, counts, variables, accumulation.home)
+
+
+def _with_no_window_open(given, counts, variables, home):
+    """The values given, zeros for the counts of windows, and for all else what is there."""
+    present = zip(variables, home.values_of([each for _, each in variables]))
+    return [given[key] if key in given else 0 * value if key in counts else value for (key, _), value in present]
 
 
 def _are_of_an_unbuilt(values):
@@ -51,9 +54,10 @@ def _are_of_an_unbuilt(values):
     return not int(first[()] if hasattr(first, "shape") else first)
 
 
-def _check(optimizer, wanted, values):
+def _misfit(optimizer, wanted, values):
+    """The error of values that do not fit, None where they do."""
     if len(values) != len(wanted):
-        raise ValueError(
+        return ValueError(
             "{!r} has {} variables, {} of them the inner optimizer's. Received: {} values. They are of another "
             "optimizer, or of one for another model, or this one must be built first. Nothing was written.".format(
                 optimizer, len(variables_of(optimizer)), len(wanted), len(values)
@@ -62,7 +66,7 @@ def _check(optimizer, wanted, values):
     for (_, variable), value in zip(wanted, values):
         shape, received = _shape_of(variable), _shape_of(value)
         if shape != received:
-            raise ValueError(
+            return ValueError(
                 "The optimizer's variable {} has the shape {}. Received: a value of the shape {}. It is of another "
                 "optimizer, or of one for another model. Nothing was written.".format(variable.name, shape, received)
             )

@@ -279,7 +279,6 @@ def variable_of(home, kind, value):
 @pytest.mark.long
 def test_without_trouble_the_bits_of_propagate(home, sgd):
     for steps, batches in ((K, 3 * K), (1, 4)):
-        home.reset(plain_session=True)
         fed = [gradient() for _ in range(batches)]
         optimizers = [sgd.make(steps, on_nonfinite=policy) for policy in ("propagate",) + POLICIES]
         plain, *others = home.apply_all_to(START, optimizers, fed)

@@ -111,7 +111,9 @@ def ordered(get_updates, ops):
     updates = get_updates()
     late = [update for update in updates if isinstance(update, tuple)]
     writes = [getattr(update, "op", update) for update in updates if not isinstance(update, tuple)]
-    values = [tensor.op for write in writes for tensor in write.inputs[1:]] + [value.op for _, value in late]
+    # An update that is a conditional's result writes in a branch, and what is in it need not run.
+    assigns = [write for write in writes if write.type.startswith("Assign")]
+    values = [tensor.op for write in assigns for tensor in write.inputs[1:]] + [value.op for _, value in late]
     before = set(writes)
     _order_early_writes(before, set(writes + values), graph.get_operations()[made_before:])
     # A value that is computed from a write of this step stays after that write, as its author meant.
@@ -141,7 +143,8 @@ def _order_early_writes(updates, last, made):
     for write in seen - updates:
         if write.type.startswith("Assign"):
             for each in seen:
-                if place[each] < place[write]:
+                # What is in a branch of a conditional need not run; the conditional's end, which does, is made after.
+                if place[each] < place[write] and each._control_flow_context is write._control_flow_context:
                     write._add_control_input(each)
 
 

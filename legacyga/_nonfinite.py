@@ -22,10 +22,11 @@ class Guard(object):
         ops: an `_ops.Ops`.
         policy: one of POLICIES, but for the first.
         skipped: variable: the mini-steps of all windows that were left out.
+        scales_loss: whether the inner optimizer is a LossScaleOptimizer, whose scale is to shrink.
     """
 
-    def __init__(self, ops, policy, skipped):
-        self._ops, self._skipped = ops, skipped
+    def __init__(self, ops, policy, skipped, scales_loss=False):
+        self._ops, self._skipped, self._scales_loss = ops, skipped, scales_loss
         self._looks_at_each, self._raises = policy == "skip_mini_step", policy == "raise"
 
     def look(self, run, arguments):
@@ -72,12 +73,12 @@ class Guard(object):
         if self._raises and ops.is_compiled():
             raise ValueError(COMPILED)
         present = [i for i, gradient in enumerate(reduced) if gradient is not None]
-        found = run(lambda each: ops.not_finite([each[i] for i in present]), (reduced,)) if present else ()
-        bad = ops.sum_over_replicas(found) > 0 if present else ops.constant([False], "bool")
+        bad = ops.sum_over_replicas(run(lambda each: ops.not_finite([each[i] for i in present]), (reduced,))) > 0
 
-        def apply():
-            with ops.after(run(lambda each: ops.done(update(each)), (reduced,))):
-                return close(True)
+        is_left = ops.logical_or(ops.reduce_any(bad), ops.equal(added, 0))
+
+        def make_update():
+            return ops.done(run(lambda each: ops.done(update(each)), (reduced,)))
 
         def leave():
             with ops.after(self._skipped.assign_add(added)):
@@ -88,4 +89,13 @@ class Guard(object):
             with ops.after(closed), ops.after(ops.fail(NOT_FINITE, [names[i] for i in present], bad)):
                 return ops.identity(closed)
 
-        return ops.cond(ops.logical_or(ops.reduce_any(bad), ops.equal(added, 0)), leave, apply)
+        def apply():
+            with ops.after(make_update()):
+                return close(True)
+
+        if self._scales_loss:
+            # It makes no update of what is not finite, and learns of it.
+            reduced = run(lambda each: ops.spoil_if(is_left, each), (reduced,))
+            with ops.after(make_update()):
+                return ops.cond(is_left, leave, lambda: close(True))
+        return ops.cond(is_left, leave, apply)

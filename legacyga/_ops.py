@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import importlib
+import math
 
 from legacyga import _compat, _graph
 
@@ -146,6 +147,16 @@ class Ops(object):
         found = self.cond(self.tf.reduce_all(found), lambda: self.identity(found), by_element)
         return 1.0 - self.cast(found, "float32")
 
+    def spoil_if(self, condition, gradients):
+        """The list of gradients, the first that is not None with a NaN for all of its elements on the condition."""
+        place = next(i for i, gradient in enumerate(gradients) if gradient is not None)
+        gradient = gradients[place]
+        values = gradient.values if is_sparse(gradient) else gradient
+        values = values * self.where(condition, self.constant(math.nan, values.dtype), self.constant(1, values.dtype))
+        if is_sparse(gradient):
+            values = self.tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
+        return gradients[:place] + [values] + gradients[place + 1 :]
+
     def fail(self, message, names, bad):
         """Raise an InvalidArgumentError, in a graph when it runs, that tells those of `names` that are bad."""
         found = self.tf.boolean_mask(self.constant(names, "string"), bad)
@@ -225,10 +236,11 @@ class Ops(object):
         return strategy.scope() if outside else contextlib.ExitStack()
 
     def replica_number(self):
-        """Which of the replicas this is, an int; 0 where there is one, or none."""
+        """Which of the replicas this is, an int; None outside of all."""
         distribute = getattr(self.tf, "distribute", None)
-        replica = distribute.get_replica_context() if hasattr(distribute, "get_replica_context") else None
-        number = 0 if replica is None else replica.replica_id_in_sync_group
+        if not (hasattr(distribute, "has_strategy") and distribute.has_strategy() and self.in_replica_context()):
+            return None
+        number = distribute.get_replica_context().replica_id_in_sync_group
         return number if isinstance(number, int) else int(_graph.constant_value(self.tf, number))
 
     def in_replica_context(self):

@@ -85,7 +85,9 @@ def set_steps(home, optimizers, steps):
     steps = steps if isinstance(steps, list) else [steps] * len(optimizers)
     with home.default_session():
         for optimizer, each in zip(optimizers, steps):
-            if each is not None and optimizer.gradient_accumulation_steps != each:
+            # Without variables yet it is to hold against a checkpoint that is restored into them.
+            is_new = not _surface.accumulation_of(optimizer).registry().windows
+            if each is not None and (is_new or optimizer.gradient_accumulation_steps != each):
                 optimizer.gradient_accumulation_steps = each
 
 

@@ -61,8 +61,14 @@ def check_option(name, value):
     return value
 
 
-Weight = collections.namedtuple("Weight", ["value", "is_sample_count"])
-Weight.__doc__ = """The weight of one replica's mini-step: a scalar, and whether it counts the samples of its data."""
+class Weight(collections.namedtuple("Weight", ["value", "is_sample_count", "given_eagerly"])):
+    """The weight of one replica's mini-step: a scalar; whether it counts the samples of its data, and whether a program
+    gave it outside of all functions.
+    """
+
+    def __new__(cls, value, is_sample_count, given_eagerly=False):
+        return super(Weight, cls).__new__(cls, value, is_sample_count, given_eagerly)
+
 
 NO_ACCUMULATORS = (
     "gradient_accumulation_steps was 1 when this optimizer's training graph was built, and a graph built at 1 has no "
@@ -272,7 +278,8 @@ class Window(object):
         if known is None:
             absent = set(self.places) - set(self.sums.forms) if self.sums.forms else ()
         else:
-            absent = {i for i, each in enumerate(known) if each == NOTHING}
+            # Where all mini-steps were left out nothing is held, and a loss scale still has to learn of it.
+            absent = {i for i, each in enumerate(known) if each == NOTHING} if max(known) > NOTHING else ()
         reduced = self.sums.reduced(given, held, weight, begins, absent)
         return [reduced[place] for place in self.places]
 

@@ -64,7 +64,7 @@ class GradientAccumulator(object):
         self._ops = _ops.Ops(self._home.tf)
         self._sums = _sums.Sums(self._ops, _window.check_option("reduction", reduction))
         self._strategy = None
-        self._step = self._weight = self._held = None
+        self._step = self._weight = self._held = self._mutex = None
 
     def __call__(self, gradients, weight=1.0):
         """Take a mini-step: the class's call arguments, and what it returns."""
@@ -75,9 +75,20 @@ class GradientAccumulator(object):
         self._prepare(gradients)
         given = {i: gradient for i, gradient in enumerate(gradients) if gradient is not None}
         # In a TensorFlow 1 graph nothing else keeps the gradients ahead of the writes.
-        with ops.after(gradients, weight):
-            taken, held = self._own(self._step).read_value(), self._own(self._held).read_value()
-            given = self._sums.weigh(given, None if isinstance(weight, float) else weight)
+        with ops.after(gradients, None if isinstance(weight, float) else weight):
+            return self._one_at_a_time(lambda: self._take(given, weight))
+
+    def _one_at_a_time(self, function):
+        """What a function without arguments returns. In a graph no other call does anything meanwhile."""
+        if self._mutex is None:
+            return function()
+        with self._mutex.held() as free:
+            return free(function())
+
+    def _take(self, given, weight):
+        ops = self._ops
+        taken, held = self._own(self._step).read_value(), self._own(self._held).read_value()
+        given = self._sums.weigh(given, None if isinstance(weight, float) else weight)
         begins = ops.equal(taken, 0)
         mask = ops.constant(self._sums.mask(given), "int32")
         held_then = ops.maximum(held * ops.cast(ops.logical_not(begins), "int32"), mask)
@@ -137,7 +148,7 @@ class GradientAccumulator(object):
             # A function that is traced now is to do it another time.
             self._prepare([])
         self._note([None] * len(self._sums.states))
-        return self._on_each_replica(self._clear)
+        return self._on_each_replica(lambda: self._one_at_a_time(self._clear))
 
     def _reduced(self):
         # What the last window left is there until the first mini-step of this one writes over it.
@@ -156,6 +167,7 @@ class GradientAccumulator(object):
                 self._step = self._make_zeros("step", [], "int64")
                 # As wide as the widest gradient: float32 would round weights that are no integers.
                 self._weight = self._make_zeros("weight", [], "float64")
+                self._mutex = _graph.Mutex(self._ops) if self._home.graph_mode else None
         if not gradients:
             return
         for i, gradient in enumerate(gradients):

@@ -5,6 +5,7 @@ import os
 import sys
 
 import homes
+import needs
 import numpy as np
 import oracle
 import pytest
@@ -506,3 +507,23 @@ def test_a_reset_that_is_traced_first(home):
     begin()
     take(tf.constant([10.0]))
     assert int(accumulator.step) == 1 and accumulator.gradients[0].numpy().tolist() == [10.0]
+
+
+@pytest.mark.capability("GradientAccumulator")
+@pytest.mark.more
+def test_two_calls_in_one_run(home):
+    """In a TensorFlow 1 graph: both are taken, whatever the order."""
+    needs.graph_only(home)
+    v1 = homes.v1_of(home.tf)
+    with home.tf.Graph().as_default(), v1.Session() as session:
+        accumulator = legacyga.GradientAccumulator()
+        fed = [v1.placeholder("float32", (200, 200)) for _ in range(4)]
+        calls = [accumulator([each]) for each in fed]
+        mean, step, reset = accumulator.gradients[0], accumulator.step, accumulator.reset()
+        session.run(v1.global_variables_initializer())
+        for i in range(30):
+            given = [np.full((200, 200), float(i + j), "float32") for j in range(4)]
+            found = session.run(calls, dict(zip(fed, given)))
+            assert sorted(int(each) for each in found) == [1, 2, 3, 4] and int(session.run(step)) == 4
+            np.testing.assert_array_equal(session.run(mean), np.full((200, 200), i + 1.5, "float32"))
+            session.run(reset)

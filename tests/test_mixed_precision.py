@@ -181,6 +181,37 @@ def test_windows_that_overflow(home, kind):
     assert scales == [8, 4, 4, 2, 1, 1, 2, 1, 1, 2]
 
 
+@pytest.mark.more
+@pytest.mark.parametrize("policy", ["skip_mini_step", "skip_window", "raise"])
+def test_a_policy_around_a_loss_scale(home, kind, policy):
+    """What is left out is left out by the policy, and the scale learns of each window without an update."""
+    if home.mode == "graph" and policy == "raise":
+        skips.elsewhere("eager mode has the error")
+    optimizer, bad = legacyga.wrap(loss_scaled(home, kind.bare()), STEPS, on_nonfinite=policy), {3, 4, 5, 10, 20, 21}
+    fed = [overflowing(batch, i) if i in bad else batch for i, batch in enumerate(BATCHES)]
+    model, expected, skipped, scales = home.network(START), Scaled(home, kind), 0, []
+    step = step_of(home, model, optimizer, traced=not kind.is_adam)
+    for first in range(0, len(fed), STEPS):
+        numbers, errors = range(first, first + STEPS), 0
+        for i in numbers:
+            try:
+                step(*fed[i])
+            except home.tf.errors.InvalidArgumentError:
+                errors += 1
+        good = [i for i in numbers if i not in bad]
+        left = set(numbers) - set(good) if policy == "skip_mini_step" else numbers if len(good) < STEPS else ()
+        skipped += len(left)
+        expected.update(
+            [expected.gradients(fed[i]) for i in (good if policy == "skip_mini_step" and good else numbers)]
+        )
+        assert errors == (policy == "raise" and len(good) < STEPS)
+        assert int(home.value(optimizer.skipped_mini_steps)) == skipped and mini_step_of(home, optimizer) == 0
+        assert state_of(home, optimizer) == expected.state
+        users.assert_close(model.get_weights(), expected.weights)
+        scales.append(expected.scale)
+    assert min(scales) < SCALE < max(scales) or policy != "skip_mini_step"
+
+
 def test_flush_of_windows_that_overflow(home, kind):
     """Two mini-steps; two of which one overflows; then a whole window."""
     optimizer = legacyga.wrap(loss_scaled(home, kind.bare()), STEPS)

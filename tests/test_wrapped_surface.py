@@ -22,6 +22,7 @@ from dense import (
     variables_of,
     without_numbers,
 )
+from test_one_result import all_variables
 
 import legacyga
 
@@ -91,6 +92,33 @@ def test_wrapping_an_optimizer_that_has_trained(home, adam, steps):
     weights = expected.update(oracle.double(START), fed[0], range(4))
     weights = expected.update(weights, fed[1], range(4))
     assert_close(after, applied(expected, fed[2:], steps, weights))
+
+
+@pytest.mark.more
+def test_every_variable_of_the_one_given_stays(home):
+    """Nadam keeps a product beside its slots: it is the copy's own."""
+    needs.wrap(home)
+    fed = gradients_by_hand(6)
+    for generation, cls in home.optimizer_classes():
+        if cls.__name__ != "Nadam" or generation == "v3" and home.tf_version < (2, 11):
+            continue
+        home.reset(plain_session=True)
+        inner = make(home, cls)
+        if home.mode == "graph":
+            half = home.apply_to(START, inner, fed[:2])[-1]
+        else:
+            half = home.variables(START)
+            home.apply_to(half, inner, fed[:2])
+        variables = all_variables(inner)
+        before = [np.array(home.value(each)) for each in variables]
+        assert len(before) > 2 * len(START)
+        optimizer = legacyga.wrap(inner, 2)
+        after = home.apply_to(half, optimizer, [each for each in fed[2:] for _ in range(2)])[-1]
+        for variable, value in zip(variables, before):
+            np.testing.assert_array_equal(home.value(variable), value)
+        home.reset(plain_session=True)
+        for now, then in zip(after, home.apply_to(START, make(home, cls), fed)[-1]):
+            assert np.max(np.abs(now - then)) <= 4e-6
 
 
 @pytest.mark.parametrize("name", ["Adagrad", "RMSprop"])

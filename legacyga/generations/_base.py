@@ -136,8 +136,17 @@ class Accumulation(object):
 
     def _weight_here(self):
         """The `Weight` of a mini-step on this replica, None for 1."""
-        weight = self._weights.get(self.ops.replica_number())
-        return _window.Weight(self.told(), False) if weight is None and self.told is not None else weight
+        # One that was given outside of all replicas is each one's.
+        weight = self._weights.get(self.ops.replica_number()) or self._weights.get(None)
+        if weight is None:
+            return None if self.told is None else _window.Weight(self.told(), False)
+        if weight.given_eagerly and not self.home.tf.executing_eagerly():
+            raise ValueError(
+                "A function that is traced keeps the weight of its first trace. Received: mini_step_weight({!r}) "
+                "around the call of such a function. Enter the context in it, around apply_gradients, or give the "
+                "model a train_step that does.".format(weight.value)
+            )
+        return weight
 
     def update(self, pairs, args, kwargs):
         """One update of the inner optimizer, whose own methods may be called meanwhile."""
@@ -175,27 +184,38 @@ class Accumulation(object):
     @contextlib.contextmanager
     def weighing(self, weight):
         """A context: the mini-steps taken in it on this replica have this `Weight`."""
-        given = weight.value
+        given, is_eager = weight.value, self.home.tf.executing_eagerly() and not weight.is_sample_count
         if not weight.is_sample_count:
-            weight = weight._replace(value=_gradients.check_weight(self.ops, given))
+            weight = weight._replace(value=_gradients.check_weight(self.ops, given), given_eagerly=is_eager)
         # By replica: their threads take turns between here and the optimizer's call.
         weights, number, made = self._weights, self.ops.replica_number(), self._made
         before, weights[number] = weights.get(number), weight
+        under_way = self.mini_steps_under_way if is_eager else None
         self.knows_weights = True
         try:
             yield
         finally:
             weights[number] = before
-        if self.home.graph_mode and self._made == made:
+        if self._made > made:
+            return
+        # Nothing was made here. In eager mode a function that was traced before may have taken a mini-step.
+        if self.home.graph_mode or is_eager and self.mini_steps_under_way != under_way:
             raise ValueError(
-                "In graph mode a mini-step has the weight that it is made with, and no mini-step was made in this "
-                "context. Received: {!r}. Make the mini-step in it, with a tensor as its weight.".format(given)
+                "In a graph, or a function that was traced, a mini-step has the weight that it was made with, and no "
+                "mini-step was made in this context. Received: {!r}. Make the mini-step in it, with a tensor as its "
+                "weight.".format(given)
             )
 
     @property
     def has_windows(self):
         """Whether there are accumulators: not at K = 1, unless gradients are looked at before an update."""
         return self.most_steps > 1 or self.settings.guards
+
+    @property
+    def scales_loss(self):
+        """Whether the inner optimizer is a LossScaleOptimizer of its home."""
+        cls = getattr(self.home.module.optimizers, "LossScaleOptimizer", ())
+        return hasattr(type(self.optimizer), "get_unscaled_gradients") or isinstance(self.optimizer, cls)
 
     def shared_with(self, optimizer):
         """An `Accumulation` of another optimizer, which has the same variables and windows."""

@@ -29,7 +29,7 @@ def fitting(optimizer, accumulation, values):
     inner = [(key, each) for key, each in variables if key not in own]
     wanted = variables if len(values) == len(variables) else inner
     accumulation.refused = None
-    if len(values) < len(inner) and _are_of_an_unbuilt(values):
+    if len(values) < len(inner) and _are_of_an_unbuilt(values) and _has_not_trained(optimizer, accumulation):
         return accumulation.home.values_of([each for _, each in variables])
     accumulation.refused = _misfit(optimizer, wanted, values)
     if accumulation.refused is not None:
@@ -52,6 +52,10 @@ def _are_of_an_unbuilt(values):
         return False
     first = values[0]
     return not int(first[()] if hasattr(first, "shape") else first)
+
+
+def _has_not_trained(optimizer, accumulation):
+    return not accumulation.home.value_of(optimizer.iterations) and not accumulation.mini_steps_under_way
 
 
 def _misfit(optimizer, wanted, values):

@@ -58,7 +58,7 @@ class Accumulation(_base.Accumulation):
             if cls.__module__.startswith(self.home.root + "."):
                 break
         # Not by its config, which reads them: a program may initialize them later.
-        named = set(inspect.signature(cls.__init__).parameters) | {"decay", "iterations"}
+        named = set(inspect.signature(cls.__init__).parameters) | {"decay", "iterations", "m_schedule"}
         made = _copying.attributes_that_are_variables(optimizer)
         # A variable that was given in place of a number has the name that its maker gave it.
         return [each for name, each in made.items() if name in named and _is_named(each, name)]

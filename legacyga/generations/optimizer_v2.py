@@ -29,6 +29,9 @@ class Accumulation(_base.Accumulation):
             # The copy may be for another model, whose slots begin with these values.
             attributes = vars(self.keeper)
             attributes.update(_slots={}, _weights=attributes["_weights"][:1])
+            if "_m_cache" in attributes:
+                # Nadam's; it is made with the slots, where there is none.
+                attributes["_m_cache"] = None
             self._inherited = self.home.backend.batch_get_value(weights)
 
     def _new_variable(self, variable):

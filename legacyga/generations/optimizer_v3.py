@@ -76,7 +76,8 @@ class AccumulatingOptimizer(_surface.ConfiguredOptimizer):
 def _own(optimizer):
     """The optimizer's own variables: those it lists, and the rate's, but for a step that was given."""
     made = _copying.attributes_that_are_variables(optimizer)
-    names = ["_learning_rate", "_current_learning_rate"]
+    # Nadam does not list its product.
+    names = ["_learning_rate", "_current_learning_rate", "_u_product"]
     if "_iterations" in made and made["_iterations"].name.split(":")[0].split("/")[-1] == "iteration":
         # The experimental ones do not list it. A step that was given is listed by none.
         names.append("_iterations")

@@ -85,10 +85,11 @@ def set_steps(home, optimizers, steps):
     steps = steps if isinstance(steps, list) else [steps] * len(optimizers)
     with home.default_session():
         for optimizer, each in zip(optimizers, steps):
-            # Without variables yet it is to hold against a checkpoint that is restored into them.
-            is_new = not _surface.accumulation_of(optimizer).registry().windows
-            if each is not None and (is_new or optimizer.gradient_accumulation_steps != each):
-                optimizer.gradient_accumulation_steps = each
+            # Without variables yet it is to hold against a checkpoint that is restored into them. By the property this
+            # cannot be said: TensorFlow's objects leave an attribute alone that is set to what it is.
+            accumulation = _surface.accumulation_of(optimizer)
+            if each is not None and (not accumulation.registry().windows or accumulation.next_steps != each):
+                accumulation.set_steps(each)
 
 
 def ask(home, optimizers, schedule):

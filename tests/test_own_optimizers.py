@@ -317,3 +317,53 @@ def test_variables_that_are_initialized_later(home, sgd):
     finally:
         backend.manual_variable_initialization(False)
         home.reset()
+
+
+def lookahead(home, base):
+    """Lookahead over a v1 optimizer, as programs write it there: every second update the weights go half the way back.
+
+    Its writes are ordered by its author, and what they write is a conditional's result.
+    """
+    backend, tf = home.backend, home.tf
+
+    class Ahead(base):
+        def get_updates(self, loss, params):
+            updates = super(Ahead, self).get_updates(loss=loss, params=params)
+            slow = [backend.zeros(backend.int_shape(param)) for param in params]
+            self.weights = list(self.weights) + slow
+            updates = [backend.update(*each) if isinstance(each, tuple) else each for each in updates]
+            with tf.control_dependencies([getattr(each, "op", each) for each in updates]):
+                turn = tf.equal(self.iterations % 2, 0)
+                back = [
+                    backend.update(
+                        each, backend.switch(turn, lambda e=each, p=param: e + 0.5 * (p - e), lambda e=each: e + 0.0)
+                    )
+                    for each, param in zip(slow, params)
+                ]
+                with tf.control_dependencies([getattr(each, "op", each) for each in back]):
+                    return [
+                        backend.update(param, backend.switch(turn, lambda e=each: e + 0.0, lambda p=param: p + 0.0))
+                        for each, param in zip(slow, params)
+                    ]
+
+    return Ahead
+
+
+@pytest.mark.more
+@pytest.mark.parametrize("steps", [1, 2])
+def test_updates_by_conditionals(home, sgd, steps):
+    if generation_of(sgd) != "v1":
+        skips.senseless("get_updates is of the v1 API")
+    fed = gradients_by_hand(6 * steps)
+    optimizer = legacyga.wrap(lookahead(home, sgd)(lr=RATE), steps)
+    found = home.apply_to(START, optimizer, fed)[steps - 1 :: steps]
+    weights, slow = oracle.double(START), [0.0 * each for each in oracle.double(START)]
+    for i in range(6):
+        means = [np.mean(each, axis=0) for each in zip(*fed[i * steps : (i + 1) * steps])]
+        weights = [weight - RATE * mean for weight, mean in zip(weights, means)]
+        if (i + 1) % 2 == 0:
+            slow = [each + 0.5 * (weight - each) for each, weight in zip(slow, weights)]
+            weights = [1.0 * each for each in slow]
+        for now, then in zip(found[i], weights):
+            assert np.max(np.abs(now - then)) <= 4e-6
+    assert int(home.value(optimizer.iterations)) == 6

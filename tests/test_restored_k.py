@@ -353,3 +353,45 @@ def test_an_estimator_run_again(home, name, tmpdir):
     assert int(estimator.get_variable_value("global_step")) == len(case.windows)
     found = estimator.get_variable_value("value")
     assert test_weights.off([found], expected_of_gradients(case.windows), [START]) <= 4e-6
+
+
+def restored_later(home, kind, tmpdir, steps=3):
+    """A model and its optimizer of K = `steps` whose state, 2 mini-steps of a window, comes when it is built."""
+    if home.mode == "graph" or home.tf_version < (2, 2) or kind.generation == "v3" and home.tf_version < (2, 11):
+        skips.keras_lacks("no checkpoint that waits for variables, or none of these optimizers")
+    model = home.network(test_weights.START)
+    model.compile(optimizer=kind.make(steps), loss="mse", run_eagerly=True)
+    for batch in BATCHES[: steps + 2]:
+        model.train_on_batch(*batch)
+    model.optimizer.gradient_accumulation_steps = 8
+    names = dict(model=model, optimizer=model.optimizer)
+    path = home.tf.train.Checkpoint(**names).save(str(tmpdir.join("saved")))
+    again = home.network(test_weights.START)
+    again.compile(optimizer=kind.make(steps), loss="mse", run_eagerly=True)
+    home.tf.train.Checkpoint(model=again, optimizer=again.optimizer).restore(path)
+    return again
+
+
+@pytest.mark.more
+def test_a_window_that_is_dropped_before_it_is_there(home, kind, tmpdir):
+    model = restored_later(home, kind, tmpdir)
+    with pytest.raises(ValueError, match="A checkpoint was restored, and there are no variables yet"):
+        legacyga.flush(model.optimizer)
+    model.optimizer.drop_windows()
+    before = model.get_weights()
+    model.train_on_batch(*BATCHES[0])
+    assert int(home.value(model.optimizer.mini_step)) == 1 and int(home.value(model.optimizer.iterations)) == 1
+    for now, then in zip(model.get_weights(), before):
+        np.testing.assert_array_equal(now, then)
+
+
+@pytest.mark.more
+def test_a_schedule_that_is_set_before_the_state_comes(home, kind, tmpdir):
+    """The K that the saved run had set is older."""
+    model = restored_later(home, kind, tmpdir)
+    x, y = (np.concatenate(each) for each in zip(*BATCHES[:8]))
+    callback = legacyga.GradientAccumulationCallback(3, partial_window="carry")
+    model.fit(x, y, batch_size=len(x) // 8, epochs=1, shuffle=False, verbose=0, callbacks=[callback])
+    assert model.optimizer.gradient_accumulation_steps == 3
+    # The window that was open ends with its third mini-step; then two of three, and one mini-step.
+    assert int(home.value(model.optimizer.iterations)) == 1 + 1 + 2 and int(home.value(model.optimizer.mini_step)) == 1

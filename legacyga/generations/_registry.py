@@ -5,6 +5,11 @@ import copy
 from legacyga import _graph, _nonfinite, _ops, _sums, _window
 from legacyga._accumulators import State
 
+STATE_TO_COME = (
+    "A checkpoint was restored, and there are no variables yet that its window could be put in. Received: a flush of "
+    "{!r}. Build the optimizer first, optimizer.build(model.trainable_variables), or take a mini-step."
+)
+
 
 class Registry(object):
     """The windows of an optimizer in one graph, or outside of all.
@@ -23,6 +28,8 @@ class Registry(object):
         # Operations that end windows, of a graph.
         self._endings = {}
         self._built = None
+        # Whether the first window, restored by a checkpoint, is to be dropped.
+        self._drops_first = False
 
     def shared_with(self, accumulation):
         """The same windows, of another optimizer."""
@@ -86,6 +93,8 @@ class Registry(object):
         Returns:
             Whether there was an update: a bool; within a tf.function a tensor.
         """
+        if pick is None and self._state_is_to_come():
+            raise ValueError(STATE_TO_COME.format(self._owner.optimizer))
         ended = [self._run(window, self._end) for window in self._picked(pick)]
         if all(isinstance(each, bool) for each in ended):
             return any(ended)
@@ -94,8 +103,15 @@ class Registry(object):
 
     def drop(self, pick=None):
         """Forget what is in the windows that are under way; `pick` as in `end`."""
+        self._drops_first = self._state_is_to_come()
         for window in self._picked(pick):
             self._run(window, self._drop)
+
+    def _state_is_to_come(self):
+        """Whether a checkpoint was restored, and there are no windows yet that it could be put in."""
+        keeper = getattr(self._owner, "keeper", self._owner.optimizer)
+        tracked = [keeper, getattr(keeper, "_variables", None)]
+        return not self.windows and any(getattr(each, "_deferred_dependencies", None) for each in tracked)
 
     def _picked(self, pick):
         keys = [key for key, window in self.windows.items() if window is not None]
@@ -186,9 +202,11 @@ class Registry(object):
         window = _window.Window(sums, var_list, scalar, self._next_steps, owner.steps, guard, mutex)
         sums.states.extend([self._state(prefix, i, var) for i, var in enumerate(var_list)])
         self.next_steps, self.made_with, self.skipped = next_steps, made_with, skipped
-        if is_first and owner.was_set and not owner.home.graph_mode:
+        if is_first and not owner.home.graph_mode:
             # What a checkpoint has just put there is older. This one thread writes the copies of all replicas.
-            for variable, value in ((next_steps, owner.steps), (made_with, owner.settings.steps)):
+            steps = [(next_steps, owner.steps), (made_with, owner.settings.steps)] if owner.was_set else []
+            counts = [(each, each.dtype.as_numpy_dtype(0)) for each in window.counts] if self._drops_first else []
+            for variable, value in steps + counts:
                 for each in getattr(variable, "values", (variable,)):
                     each.assign(value)
         return window

@@ -24,7 +24,7 @@ BELOW = {
     "_fit_hooks": {"_compat"},
     "_gradients": {"_graph", "_ops"},
     "_restoring": {"_ops"},
-    "_surface": {"_compat", "_restoring", "_window"},
+    "_surface": {"_compat", "_copying", "_restoring", "_window"},
     "_registry": {"_accumulators", "_graph", "_nonfinite", "_ops", "_sums", "_window"},
     "_base": {"_gradients", "_ops", "_registry", "_window"},
     "_copying": {"_compat", "_ops"},

@@ -212,6 +212,56 @@ def test_a_policy_around_a_loss_scale(home, kind, policy):
     assert min(scales) < SCALE < max(scales) or policy != "skip_mini_step"
 
 
+@pytest.mark.more
+def test_what_no_config_holds(home):
+    """Of the optimizer in a LossScaleOptimizer: the variables that AdamW leaves undecayed, an attribute of a user's."""
+    if home.mode == "graph" or not hasattr(home.keras.optimizers, "AdamW"):
+        skips.keras_lacks("no AdamW")
+
+    class Doubling(home.keras.optimizers.AdamW):
+        factor = 1.0
+
+        def update_step(self, gradient, *args):
+            return super(Doubling, self).update_step(self.factor * gradient, *args)
+
+    def trained(wrapper):
+        inner = Doubling(0.125, weight_decay=0.5, epsilon=1.0)
+        inner.exclude_from_weight_decay(var_names=["bias"])
+        inner.factor = 2.0
+        optimizer, model = legacyga.wrap(wrapper(inner), 2), home.network(START)
+        model.compile(optimizer, home.keras.losses.MeanSquaredError(), run_eagerly=True)
+        for batch in BATCHES[:6]:
+            model.train_on_batch(*batch)
+        return model.get_weights()
+
+    users.assert_close(trained(lambda inner: loss_scaled(home, inner, growth=100)), trained(lambda inner: inner))
+
+
+@pytest.mark.more
+@pytest.mark.parametrize("name", ["model.h5", "model.keras"])
+def test_a_saved_model_with_a_loss_scale(home, kind, name, tmpdir):
+    """Saved in mid-window: window and moments come back, to the bit. tf.keras itself saves no scale."""
+    if name == "model.h5" and (home.is_keras3 or home.tf_version < (2, 4)):
+        skips.keras_lacks("HDF5 files without the state of a LossScaleOptimizer")
+    if name == "model.keras" and (home.tf_version < (2, 13) or kind.generation == "v2"):
+        skips.keras_lacks("the .keras format has no state of these optimizers")
+    if home.mode == "graph" or kind.generation == "v3" and home.tf_version < (2, 11):
+        skips.keras_lacks("no file takes these along")
+    model, path = home.network(START), str(tmpdir.join(name))
+    loss = home.keras.losses.MeanSquaredError() if home.is_keras3 else "mse"
+    model.compile(legacyga.wrap(loss_scaled(home, kind.bare(), growth=100), STEPS), loss, run_eagerly=True)
+    for batch in BATCHES[:7]:
+        model.train_on_batch(*batch)
+    model.save(path)
+    loaded = legacyga.load_model(path, keras=home.keras)
+    loaded.run_eagerly = True
+    assert mini_step_of(home, loaded.optimizer) == 1 and int(home.value(loaded.optimizer.iterations)) == 2
+    for batch in BATCHES[7:15]:
+        model.train_on_batch(*batch)
+        loaded.train_on_batch(*batch)
+    users.assert_bits(loaded.get_weights(), model.get_weights())
+
+
 def test_flush_of_windows_that_overflow(home, kind):
     """Two mini-steps; two of which one overflows; then a whole window."""
     optimizer = legacyga.wrap(loss_scaled(home, kind.bare()), STEPS)

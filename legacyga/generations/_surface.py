@@ -7,7 +7,7 @@ import contextlib
 import inspect
 
 from legacyga import _compat, _window
-from legacyga.generations import _restoring
+from legacyga.generations import _copying, _restoring
 
 _CLASSES = {}
 # The name of all of them, so that Keras's loaders need one object to load any. It says itself what it was made of.
@@ -253,7 +253,11 @@ class ConfiguredOptimizer(AccumulatingOptimizer):
         """
         if _is_built(self):
             weights = _restoring.fitting(self, self._legacyga, weights)
-        super(ConfiguredOptimizer, self).set_weights(weights)
+        if not _is_built(self) or not _takes_itself_to_be_unbuilt(self):
+            super(ConfiguredOptimizer, self).set_weights(weights)
+            return
+        for variable, value in zip(_restoring.variables_of(self), weights):
+            variable.assign(value)
 
     def save_own_variables(self, store):
         """Put all variables into the store of a `.keras` or `.weights.h5` file."""
@@ -270,6 +274,12 @@ class ConfiguredOptimizer(AccumulatingOptimizer):
         self.set_weights([store[str(i)] for i in range(len(store.keys()))])
 
 
+def _takes_itself_to_be_unbuilt(optimizer):
+    # The LossScaleOptimizer of TF 2.11 and newer, for ever.
+    return hasattr(optimizer, "update_step") and _copying.keeper_of(optimizer) is not optimizer
+
+
 def _is_built(optimizer):
-    # Before TF 2.11 there is no such thing.
-    return getattr(optimizer, "built", getattr(optimizer, "_built", True))
+    keeper = _copying.keeper_of(optimizer)
+    # Those of the v1 API and of OptimizerV2 have no such thing. The others of tf.keras have it once they are built.
+    return getattr(keeper, "built", getattr(keeper, "_built", not hasattr(keeper, "update_step")))

@@ -26,12 +26,13 @@ class Accumulation(_base.Accumulation):
     def inherit(self, optimizer):
         # A copy by its config, as Keras 3's deepcopy makes it, and then the state, which that forgets. What no config
         # holds goes along as it is: a rate that is a function or a schedule, and what a subclass has besides.
-        copied = _from_config(optimizer)
+        optimizers = self.home.module.optimizers
+        within = [type(each) for each in vars(optimizer).values() if isinstance(each, optimizers.Optimizer)]
+        with self.home.module.utils.CustomObjectScope({cls.__name__: cls for cls in within}):
+            copied = _from_config(optimizer)
         attributes = vars(self.optimizer)
         attributes.update((name, value) for name, value in vars(copied).items() if name != "_legacyga")
-        optimizers = self.home.module.optimizers
-        names = _names_to_copy(optimizer, optimizers)
-        _copying.copy_attributes(optimizer, self.optimizer, lambda each: [], None, names=names)
+        _copy_what_no_config_has(optimizer, self.optimizer, optimizers)
         if optimizer.built:
             self.build_inner(optimizer._trainable_variables)
         else:
@@ -41,6 +42,7 @@ class Accumulation(_base.Accumulation):
         _take_over(self.optimizer, optimizer)
         for name, inner in vars(optimizer).items():
             if isinstance(inner, optimizers.Optimizer) and attributes.get(name) is not inner:
+                _copy_what_no_config_has(inner, attributes[name], optimizers)
                 _build_alike(attributes[name], inner)
 
     def prepare(self, grads_and_vars):
@@ -99,6 +101,11 @@ class Accumulation(_base.Accumulation):
 
     def session(self, variable, action):
         raise ValueError("Keras 3 trains in eager mode only. Received: graph mode.")
+
+
+def _copy_what_no_config_has(optimizer, copied, optimizers):
+    names = _names_to_copy(optimizer, optimizers)
+    _copying.copy_attributes(optimizer, copied, lambda each: [], None, names=names)
 
 
 def _names_to_copy(optimizer, optimizers):

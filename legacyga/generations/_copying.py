@@ -62,9 +62,12 @@ class _Pins(object):
         for name, value in list(vars(optimizer).items()):
             if name in self._kept or holds(value, self._is_copied):
                 self._pin(value, ())
-            elif "dependenc" not in name and "restor" not in name:
+            elif "deferred" in name or "restor" in name:
+                # What a checkpoint has for variables that are yet to be made. Its reader has no copy.
+                self.memo[id(value)] = _with_containers_copied(value)
+            elif "dependenc" not in name:
                 self.memo.setdefault(id(value), value)
-        # How TensorFlow tracks the object, and what it is still to restore, is copied by its own ways.
+        # How TensorFlow tracks the object is copied by its own ways.
 
     def _is_copied(self, value):
         value = value.__self__ if isinstance(value, types.MethodType) else value
@@ -81,6 +84,14 @@ class _Pins(object):
             # Methods are bound to the copy by deepcopy.
             self.inner.append((value, object.__new__(type(value))))
             self.add(*self.inner[-1])
+
+
+def _with_containers_copied(value):
+    if isinstance(value, dict):
+        copied = copy.copy(value)
+        copied.update((key, _with_containers_copied(each)) for key, each in value.items())
+        return copied
+    return [_with_containers_copied(each) for each in value] if isinstance(value, list) else value
 
 
 def _is_container(value):

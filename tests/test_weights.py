@@ -7,6 +7,7 @@ import warnings
 
 import homes
 import kinds
+import needs
 import numpy as np
 import oracle
 import pytest
@@ -638,3 +639,29 @@ def test_weights_of_float64_gradients_in_an_accumulator(home, weights):
     for found, wanted in zip(accumulator.gradients, zip(*gradients)):
         mean = np.average(wanted, axis=0, weights=weights)
         assert np.abs(found.numpy() - mean).max() <= 1e-13 * np.abs(mean).max()
+
+
+@pytest.mark.more
+@pytest.mark.parametrize("first", ["in a context", "without one"])
+def test_around_a_function_that_is_traced(home, first):
+    """It would keep the weight of its first trace: an error, and nothing is taken with another weight in silence."""
+    needs.eager_only(home)
+    variables = home.variables([np.ones(2, "float32")])
+    optimizer = legacyga.wrap(home.bare_sgd(lr=1.0), 2)
+    optimizer.build(variables) if hasattr(optimizer, "build") else optimizer._create_all_weights(variables)
+
+    @home.tf.function
+    def step():
+        optimizer.apply_gradients([(home.tf.ones(2), variables[0])])
+
+    if first == "without one":
+        step()
+        with pytest.raises(ValueError, match="no mini-step was made in this context. Received: 3.0"):
+            with optimizer.mini_step_weight(3.0):
+                step()
+        assert int(home.value(optimizer.iterations)) == 1
+    else:
+        with pytest.raises(ValueError, match=r"keeps the weight of its first trace. Received: mini_step_weight"):
+            with optimizer.mini_step_weight(3.0):
+                step()
+        assert int(home.value(optimizer.mini_step)) == 0

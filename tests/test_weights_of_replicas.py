@@ -48,6 +48,17 @@ for kind in [each for each in kinds.of(home) if each.cls and not each.is_adam an
         model.fit(data, epochs=2, verbose=0, callbacks=callbacks)
         name = "{}-{}-{}.npy".format(sys.argv[2], kind.generation, i)
         np.save(name, np.concatenate([value.ravel() for value in model.get_weights()]))
+
+    # A weight that is given outside of all replicas is each one's.
+    with strategy.scope():
+        (variable,) = home.variables([np.ones(2, "float32")])
+        optimizer = legacyga.wrap(kind.cls(1.0), 2)
+        if hasattr(optimizer, "build"):
+            optimizer.build([variable])
+    for weight, gradient in ((3.0, 1.0), (1.0, 5.0)):
+        with optimizer.mini_step_weight(weight):
+            strategy.run(lambda: optimizer.apply_gradients([(tf.fill([2], gradient / 2.0), variable)]))
+    np.testing.assert_array_equal(np.asarray(variable.numpy()), np.float32([-1, -1]))
 """
 
 

@@ -214,7 +214,9 @@ class Accumulation(object):
     @property
     def scales_loss(self):
         """Whether the inner optimizer is a LossScaleOptimizer of its home."""
-        cls = getattr(self.home.module.optimizers, "LossScaleOptimizer", ())
+        # The home of those of tf.compat.v1.train is no Keras.
+        optimizers = getattr(getattr(self.home, "module", None), "optimizers", None)
+        cls = getattr(optimizers, "LossScaleOptimizer", ())
         return hasattr(type(self.optimizer), "get_unscaled_gradients") or isinstance(self.optimizer, cls)
 
     def shared_with(self, optimizer):

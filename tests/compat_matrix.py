@@ -405,6 +405,8 @@ def main():
         print("{} passed, {} failed".format(passed, failed))
         sys.exit(1 if failed or missing else 0)
     if args.keep:
+        if not os.path.isdir(KEPT):
+            os.makedirs(KEPT)
         for path in glob.glob(os.path.join(args.results, "*.json")):
             shutil.copy(path, KEPT)
         found = load(KEPT)

@@ -391,3 +391,20 @@ def test_the_number_of_gradients_of_an_accumulator(home):
         "None for a variable without one, or make another GradientAccumulator for other variables."
     )
     np.testing.assert_array_equal(accumulator.gradients[0], np.ones(2))
+
+
+@pytest.mark.more
+def test_a_state_from_before_the_build(home, kind):
+    """An optimizer that has trained refuses it, and keeps its own."""
+    needs.eager_only(home)
+    if kind.generation not in ("v3", "keras3") or home.tf_version < (2, 11):
+        skips.senseless("those of the others have no variables before the build")
+    optimizer = kind.make(2)
+    listed = optimizer.variables() if callable(optimizer.variables) else optimizer.variables
+    snapshot = [np.array(home.value(each)) for each in listed]
+    variables = home.variables([np.ones(2, "float32")])
+    for _ in range(3):
+        optimizer.apply_gradients([(home.tf.ones(2), variables[0])])
+    with pytest.raises(ValueError, match="Nothing was written."):
+        optimizer.set_weights(snapshot)
+    assert [int(home.value(each)) for each in (optimizer.iterations, optimizer.mini_step)] == [1, 1]

@@ -16,7 +16,8 @@ State = collections.namedtuple("State", ["total", "touched", "dtype", "largest"]
 State.__doc__ = """What is kept of one variable's gradients.
 
     total: variable of the gradient's shape, of at least float32: their sum.
-    touched: int32 variable with an element for each row of `total`: 1 where a gradient of rows was added.
+    touched: float32 variable with an element for each row of `total`, which is not 0 where a gradient of rows was
+        added: 1, or the part of it that a checkpoint gives each of several replicas.
     dtype: of the gradient.
     largest: whether the window's largest elements are kept in place of the sum. Keras 3's float8 layers hand over new
         values of their scales as gradients, and take the largest of several.
@@ -134,5 +135,10 @@ class SparseAccumulator(object):
         with ops.after([] if gradient is None else self.add(gradient, held)):
             # A dense gradient has touched all rows.
             whole = ops.cast(ops.equal(held, WHOLE), self._touched.dtype.base_dtype)
-            rows = ops.nonzero(self._touched.read_value() + whole)
+            touched = self._touched.read_value() + whole
+            if ops.is_compiled():
+                # XLA pads what is found with row 0, which an optimizer then counts. All rows, those untouched as zeros
+                # of one that is touched.
+                return self._total.read_value(), ops.places_or_first(touched)
+            rows = ops.nonzero(touched)
             return ops.gather(self._total, rows), rows

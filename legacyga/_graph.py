@@ -68,15 +68,23 @@ class Mutex(object):
     """A lock in a graph: of the mini-steps that one session call makes on a window, one at a time.
 
     Without it nothing orders them: neither of them needs what the other makes.
+
+    Args:
+        ops: an `_ops.Ops`.
+        beside: a variable of the window. Where it is on a parameter server the lock is there too, one for all workers.
     """
 
-    def __init__(self, ops):
+    def __init__(self, ops, beside):
         self._ops = ops
         # tf.raw_ops is there from TF 1.14 on.
         self._raw = getattr(ops.tf, "raw_ops", None)
         if self._raw is None:
             self._raw = importlib.import_module("tensorflow.python.ops.gen_resource_variable_ops")
-        self._handle = self._make("MutexV2", "mutex_v2")
+        spec = ops.v1.DeviceSpec.from_string(beside.device or "")
+        # TF 1.8 to 1.12 cannot make one device of another's parts.
+        server = ops.v1.DeviceSpec(spec.job, spec.replica, spec.task, "CPU", 0) if spec.job else None
+        with ops.v1.device(server):
+            self._handle = self._make("MutexV2", "mutex_v2", shared_name=beside.name if spec.job else "")
 
     def _make(self, name, old_name, **kwargs):
         return (getattr(self._raw, name, None) or getattr(self._raw, old_name))(**kwargs)
@@ -112,6 +120,7 @@ def ordered(get_updates, ops):
     late = [update for update in updates if isinstance(update, tuple)]
     writes = [getattr(update, "op", update) for update in updates if not isinstance(update, tuple)]
     # An update that is a conditional's result writes in a branch, and what is in it need not run.
+    _check_made_here(writes, graph)
     assigns = [write for write in writes if write.type.startswith("Assign")]
     values = [tensor.op for write in assigns for tensor in write.inputs[1:]] + [value.op for _, value in late]
     before = set(writes)
@@ -125,6 +134,17 @@ def ordered(get_updates, ops):
     with ops.control_dependencies([barrier]):
         writes += [variable.assign(value) for variable, value in late]
     return ops.done(writes)
+
+
+def _check_made_here(writes, graph):
+    """Raise where an update would run with each mini-step: an operation that is not in the conditional's branch."""
+    context = graph._get_control_flow_context()
+    outside = [each for each in writes if each.graph is not graph or each._control_flow_context is not context]
+    if outside:
+        raise ValueError(
+            "get_updates returns operations that were made elsewhere, and would run with each mini-step. Received: {}. "
+            "Make them in get_updates, or return (variable, value) pairs.".format([each.name for each in outside])
+        )
 
 
 def _order_early_writes(updates, last, made):

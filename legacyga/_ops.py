@@ -1,11 +1,10 @@
 """TensorFlow's operations and variables, under one name in every version. No version number is read here."""
 
-import contextlib
 import functools
 import importlib
 import math
 
-from legacyga import _compat, _graph
+from legacyga import _compat, _replicas
 
 
 def _leaves(value):
@@ -41,22 +40,7 @@ def is_variable(value):
     return hasattr(value, "assign_add") and hasattr(value, "read_value")
 
 
-@contextlib.contextmanager
-def replica_local_variables(tf):
-    """A context: variables made in it have a copy on each replica, where there is a strategy with replicas."""
-    if not _graph.lifts_variables(tf):
-        yield
-        return
-
-    def make_local(next_creator, **kwargs):
-        kwargs.update(synchronization=tf.VariableSynchronization.ON_READ, aggregation=tf.VariableAggregation.SUM)
-        return next_creator(**kwargs)
-
-    with _compat.v1_of(tf).variable_creator_scope(make_local):
-        yield
-
-
-class Ops(object):
+class Ops(_replicas.Replicas):
     """The few TensorFlow operations that the rule is written with, under one name in every version."""
 
     def __init__(self, tf):
@@ -80,7 +64,7 @@ class Ops(object):
         # These take reference variables (TF 1) and resource variables alike.
         self.scatter_add = v1.scatter_add
         self.scatter_update = v1.scatter_update
-        self.is_sparse = is_sparse
+        self.is_sparse, self.is_variable = is_sparse, is_variable
         self.control_dependencies = tf.control_dependencies
 
     def __deepcopy__(self, memo):
@@ -115,22 +99,6 @@ class Ops(object):
         if multiply is not None:
             return multiply(gradient, weight)
         return self.cond(self.equal(weight, 0), lambda: self.zeros_like(gradient), lambda: gradient * weight)
-
-    def mean_over_replicas(self, value):
-        """In cross-replica context, the float64 mean of a scalar of each replica."""
-        if isinstance(getattr(value, "values", None), tuple):
-            value = sum(self.tf.cast(each, "float64") for each in value.values) / len(value.values)
-        return self.tf.cast(value, "float64")
-
-    def sum_over_replicas(self, value):
-        """In cross-replica context, the sum of a tensor of each replica, those of other workers included."""
-        values = getattr(value, "values", None)
-        values = values if isinstance(values, tuple) else (value,)
-        distribute = getattr(self.tf, "distribute", None)
-        strategy = distribute.get_strategy() if hasattr(distribute, "get_strategy") else None
-        if strategy is not None and strategy.num_replicas_in_sync > len(values):
-            return strategy.reduce(distribute.ReduceOp.SUM, value, axis=None)
-        return sum(values[1:], values[0])
 
     def not_finite(self, gradients):
         """A float32 vector with a 1 for each of the gradients that has an element which is not finite, else 0."""
@@ -188,6 +156,13 @@ class Ops(object):
         """The int64 indices of the elements that are not zero."""
         return self.tf.reshape(self.tf.where(self.tf.not_equal(vector, 0)), [-1])
 
+    def places_or_first(self, vector):
+        """For each element its int64 index; for one that is zero that of the first which is not."""
+        found = self.tf.not_equal(vector, 0)
+        places = self.tf.range(self.cast(self.tf.size(vector), "int64"))
+        first = self.tf.argmax(self.cast(found, "int32"), output_type=places.dtype)
+        return self.where(found, places, self.tf.fill(self.tf.shape(places), first))
+
     def gather(self, variable, indices):
         """Rows of a variable, as they are after what was written before."""
         # A reference variable (TF 1) would give what was read of it when it was made.
@@ -196,57 +171,12 @@ class Ops(object):
     def indexed_slices(self, values, indices, table):
         return self.tf.IndexedSlices(values, indices, self.tf.constant(table.shape.as_list(), "int64"))
 
-    def local(self, variable):
-        """In replica context, this replica's part of a variable, for the operations that ask for no less."""
-        # `get` of TF 2.0 and 2.1 is `_get` from 2.2 on.
-        get = getattr(variable, "_get", None) or getattr(variable, "get", None)
-        return variable if get is None else get()
-
     def present_value(self, variable, graph_mode):
         """A tensor of what a variable holds; in a graph its initial value for as long as it holds nothing."""
         if not graph_mode:
             return variable.read_value()
         initialized = self.v1.is_variable_initialized(variable)
         return self.v1.cond(initialized, variable.read_value, lambda: variable.initial_value)
-
-    def on_all_replicas(self, function, args):
-        """`function(run, *args)` in cross-replica context, where `run(each, args)` calls `each` on every replica."""
-        if not hasattr(getattr(self.tf, "distribute", None), "get_replica_context"):
-            # TF 1.8 to 1.12: one replica.
-            return function(lambda each, args: each(*args), *args)
-
-        def across(strategy, *args):
-            return function(strategy.extended.call_for_each_replica, *args)
-
-        replica = self.tf.distribute.get_replica_context()
-        return across(self.tf.distribute.get_strategy(), *args) if replica is None else replica.merge_call(across, args)
-
-    def colocated_with(self, variable):
-        """A context to make a variable in where another is; None for anywhere."""
-        if variable is None:
-            return contextlib.ExitStack()
-        variable = variable if is_variable(variable) else variable.value
-        return self.tf.distribute.get_strategy().extended.colocate_vars_with(variable)
-
-    def strategy_scope(self, variable):
-        """The scope of the strategy that a variable was made under, for those who are in none."""
-        # `distribute_strategy` of TF 2.0 is `_distribute_strategy`.
-        strategy = getattr(variable, "distribute_strategy", None) or getattr(variable, "_distribute_strategy", None)
-        outside = strategy is not None and not self.tf.distribute.has_strategy()
-        return strategy.scope() if outside else contextlib.ExitStack()
-
-    def replica_number(self):
-        """Which of the replicas this is, an int; None outside of all."""
-        distribute = getattr(self.tf, "distribute", None)
-        if not (hasattr(distribute, "has_strategy") and distribute.has_strategy() and self.in_replica_context()):
-            return None
-        number = distribute.get_replica_context().replica_id_in_sync_group
-        return number if isinstance(number, int) else int(_graph.constant_value(self.tf, number))
-
-    def in_replica_context(self):
-        """Whether gradients can be applied here: everywhere but in the cross-replica context of a strategy."""
-        distribute = getattr(self.tf, "distribute", None)
-        return not hasattr(distribute, "get_replica_context") or distribute.get_replica_context() is not None
 
     def constant(self, value, dtype):
         return self.tf.constant(value, dtype)

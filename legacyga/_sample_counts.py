@@ -4,7 +4,7 @@ import types
 import warnings
 import weakref
 
-from legacyga import _fit_hooks, _ops, _window
+from legacyga import _fit_hooks, _ops, _replicas, _window
 from legacyga.generations import _finding, _surface
 
 
@@ -39,7 +39,7 @@ class CountingTrainStep(object):
         self._model = weakref.ref(model)
         self._ops = _ops.Ops(_surface.home_of(optimizer).tf)
         tf = self._ops.tf
-        with model.distribute_strategy.scope(), _ops.replica_local_variables(tf):
+        with model.distribute_strategy.scope(), _replicas.replica_local_variables(tf):
             self._largest = tf.Variable(tf.constant(0, "int64"), trainable=False, name="sample_counts/largest")
 
     def __deepcopy__(self, memo):

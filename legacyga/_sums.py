@@ -46,6 +46,12 @@ class Sums(object):
         elif traced and place not in self.forms:
             self.without.add(place)
 
+    def note_held(self, held):
+        """Take note of what the sums hold: NOTHING, ROWS or WHOLE a place."""
+        for place, form in enumerate(held):
+            if form != NOTHING:
+                self.forms.setdefault(place, int(form))
+
     def mask(self, given):
         """What a mini-step with the gradients {place: gradient} leaves: NOTHING, ROWS or WHOLE a place, a list."""
         return [self._form(i, given[i]) if i in given else NOTHING for i in range(len(self.states))]

@@ -2,7 +2,7 @@
 
 import contextlib
 
-from legacyga import _compat, _gradients, _graph, _ops, _sums, _window
+from legacyga import _compat, _gradients, _graph, _ops, _replicas, _sums, _window
 from legacyga._accumulators import State
 
 
@@ -21,8 +21,10 @@ class GradientAccumulator(object):
     optimizer applies what it gives. It can be called eagerly, in a `tf.function`, in a loop over a dataset in one, and
     compiled by XLA (with dense gradients). In a TensorFlow 1 graph a call makes the operation to run.
 
-    Under `strategy.run` each replica accumulates alone. `optimizer.apply_gradients` adds up over the replicas, once an
-    update. The loss is scaled as it would be without accumulation.
+    Under `strategy.run` each replica accumulates alone, and `optimizer.apply_gradients` adds up over the replicas, once
+    an update. The loss is scaled as it would be without accumulation: a mean over a replica's samples is divided by the
+    number of replicas. All replicas divide by the mean of their sums of weights, so uneven replicas, each with its
+    samples as the weight, give the large batch.
 
     Args:
         reduction: `"mean"` (default) or `"sum"`.
@@ -153,8 +155,9 @@ class GradientAccumulator(object):
     def _reduced(self):
         # What the last window left is there until the first mini-step of this one writes over it.
         begins = self._ops.equal(self._own(self._step).read_value(), 0)
-        held, weight = self._own(self._held).read_value(), self._own(self._weight).read_value()
-        return self._sums.reduced({}, held, weight, begins)
+        # Replicas whose weights differ are divided by the same, or their sum would be no mean of the large batch.
+        weight = self._ops.mean_in_replica(self._own(self._weight).read_value())
+        return self._sums.reduced({}, self._own(self._held).read_value(), weight, begins)
 
     def _clear(self):
         scalars = [self._own(each) for each in (self._step, self._weight)]
@@ -165,9 +168,10 @@ class GradientAccumulator(object):
         if self._step is None:
             with self._making():
                 self._step = self._make_zeros("step", [], "int64")
+                self._ops.check_is_each_replicas(self._step)
                 # As wide as the widest gradient: float32 would round weights that are no integers.
                 self._weight = self._make_zeros("weight", [], "float64")
-                self._mutex = _graph.Mutex(self._ops) if self._home.graph_mode else None
+                self._mutex = _graph.Mutex(self._ops, self._step) if self._home.graph_mode else None
         if not gradients:
             return
         for i, gradient in enumerate(gradients):
@@ -194,7 +198,7 @@ class GradientAccumulator(object):
         shape = _gradients.shape_of(self._home.tf, i, gradient)
         with self._making():
             total = self._make_zeros("accumulator_{}".format(i), shape, ops.accumulator_dtype(gradient.dtype))
-            touched = self._make_zeros("touched_{}".format(i), shape[:1] or [1], "int32")
+            touched = self._make_zeros("touched_{}".format(i), shape[:1] or [1], "float32")
         _graph.check_branches_take(self._home.tf, total)
         return State(total, touched, gradient.dtype.base_dtype, False)
 
@@ -212,7 +216,7 @@ class GradientAccumulator(object):
                 # Outside of its function a strategy need not be the current one.
                 if self._strategy is not None and self._current_strategy() is None:
                     stack.enter_context(self._strategy.scope())
-                stack.enter_context(_ops.replica_local_variables(self._home.tf))
+                stack.enter_context(_replicas.replica_local_variables(self._home.tf))
                 yield
 
     def _current_strategy(self):

@@ -155,15 +155,17 @@ class _Callback(object):
             # Up to TF 2.1, and in graph mode, the progress bar shows what is named here.
             known = list(self._params["metrics"])
             self._params["metrics"] = known + [name for name in LOGS if name not in known]
-        if callable(self.schedule):
-            _schedule.ask(self.home, self._optimizers, self.schedule)
-        elif isinstance(self.schedule, int):
-            _schedule.set_steps(self.home, self._optimizers, self.schedule)
+        self._follow_schedule()
+        self._has_begun = False
         self._counts = _sample_counts.start_fit(self.model, self._optimizers)
         self._sizes = set()
 
     def on_epoch_begin(self, epoch, logs=None):
         self._epoch_is_open, self._goes_on = True, False
+        if not self._has_begun:
+            # A callback that comes after this one, such as BackupAndRestore, may have restored another K.
+            self._has_begun = True
+            self._follow_schedule()
         if isinstance(self.schedule, dict):
             steps = _schedule.steps_at(self.schedule, epoch)
             if steps is not None:
@@ -204,6 +206,12 @@ class _Callback(object):
             if logs is not None and self._tells_early:
                 # Keras makes the epoch's logs of the last batch's, and the other dict of those: all get what is here.
                 self._write(logs)
+
+    def _follow_schedule(self):
+        if callable(self.schedule):
+            _schedule.ask(self.home, self._optimizers, self.schedule)
+        elif isinstance(self.schedule, int):
+            _schedule.set_steps(self.home, self._optimizers, self.schedule)
 
     @property
     def _has_own_train_step(self):

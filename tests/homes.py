@@ -78,14 +78,14 @@ def start(name=None, mode=None):
     return home
 
 
-def start_on_two_replicas(name):
-    """A home in eager mode, and a MirroredStrategy of two replicas on the CPU."""
+def start_on_replicas(name, replicas=2, **kwargs):
+    """A home in eager mode, and a MirroredStrategy of so many replicas on the CPU, with these arguments."""
     home = start(name, "eager")
     config = home.tf.config.experimental
     # New names from TF 2.1 on.
     cpu = config.list_physical_devices("CPU")[0]
-    config.set_virtual_device_configuration(cpu, [config.VirtualDeviceConfiguration()] * 2)
-    return home, home.tf.distribute.MirroredStrategy(["/cpu:0", "/cpu:1"])
+    config.set_virtual_device_configuration(cpu, [config.VirtualDeviceConfiguration()] * replicas)
+    return home, home.tf.distribute.MirroredStrategy(["/cpu:{}".format(i) for i in range(replicas)], **kwargs)
 
 
 def v1_of(tf):

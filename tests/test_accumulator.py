@@ -333,7 +333,7 @@ import homes, oracle
 import legacyga
 import test_accumulator as data
 
-home, strategy = homes.start_on_two_replicas(sys.argv[1])
+home, strategy = homes.start_on_replicas(sys.argv[1])
 tf = home.tf
 # The new name is there from TF 2.2 on.
 run = getattr(strategy, "run", None) or strategy.experimental_run_v2
@@ -414,6 +414,21 @@ for _ in range(6):
     rows = sgd.update(rows, [rate * rows[0]])
 assert not np.any((embedding.numpy() - table)[5:])
 worst = max(worst, data.differ([embedding.numpy()[:5] - table[:5]], [rows[0][:5] - table[:5]]))
+# One sample on one replica, three on the other, with their number as the weight.
+uneven = legacyga.GradientAccumulator()
+
+
+def uneven_mini_step():
+    replica = tf.cast(tf.distribute.get_replica_context().replica_id_in_sync_group, "int32")
+    part, target = tf.constant(x)[replica : 1 + 3 * replica], tf.constant(y)[replica : 1 + 3 * replica]
+    with tf.GradientTape() as tape:
+        value = tf.reduce_mean((model(part) - target) ** 2) / 2.0
+    uneven(tape.gradient(value, model.trainable_variables), weight=tf.shape(part)[0])
+
+
+run(uneven_mini_step)
+sums = [sum(each.numpy() for each in strategy.experimental_local_results(value)) for value in uneven.gradients]
+worst = max(worst, data.differ(sums, oracle.gradients(model.get_weights(), x[:4], y[:4])))
 print("worst", worst)
 """
 

@@ -22,7 +22,7 @@ import kinds
 import test_flush_of_replicas as cases
 import test_weights
 
-home, strategy = homes.start_on_two_replicas(sys.argv[1])
+home, strategy = homes.start_on_replicas(sys.argv[1])
 tf = home.tf
 
 

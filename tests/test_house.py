@@ -17,7 +17,8 @@ BELOW = {
     "_compat": set(),
     "_accumulators": set(),
     "_graph": {"_compat"},
-    "_ops": {"_compat", "_graph"},
+    "_replicas": {"_compat", "_graph"},
+    "_ops": {"_compat", "_replicas"},
     "_sums": {"_accumulators"},
     "_nonfinite": set(),
     "_window": {"_accumulators", "_nonfinite"},
@@ -26,11 +27,12 @@ BELOW = {
     "_restoring": {"_ops"},
     "_surface": {"_compat", "_copying", "_restoring", "_window"},
     "_registry": {"_accumulators", "_graph", "_nonfinite", "_ops", "_sums", "_window"},
-    "_base": {"_gradients", "_ops", "_registry", "_window"},
+    "_updating": set(),
+    "_base": {"_gradients", "_ops", "_registry", "_updating", "_window"},
     "_copying": {"_compat", "_ops"},
     "_finding": {"_compat", "_ops", "_surface"},
     "_schedule": {"_surface", "_window"},
-    "_sample_counts": {"_finding", "_fit_hooks", "_ops", "_surface", "_window"},
+    "_sample_counts": {"_finding", "_fit_hooks", "_ops", "_replicas", "_surface", "_window"},
 }
 GENERATIONS = ["keras_v1", "tf1_train", "optimizer_v2", "optimizer_v3", "keras3"]
 COMMAND_LINE = {"cli", "main", "demo", "demo_training", "versions"}

@@ -22,7 +22,7 @@ import legacyga
 import test_mixed_precision as precision
 import test_mixed_precision_of_replicas as cases
 
-home, strategy = homes.start_on_two_replicas(sys.argv[1])
+home, strategy = homes.start_on_replicas(sys.argv[1])
 tf = home.tf
 for kind in [each for each in kinds.of(home) if each.cls and not each.is_adam and each.generation != "train"]:
     # Tracing is where the time goes: how the other nesting exchanges gradients is test_flush_of_replicas's.

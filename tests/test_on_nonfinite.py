@@ -384,7 +384,7 @@ import homes
 import kinds
 import test_on_nonfinite as cases
 
-home, strategy = homes.start_on_two_replicas(sys.argv[1])
+home, strategy = homes.start_on_replicas(sys.argv[1])
 tf, run = home.tf, getattr(strategy, "run", None) or strategy.experimental_run_v2
 fed = [tf.constant(np.stack(each)) for each in zip(*cases.on_replicas())]
 for kind in [each for each in kinds.of(home) if each.cls and not each.is_adam and each.generation != "train"]:

@@ -26,7 +26,7 @@ import homes
 import legacyga
 import test_replicas as data
 
-home, strategy = homes.start_on_two_replicas(sys.argv[1])
+home, strategy = homes.start_on_replicas(sys.argv[1])
 tf = home.tf
 with strategy.scope():
     model = home.network(data.START)

@@ -25,7 +25,7 @@ import kinds
 import test_weights
 import test_weights_of_replicas as cases
 
-home, strategy = homes.start_on_two_replicas(sys.argv[1])
+home, strategy = homes.start_on_replicas(sys.argv[1])
 tf = home.tf
 
 

@@ -4,11 +4,10 @@ import contextlib
 import copy
 
 from legacyga import _gradients, _ops, _window
+from legacyga.generations import _updating
 from legacyga.generations._registry import Registry
 
 HOOKS = []
-# The argument of OptimizerV2; that of the optimizers of 2.11 and newer says the opposite.
-AGGREGATES = "experimental_aggregate_gradients"
 
 
 def hook(function):
@@ -17,7 +16,7 @@ def hook(function):
     return function
 
 
-class Accumulation(object):
+class Accumulation(_updating.Updating):
     """What an accumulating optimizer knows, and how it takes a mini-step. A generation's subclass supplies the hooks.
 
     Args:
@@ -27,7 +26,8 @@ class Accumulation(object):
     """
 
     def __init__(self, optimizer, home, settings):
-        self.optimizer, self.home, self.settings = optimizer, home, settings
+        super(Accumulation, self).__init__(optimizer)
+        self.home, self.settings = home, settings
         self.ops = _ops.Ops(self.home.tf)
         # K where there is no variable of it, until the first window is made and at K = 1; and whether it was set there.
         self.steps, self.was_set = settings.steps, False
@@ -43,7 +43,6 @@ class Accumulation(object):
         self._registries = {}
         self._weights = {}
         self._made = 0
-        self._applying = 0
 
     # The hooks.
 
@@ -109,11 +108,16 @@ class Accumulation(object):
         if not at or not self.ops.in_replica_context():
             # Nothing to accumulate, or a call from where none is allowed: the inner optimizer has the error for it.
             return self.update(grads_and_vars, args, kwargs)
+        is_traced = not self.home.tf.executing_eagerly()
         with self._outside_of_functions(scope):
             window = self._window_for_step(grads_and_vars)
+            if is_traced and window is not None and not self.home.graph_mode and self.mini_steps_under_way:
+                # A window that was restored holds what this program has not seen.
+                window.sums.note_held(window.held.read_value().numpy())
         if window is None:
             return self.update(grads_and_vars, args, kwargs)
         window.remember(args, kwargs)
+        self.keep_attributes(window)
         weight = self._weight_here()
 
         def take(run, gradients, value=None):
@@ -128,7 +132,7 @@ class Accumulation(object):
             with self.ops.after(updated):
                 return result()
 
-        are_reduced = kwargs.get("skip_gradients_aggregation", not kwargs.get(AGGREGATES, True))
+        are_reduced = _updating.are_exchanged(kwargs)
         # Here, for across replicas a gradient does not show that it is an IndexedSlices.
         gradients, places = [grads_and_vars[i][0] for i in at], [window.places[i] for i in at]
         mask = window.sums.mask(dict(zip(places, gradients)))
@@ -147,39 +151,6 @@ class Accumulation(object):
                 "model a train_step that does.".format(weight.value)
             )
         return weight
-
-    def update(self, pairs, args, kwargs):
-        """One update of the inner optimizer, whose own methods may be called meanwhile."""
-        # A count, not a flag: replicas' threads are in here at the same time.
-        self._applying += 1
-        try:
-            return self.apply(pairs, *args, **kwargs)
-        finally:
-            self._applying -= 1
-
-    @property
-    def is_applying(self):
-        """Whether an update is being made."""
-        return self._applying > 0
-
-    def check_is_applying(self, method):
-        """Raise where somebody calls the inner optimizer's own method, round accumulation."""
-        if self.has_windows and not self._applying:
-            raise ValueError(
-                "{0} of an optimizer that accumulates was called round its apply_gradients: it would update on every "
-                "mini-step. Received: {1!r}. Wrap the optimizer that calls it: wrap(Lookahead(Adam()), {2}), not "
-                "Lookahead(wrap(Adam(), {2})).".format(method, self.optimizer, self.next_steps)
-            )
-
-    def update_of(self, window, call):
-        """A function of the reduced gradients: an update of those of the window's variables that are still there."""
-
-        def update(reduced):
-            var_list = [reference() for reference in window.var_list]
-            pairs = [(gradient, var) for gradient, var in zip(reduced, var_list) if var is not None]
-            return self.update(pairs, *call)
-
-        return update
 
     @contextlib.contextmanager
     def weighing(self, weight):

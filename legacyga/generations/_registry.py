@@ -80,7 +80,10 @@ class Registry(object):
     def _next_steps(self):
         """K of a window that begins now, a tensor."""
         ops, own = self._owner.ops, self._owner.ops.constant(self._owner.settings.steps, "int64")
-        return ops.where(ops.equal(self.made_with.read_value(), own), self.next_steps.read_value(), own)
+        steps = ops.where(ops.equal(self.made_with.read_value(), own), self.next_steps.read_value(), own)
+        # What is saved from now on is of this program.
+        with ops.after(steps), ops.after(self.next_steps.assign(steps), self.made_with.assign(own)):
+            return ops.identity(steps)
 
     # Windows.
 
@@ -135,7 +138,8 @@ class Registry(object):
         if all(reference() is None for reference in window.var_list):
             return self._drop(window)
         update = self._owner.update_of(window, window.call)
-        return self._owner.ops.on_all_replicas(lambda run: window.flush(update, run), ())
+        with self._owner.as_kept(window):
+            return self._owner.ops.on_all_replicas(lambda run: window.flush(update, run), ())
 
     def _drop(self, window):
         return self._owner.ops.on_all_replicas(lambda run: window.drop(), ())
@@ -195,7 +199,7 @@ class Registry(object):
             made_with = scalar("made_with", owner.settings.steps, "int64")
             skipped = scalar("skipped_mini_steps", 0, "int64")
         sums = _sums.Sums(owner.ops, owner.settings.reduction)
-        mutex = _graph.Mutex(owner.ops) if owner.home.graph_mode else None
+        mutex = _graph.Mutex(owner.ops, next_steps) if owner.home.graph_mode else None
         guard = (
             _nonfinite.Guard(owner.ops, settings.on_nonfinite, skipped, owner.scales_loss) if settings.guards else None
         )
@@ -216,7 +220,8 @@ class Registry(object):
         dtype, shape = tf.as_dtype(var.dtype).base_dtype, tf.TensorShape(var.shape).as_list()
         name, wide = prefix + "{}_" + str(number), owner.ops.accumulator_dtype(dtype)
         total = owner.make_variable(name.format("accumulator"), 0, shape, wide, var)
-        touched = owner.make_variable(name.format("touched"), 0, shape[:1] or [1], tf.int32, var)
+        touched = owner.make_variable(name.format("touched"), 0, shape[:1] or [1], tf.float32, var)
+        owner.ops.check_is_each_replicas(total)
         return State(total, touched, dtype, getattr(var, "overwrite_with_gradient", False))
 
 

@@ -11,8 +11,19 @@ PLAIN = (bool, int, float, str, type(None), types.FunctionType)
 class Accumulation(_base.Accumulation):
     """The hooks of the `keras3` generation."""
 
+    exchanging = ("apply_gradients", "apply", "_all_reduce_sum_gradients")
     # A count, not a flag: under MirroredStrategy the replicas' threads are in here at the same time.
     is_bare = 0
+
+    @property
+    def exchanges(self):
+        # The optimizers within another add up themselves.
+        optimizer_class = self.home.module.optimizers.Optimizer
+        is_within = any(
+            _copying.holds(each, lambda value: isinstance(value, optimizer_class))
+            for each in vars(self.optimizer).values()
+        )
+        return not is_within and super(Accumulation, self).exchanges
 
     @contextlib.contextmanager
     def bare(self):
@@ -204,6 +215,11 @@ class AccumulatingOptimizer(_surface.ConfiguredOptimizer):
             self._legacyga.apply_inner(list(grads), trainable_variables)
         else:
             self._legacyga.take(grads, trainable_variables)
+
+    def _all_reduce_sum_gradients(self, grads_and_vars):
+        if self._legacyga.is_applying_exchanged:
+            return list(grads_and_vars)
+        return super(AccumulatingOptimizer, self)._all_reduce_sum_gradients(grads_and_vars)
 
     def update_step(self, *args, **kwargs):
         self._legacyga.check_is_applying("update_step")

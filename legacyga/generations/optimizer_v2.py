@@ -5,7 +5,7 @@ import copy
 import warnings
 
 from legacyga import _ops
-from legacyga.generations import _base, _copying, _surface
+from legacyga.generations import _base, _copying, _surface, _updating
 
 # Containers of an OptimizerV2 that it writes to.
 KEPT = ("_hyper", "_slots", "_slot_names", "_weights")
@@ -16,6 +16,7 @@ class Accumulation(_base.Accumulation):
 
     # In graph mode, the values of the variables that are to be made for a model, in their order.
     _inherited = ()
+    exchanging = ("apply_gradients", "_aggregate_gradients")
 
     @property
     def keeper(self):
@@ -52,7 +53,17 @@ class Accumulation(_base.Accumulation):
             self._inherited = ()
         return True
 
+    @property
+    def exchanges(self):
+        # From TF 2.4 on a function that adds up can be given.
+        aggregator = getattr(self.keeper, "gradient_aggregator", None)
+        is_given = aggregator is not None and not aggregator.__module__.startswith(self.home.root + ".")
+        return not is_given and super(Accumulation, self).exchanges
+
     def apply(self, pairs, *args, **kwargs):
+        if self.is_applying_exchanged and self.keeper is not self.optimizer:
+            # A LossScaleOptimizer asks the one in it for the sum.
+            kwargs[_updating.AGGREGATES] = False
         return super(AccumulatingOptimizer, self.optimizer).apply_gradients(pairs, *args, **kwargs)
 
     def create_inner_weights(self, var_list):
@@ -72,6 +83,8 @@ class Accumulation(_base.Accumulation):
         placement = dict(aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA)
         if beside is not None:
             placement = dict(synchronization=tf.VariableSynchronization.ON_READ, aggregation=tf.VariableAggregation.SUM)
+            if not self.home.graph_mode and self.ops.strategy.num_replicas_in_sync > 1:
+                return self._make_for_each_replica(name, value, shape, dtype, beside, placement)
         with self.ops.colocated_with(beside):
             created = self.keeper.add_weight(
                 name,
@@ -82,6 +95,16 @@ class Accumulation(_base.Accumulation):
                 **placement,
             )
         self.keeper._weights.append(created)
+        return created
+
+    def _make_for_each_replica(self, name, value, shape, dtype, beside, placement):
+        # add_weight would give each replica what a restored checkpoint has for all of them, and not a part of it.
+        keeper, tf = self.keeper, self.home.tf
+        with self.ops.colocated_with(beside):
+            created = tf.Variable(tf.fill(shape, tf.cast(value, dtype)), trainable=False, name=name, **placement)
+        keeper._track_trackable(created, name, overwrite=True)
+        keeper._handle_deferred_dependencies(name, created)
+        keeper._weights.append(created)
         return created
 
     def session(self, variable, action):
@@ -102,6 +125,11 @@ class AccumulatingOptimizer(_surface.ConfiguredOptimizer):
             accumulation = self._legacyga
             scope = accumulation.keeper._name
             return accumulation.take_mini_step(list(grads_and_vars), args, kwargs, scope, result=home.tf.no_op)
+
+    def _aggregate_gradients(self, grads_and_vars):
+        if self._legacyga.is_applying_exchanged:
+            return list(grads_and_vars)
+        return super(AccumulatingOptimizer, self)._aggregate_gradients(grads_and_vars)
 
     def _create_all_weights(self, var_list):
         self._legacyga.create_inner_weights(var_list)
@@ -162,6 +190,10 @@ class AccumulationBefore24(Accumulation):
         if self.clips_here:
             present = iter(self._clip([gradient for gradient, _ in pairs if gradient is not None]))
             pairs = [(None if gradient is None else next(present), var) for gradient, var in pairs]
+        if self.is_applying_exchanged and not hasattr(type(self.optimizer)._legacyga_class[0], "_aggregate_gradients"):
+            # TF 2.0 and 2.1 add up over the replicas, whatever they are given; deletable with 2.1.
+            part = 1.0 / self.ops.strategy.num_replicas_in_sync
+            pairs = [(each if each is None else self.ops.weighted(each, part, each.dtype), var) for each, var in pairs]
         return super(AccumulationBefore24, self).apply(pairs, *args, **kwargs)
 
     @property
@@ -203,6 +235,11 @@ class AccumulatingOptimizerBefore24(AccumulatingOptimizer):
         # fit of TF 2.2 and 2.3 exchanges gradients between replicas, and clips them, before it hands them over to a
         # class that says True here.
         return not self._legacyga.clips_here
+
+    def _aggregate_gradients(self, grads_and_vars):
+        if self._legacyga.is_applying_exchanged:
+            return [gradient for gradient, _ in grads_and_vars]
+        return super(AccumulatingOptimizerBefore24, self)._aggregate_gradients(grads_and_vars)
 
     def get_gradients(self, loss, params):
         with self._legacyga.unclipped():

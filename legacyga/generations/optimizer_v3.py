@@ -11,6 +11,8 @@ KEPT = ("_variables", "_index_dict")
 class Accumulation(_base.Accumulation):
     """The hooks of the `v3` generation."""
 
+    exchanging = ("apply_gradients", "aggregate_gradients")
+
     @property
     def keeper(self):
         """The optimizer that has the state: in a LossScaleOptimizer the one in it."""
@@ -27,6 +29,9 @@ class Accumulation(_base.Accumulation):
         return all(keeper._var_key(var) in keeper._index_dict for var in with_gradient)
 
     def apply(self, pairs, *args, **kwargs):
+        if self.is_applying_exchanged and self.keeper is not self.optimizer:
+            # A LossScaleOptimizer asks the one in it for the sum.
+            kwargs["skip_gradients_aggregation"] = True
         return super(AccumulatingOptimizer, self.optimizer).apply_gradients(pairs, *args, **kwargs)
 
     def build_inner(self, var_list):
@@ -67,6 +72,11 @@ class AccumulatingOptimizer(_surface.ConfiguredOptimizer):
         # Whatever the branch, the value that the inner optimizer returns.
         with accumulation.ops.after(taken):
             return accumulation.ops.identity(self.iterations)
+
+    def aggregate_gradients(self, grads_and_vars):
+        if self._legacyga.is_applying_exchanged:
+            return list(grads_and_vars)
+        return super(AccumulatingOptimizer, self).aggregate_gradients(grads_and_vars)
 
     def update_step(self, *args, **kwargs):
         self._legacyga.check_is_applying("update_step")

@@ -3,7 +3,7 @@
 import contextlib
 import copy
 
-from legacyga import _graph, _ops
+from legacyga import _graph, _ops, _replicas
 from legacyga.generations import _base, _copying, _surface
 
 # Containers of such an optimizer that it writes to.
@@ -93,7 +93,7 @@ class Accumulation(_base.Accumulation):
         if beside is None:
             with self._scope():
                 return self.optimizer._create_non_slot_variable(value, name, self.iterations)
-        with self._scope(), _ops.replica_local_variables(self.home.tf):
+        with self._scope(), _replicas.replica_local_variables(self.home.tf):
             return self.optimizer._create_non_slot_variable(value, name, beside)
 
     def session(self, variable, action):

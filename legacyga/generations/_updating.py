@@ -1,0 +1,101 @@
+"""How the inner optimizer is called: what an update is."""
+
+import contextlib
+
+# The argument of OptimizerV2; that of the optimizers of 2.11 and newer says the opposite.
+AGGREGATES = "experimental_aggregate_gradients"
+
+
+def are_exchanged(kwargs):
+    """Whether the gradients of a call with these keywords are sums over the replicas already."""
+    return kwargs.get("skip_gradients_aggregation", not kwargs.get(AGGREGATES, True))
+
+
+class Updating(object):
+    """The part of an `_base.Accumulation` that makes updates, of its `optimizer`."""
+
+    # The inner optimizer's methods that take part in the exchange between replicas.
+    exchanging = ()
+
+    def __init__(self, optimizer):
+        self.optimizer = optimizer
+        self._applying = {False: 0, True: 0}
+        # In a graph, by window, the optimizer's attributes when the mini-step was made.
+        self._attributes = {}
+
+    def update(self, pairs, args, kwargs, exchanged=False):
+        """One update of the inner optimizer, whose own methods may be called meanwhile.
+
+        With `exchanged` the gradients are sums over the replicas already.
+        """
+        # Counts, not flags: replicas' threads are in here at the same time.
+        self._applying[exchanged] += 1
+        try:
+            return self.apply(pairs, *args, **kwargs)
+        finally:
+            self._applying[exchanged] -= 1
+
+    @property
+    def is_applying(self):
+        """Whether an update is being made."""
+        return any(self._applying.values())
+
+    @property
+    def is_applying_exchanged(self):
+        """Whether an update is being made with gradients that are sums over the replicas already."""
+        return self._applying[True] > 0
+
+    def check_is_applying(self, method):
+        """Raise where somebody calls the inner optimizer's own method, round accumulation."""
+        if self.has_windows and not self.is_applying:
+            raise ValueError(
+                "{0} of an optimizer that accumulates was called round its apply_gradients: it would update on every "
+                "mini-step. Received: {1!r}. Wrap the optimizer that calls it: wrap(Lookahead(Adam()), {2}), not "
+                "Lookahead(wrap(Adam(), {2})).".format(method, self.optimizer, self.next_steps)
+            )
+
+    def update_of(self, window, call):
+        """A function of the reduced gradients: an update of those of the window's variables that are still there."""
+
+        exchanges = self.exchanges and not are_exchanged(call[1])
+
+        def update(reduced):
+            var_list = [reference() for reference in window.var_list]
+            pairs = [(gradient, var) for gradient, var in zip(reduced, var_list) if var is not None]
+            if exchanges:
+                gradients, variables = zip(*pairs)
+                pairs = list(zip(self.ops.exchanged(gradients, variables), variables))
+            return self.update(pairs, *call, exchanged=exchanges)
+
+        return update
+
+    @property
+    def exchanges(self):
+        """Whether gradients are added up over the replicas here, once a window, and the inner optimizer lets them be.
+
+        Not where a user's class may do that in its own way.
+        """
+        cls = type(self.optimizer)._legacyga_class[0]
+        names = [name for name in self.exchanging if hasattr(cls, name)]
+        return bool(names) and all(getattr(cls, name).__module__.startswith(self.home.root + ".") for name in names)
+
+    def keep_attributes(self, window):
+        """Keep what the optimizer is when a mini-step is made in a graph, for a flush that is made later.
+
+        keras-lr-multiplier changes `lr` round get_updates; what is set later is not obeyed by the training operation.
+        """
+        if self.home.graph_mode:
+            self._attributes[window] = dict(vars(self.optimizer))
+
+    @contextlib.contextmanager
+    def as_kept(self, window):
+        """A context: the optimizer has the attributes that it had when the window's mini-step was made."""
+        attributes, kept = vars(self.optimizer), self._attributes.get(window, {})
+        present = {name: attributes[name] for name in kept if name in attributes}
+        attributes.update(kept)
+        try:
+            yield
+        finally:
+            for name in kept:
+                attributes.pop(name, None)
+            attributes.update(present)

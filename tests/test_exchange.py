@@ -1,0 +1,174 @@
+"""What replicas exchange: once a window, and rows that several of them have once, on three replicas."""
+
+import os
+import sys
+
+import homes
+import needs
+import numpy as np
+import pytest
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+pytestmark = [pytest.mark.capability("R12 replicas"), pytest.mark.long]
+K, STEPS, REPLICAS, TABLE_ROWS = 3, 9, 3, 7
+RANDOM = np.random.RandomState(31)
+DENSE = RANDOM.randn(STEPS, REPLICAS, 3, 2).astype("float32")
+IDS = RANDOM.randint(0, TABLE_ROWS, (STEPS, REPLICAS, 4))
+VALUES = RANDOM.randn(STEPS, REPLICAS, 4, 2).astype("float32")
+START = RANDOM.randn(3, 2).astype("float32"), RANDOM.randn(TABLE_ROWS, 2).astype("float32")
+CASES = [
+    ("SGD", dict(momentum=0.875)),
+    ("SGD", dict(momentum=0.875, clipvalue=0.25)),
+    ("Adam", dict(global_clipnorm=0.5)),
+    ("AdamW", dict(clipnorm=0.5)),
+]
+
+
+def mean_of_window(first):
+    """The gradients of the large batch: a dense one, and rows with their indices."""
+    ids, values = IDS[first : first + K].ravel(), VALUES[first : first + K].astype("float64").reshape(-1, 2)
+    rows = np.unique(ids)
+    values = np.array([values[ids == row].sum(0) for row in rows]) / K
+    return DENSE[first : first + K].astype("float64").sum((0, 1)) / K, values, rows
+
+
+PROGRAM = """
+import sys
+import numpy as np
+import homes
+import kinds
+import legacyga
+import test_exchange as data
+
+home, strategy = homes.start_on_replicas(sys.argv[1], data.REPLICAS)
+tf = home.tf
+run = getattr(strategy, "run", None) or strategy.experimental_run_v2
+dense, ids, values = tf.constant(data.DENSE), tf.constant(data.IDS), tf.constant(data.VALUES)
+shape, worst = tf.constant(data.START[1].shape, "int64"), 0.0
+
+
+def is_taken(cls, options):
+    try:
+        cls(0.125, **options)
+    except (TypeError, ValueError):
+        # global_clipnorm is there from TF 2.4 on.
+        return False
+    return True
+
+
+def built(optimizer, variables):
+    if hasattr(optimizer, "build"):
+        optimizer.build(variables)
+    return optimizer
+
+
+def trained(cls, options):
+    with strategy.scope():
+        variables = home.variables(data.START)
+        optimizer = built(legacyga.wrap(cls(0.125, **options), data.K), variables)
+
+    def mini_step(step):
+        replica = tf.cast(tf.distribute.get_replica_context().replica_id_in_sync_group, "int32")
+        rows = tf.IndexedSlices(values[step, replica], ids[step, replica], shape)
+        optimizer.apply_gradients(zip([dense[step, replica], rows], variables))
+
+    @tf.function
+    def loop():
+        for step in tf.range(data.STEPS):
+            run(mini_step, args=(step,))
+
+    loop()
+    return [
+        [part.numpy() for part in strategy.experimental_local_results(getattr(var, "_value", var))]
+        for var in variables
+    ]
+
+
+def wanted(cls, options):
+    variables = home.variables(data.START)
+    optimizer = built(cls(0.125, **options), variables)
+    for first in range(0, data.STEPS, data.K):
+        mean, values, rows = data.mean_of_window(first)
+        rows = tf.IndexedSlices(tf.constant(values, "float32"), tf.constant(rows), shape)
+        optimizer.apply_gradients(zip([tf.constant(mean, "float32"), rows], variables))
+    return [np.array(home.value(each)) for each in variables]
+
+
+tried = 0
+for generation, found in kinds.classes(home).items():
+    for name, options in data.CASES:
+        if generation in ("v1", "train") or name not in found or not is_taken(found[name], options):
+            continue
+        tried += 1
+        for parts, right in zip(trained(found[name], options), wanted(found[name], options)):
+            assert all(np.array_equal(part, parts[0]) for part in parts), (generation, name, options)
+            worst = max(worst, abs(parts[0] - right).max())
+print(tried, worst)
+"""
+
+
+def test_rows_that_replicas_share(home, tmpdir):
+    """In a loop, with rows that are others each time; clipped is the sum over the replicas, each row once."""
+    needs.eager_only(home)
+    tmpdir.join("program.py").write(PROGRAM)
+    printed = homes.run(str(tmpdir.join("program.py")), [home.name], path=[HERE] + sys.path)
+    tried, worst = printed.splitlines()[-1].split()
+    assert int(tried) >= 2
+    assert float(worst) <= 5e-7
+
+
+COUNT = """
+import sys
+import numpy as np
+import homes
+import kinds
+import legacyga
+import test_exchange as data
+
+import tensorflow as tf
+
+
+class Counting(tf.distribute.ReductionToOneDevice):
+    exchanges = 0
+
+    def batch_reduce(self, *args, **kwargs):
+        Counting.exchanges += 1
+        return super(Counting, self).batch_reduce(*args, **kwargs)
+
+    def reduce(self, *args, **kwargs):
+        Counting.exchanges += 1
+        return super(Counting, self).reduce(*args, **kwargs)
+
+
+home, strategy = homes.start_on_replicas(sys.argv[1], 2, cross_device_ops=Counting())
+run = getattr(strategy, "run", None) or strategy.experimental_run_v2
+for generation, found in kinds.classes(home).items():
+    for steps in (1, 4, 8) if generation not in ("v1", "train") else ():
+        with strategy.scope():
+            variables = home.variables(data.START)
+            optimizer = legacyga.wrap(found["Adam"](0.125), steps)
+            if hasattr(optimizer, "build"):
+                optimizer.build(variables)
+        gradients = [tf.constant(each) for each in data.START]
+        # Its variables are made, which takes an exchange of its own.
+        for _ in range(steps):
+            run(lambda: optimizer.apply_gradients(zip(gradients, variables)))
+        Counting.exchanges, counts = 0, []
+        for _ in range(8):
+            # Eagerly, so that each exchange is one that was made, not traced.
+            run(lambda: optimizer.apply_gradients(zip(gradients, variables)))
+            counts.append(Counting.exchanges)
+        print(generation, steps, *counts)
+"""
+
+
+def test_one_exchange_a_window(home, tmpdir):
+    """What the cross-device operations of the strategy are asked for in eight mini-steps, K = 1, 4 and 8."""
+    needs.eager_only(home)
+    tmpdir.join("program.py").write(COUNT)
+    printed = homes.run(str(tmpdir.join("program.py")), [home.name], path=[HERE] + sys.path)
+    lines = [line.split() for line in printed.splitlines() if line.split()[0] in ("v2", "v3", "keras3")]
+    assert lines
+    for _, steps, *counts in lines:
+        each = 1 if steps != "1" else int(counts[0])
+        assert [int(count) for count in counts] == [(i + 1) // int(steps) * each for i in range(8)], lines

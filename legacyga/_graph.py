@@ -82,12 +82,12 @@ class Mutex(object):
             self._raw = importlib.import_module("tensorflow.python.ops.gen_resource_variable_ops")
         spec = ops.v1.DeviceSpec.from_string(beside.device or "")
         # TF 1.8 to 1.12 cannot make one device of another's parts.
-        server = ops.v1.DeviceSpec(spec.job, spec.replica, spec.task, "CPU", 0) if spec.job else None
-        with ops.v1.device(server):
-            self._handle = self._make("MutexV2", "mutex_v2", shared_name=beside.name if spec.job else "")
+        self._server = ops.v1.DeviceSpec(spec.job, spec.replica, spec.task, "CPU", 0) if spec.job else None
+        self._handle = self._make("MutexV2", "mutex_v2", shared_name=beside.name if spec.job else "")
 
     def _make(self, name, old_name, **kwargs):
-        return (getattr(self._raw, name, None) or getattr(self._raw, old_name))(**kwargs)
+        with self._ops.v1.device(self._server):
+            return (getattr(self._raw, name, None) or getattr(self._raw, old_name))(**kwargs)
 
     @contextlib.contextmanager
     def held(self):

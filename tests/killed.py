@@ -60,7 +60,8 @@ def program(home, mode, folder, pause, is_full=False):
         with open(os.path.join(folder, "progress"), "w") as file:
             file.write(str(number + 1))
         time.sleep(pause)
-    np.savez(os.path.join(folder, "end.npz"), *model.get_weights())
+    np.savez(os.path.join(folder, "new.npz"), *model.get_weights())
+    os.replace(os.path.join(folder, "new.npz"), os.path.join(folder, "end.npz"))
 
 
 def keras_of(home):
@@ -151,6 +152,7 @@ def main():
             with np.load(os.path.join(folder, "end.npz")) as file:
                 ends.append([file[name] for name in sorted(file.files)])
             shutil.rmtree(folder)
+            print("{}: {} stops so far".format(run, total), file=sys.stderr, flush=True)
     differ = [max(np.max(np.abs(one - other)) for one, other in zip(end, ends[0])) for end in ends[1:]]
     print("stopped {} times, by the mini-steps of the window: {}".format(sum(at.values()), dict(at)))
     print("largest difference to the run that nobody stopped: {}".format(max(differ)))

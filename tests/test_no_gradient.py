@@ -1,6 +1,7 @@
 """R11 in eager mode: a variable without a gradient in a whole window is left alone, whatever earlier windows had."""
 
 import kinds
+import needs
 import numpy as np
 import oracle
 import pytest
@@ -177,3 +178,29 @@ def test_of_an_embedding(home, kind):
         else:
             assert np.all(ours.values()[0][found[0]] != before[0][found[0]])
         users.assert_close(ours.values(), theirs.values())
+
+
+def test_in_a_window_that_was_restored(home, tmpdir):
+    """A traced function without the gradient that the restored window has: of another task, say."""
+    needs.eager_only(home)
+
+    def program():
+        variables = home.variables([np.ones(1, "float32")] * 2)
+        optimizer = legacyga.wrap(home.bare_sgd(lr=1.0), 2)
+        if home.is_keras3:
+            optimizer.build(variables)
+        tracked = {str(i): getattr(each, "_value", each) for i, each in enumerate(variables)}
+        return variables, optimizer, home.tf.train.Checkpoint(optimizer=optimizer, **tracked)
+
+    variables, optimizer, checkpoint = program()
+    optimizer.apply_gradients(zip([home.tf.constant([2.0]), None], variables))
+    path = checkpoint.write(str(tmpdir.join("checkpoint")))
+    variables, optimizer, checkpoint = program()
+    checkpoint.read(path)
+
+    @home.tf.function
+    def mini_step():
+        optimizer.apply_gradients(zip([None, home.tf.constant([4.0])], variables))
+
+    mini_step()
+    assert [float(home.value(each)[0]) for each in variables] == [0.0, -1.0]

@@ -367,3 +367,93 @@ def test_updates_by_conditionals(home, sgd, steps):
         for now, then in zip(found[i], weights):
             assert np.max(np.abs(now - then)) <= 4e-6
     assert int(home.value(optimizer.iterations)) == 6
+
+
+def test_a_rate_for_each_group_of_weights(home, sgd):
+    """In the manner of keras-lr-multiplier: a wrapper that changes `lr` round calls of get_updates. And a flush."""
+    needs.graph_only(home)
+    if generation_of(sgd) != "v1":
+        skips.senseless("get_updates is of the v1 API")
+
+    class Multiplied(sgd):
+        def __init__(self, inner, multipliers):
+            super(Multiplied, self).__init__()
+            self.inner, self.multipliers = inner, multipliers
+
+        def get_updates(self, loss, params):
+            rate, self.updates = self.inner.lr, []
+            for param, multiplier in zip(params, self.multipliers):
+                self.inner.lr = rate * multiplier
+                self.updates += self.inner.get_updates(loss, [param])
+            self.inner.lr = rate
+            return self.updates
+
+    multipliers, fed = (0.5, 2.0), gradients_by_hand(6)
+    for optimizer in (
+        legacyga.wrap(sgd(lr=RATE), 4),
+        legacyga.MySGD(lr=RATE, steps_per_update=4, keras=home.keras),
+    ):
+        weights = oracle.double(START)
+        variables, step = steps_of(home, Multiplied(optimizer, multipliers), fed)
+        for i in range(6):
+            step(i)
+        optimizer.clipnorm = 1e-3  # What is set later the training function does not obey.
+        assert legacyga.flush(optimizer) is True
+        for window in (fed[:4], fed[4:]):
+            means = [np.mean(each, axis=0, dtype="float64") for each in zip(*window)]
+            weights = [weight - RATE * by * mean for weight, by, mean in zip(weights, multipliers, means)]
+        for now, then in zip(home.backend.batch_get_value(variables), weights):
+            assert np.max(np.abs(now - then)) <= 4e-6
+
+
+def steps_of(home, optimizer, fed):
+    """In a graph: variables that start at START, and a function that takes a mini-step with those gradients."""
+    backend = home.backend
+    variables = [backend.variable(value) for value in START]
+    given = [backend.placeholder(value.shape) for value in START]
+    loss = sum(backend.sum(variable * each) for variable, each in zip(variables, given))
+    train = backend.function(given, [loss], updates=optimizer.get_updates(loss, variables))
+    return variables, lambda i: train(list(fed[i]))
+
+
+def test_updates_that_are_kept(home, sgd):
+    """A get_updates that returns what it returned before: a flush is an update all the same."""
+    needs.graph_only(home)
+    if generation_of(sgd) != "v1":
+        skips.senseless("get_updates is of the v1 API")
+
+    class Keeping(sgd):
+        def get_updates(self, loss, params):
+            if getattr(self, "updates", None):
+                return self.updates
+            return super(Keeping, self).get_updates(loss, params)
+
+    fed, optimizer = gradients_by_hand(3), legacyga.wrap(Keeping(lr=RATE), 2)
+    variables, step = steps_of(home, optimizer, fed)
+    for i in range(3):
+        step(i)
+    assert legacyga.flush(optimizer) is True
+    assert [int(home.value(each)) for each in (optimizer.iterations, optimizer.mini_step)] == [2, 0]
+    weights = oracle.double(START)
+    for window in (fed[:2], fed[2:]):
+        means = [np.mean(each, axis=0, dtype="float64") for each in zip(*window)]
+        weights = [weight - RATE * mean for weight, mean in zip(weights, means)]
+    for now, then in zip(home.backend.batch_get_value(variables), weights):
+        assert np.max(np.abs(now - then)) <= 4e-6
+
+
+def test_updates_that_were_made_before(home, sgd):
+    needs.graph_only(home)
+    if generation_of(sgd) != "v1":
+        skips.senseless("get_updates is of the v1 API")
+
+    class Counting(sgd):
+        def __init__(self, **kwargs):
+            super(Counting, self).__init__(**kwargs)
+            self.counted = home.backend.update_add(home.backend.variable(0.0), 1.0)
+
+        def get_updates(self, loss, params):
+            return super(Counting, self).get_updates(loss, params) + [self.counted]
+
+    with pytest.raises(ValueError, match="made elsewhere, and would run with each mini-step"):
+        steps_of(home, legacyga.wrap(Counting(lr=RATE), 2), [])

@@ -4,6 +4,7 @@ import contextlib
 import functools
 
 import kinds
+import needs
 import numpy as np
 import oracle
 import pytest
@@ -395,3 +396,51 @@ def test_a_schedule_that_is_set_before_the_state_comes(home, kind, tmpdir):
     assert model.optimizer.gradient_accumulation_steps == 3
     # The window that was open ends with its third mini-step; then two of three, and one mini-step.
     assert int(home.value(model.optimizer.iterations)) == 1 + 1 + 2 and int(home.value(model.optimizer.mini_step)) == 1
+
+
+def test_k_of_the_run_before_the_last(home, tmpdir):
+    """What a run saves is its own K, not that of the run which it was restored from."""
+    needs.eager_only(home)
+
+    def run(made, restores=None, sets=None):
+        variables = home.variables([np.ones(2, "float32")])
+        optimizer = legacyga.wrap(home.bare_sgd(lr=0.25), made)
+        if home.is_keras3:
+            optimizer.build(variables)
+        checkpoint = home.tf.train.Checkpoint(
+            optimizer=optimizer, variable=getattr(variables[0], "_value", variables[0])
+        )
+        if restores:
+            checkpoint.read(restores)
+        if sets:
+            optimizer.gradient_accumulation_steps = sets
+        optimizer.apply_gradients(zip([home.tf.ones(2)], variables))
+        return optimizer, checkpoint.write(str(tmpdir.join("after-{}".format(made))))
+
+    _, first = run(2, sets=8)
+    second, path = run(4, first)
+    assert second.gradient_accumulation_steps == 4
+    third, _ = run(2, path)
+    assert third.gradient_accumulation_steps == 2
+
+
+@pytest.mark.parametrize("schedule", [4, lambda updates: 4], ids=["int", "function"])
+def test_a_callback_that_restores_after_ours(home, tmpdir, schedule):
+    """As BackupAndRestore does: the schedule holds all the same."""
+    needs.eager_only(home, since=(2, 2))
+
+    class Restores(home.keras.callbacks.Callback):
+        def on_train_begin(self, logs=None):
+            checkpoint.read(path)
+
+    model = home.network(test_weights.START)
+    optimizer = legacyga.wrap(home.bare_sgd(lr=0.25), 2)
+    model.compile(loss="mse", optimizer=optimizer)
+    x, y = BATCHES[0]
+    model.fit(x, y, batch_size=1, epochs=1, verbose=0)
+    optimizer.gradient_accumulation_steps = 8
+    checkpoint = home.tf.train.Checkpoint(optimizer=optimizer)
+    path = checkpoint.write(str(tmpdir.join("checkpoint")))
+    callbacks = [legacyga.GradientAccumulationCallback(schedule), Restores()]
+    history = model.fit(np.concatenate([x] * 4), np.concatenate([y] * 4), batch_size=1, verbose=0, callbacks=callbacks)
+    assert history.history["updates"] == [len(x) // 2 + len(x) * 4 // 4]

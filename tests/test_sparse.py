@@ -5,6 +5,7 @@ import needs
 import numpy as np
 import oracle
 import pytest
+import skips
 from dense import BATCH, RATE, assert_bits, assert_close, fit, make
 from homes import generation_of
 
@@ -79,3 +80,29 @@ def test_fit_of_an_embedding_with_momentum(home, sgd):
     bare = embedding_model(home, make(home, sgd, momentum=0.9))
     fit(bare, batches, batch_size=3 * BATCH)
     assert_close(model.get_weights(), bare.get_weights())
+
+
+@pytest.mark.parametrize("ids", [(0, 3), (3, 4), (3, 3)], ids=str)
+def test_rows_that_xla_finds(home, sgd, ids):
+    """In a function compiled by XLA, which pads what it finds with row 0."""
+    needs.eager_only(home)
+    if generation_of(sgd) == "train" or home.tf_version < (2, 5):
+        skips.senseless("jit_compile is an argument of tf.function from TF 2.5 on")
+    (table,) = home.variables([np.zeros((6, 1), "float32")])
+    optimizer = legacyga.wrap(sgd(1.0), 2)
+    if hasattr(optimizer, "build"):
+        optimizer.build([table])
+
+    @home.tf.function(jit_compile=True)
+    def mini_step(ids):
+        with home.tf.GradientTape() as tape:
+            loss = home.tf.reduce_sum(home.tf.gather(getattr(table, "_value", table), ids))
+        source = getattr(table, "_value", table)
+        optimizer.apply_gradients([(tape.gradient(loss, source), table)])
+
+    for _ in range(4):
+        mini_step(home.tf.constant(ids))
+    expected = np.zeros((6, 1))
+    for each in ids:
+        expected[each] -= 2.0
+    np.testing.assert_allclose(home.value(table), expected, rtol=0, atol=1e-6)

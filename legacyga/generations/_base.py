@@ -117,7 +117,6 @@ class Accumulation(_updating.Updating):
         if window is None:
             return self.update(grads_and_vars, args, kwargs)
         window.remember(args, kwargs)
-        self.keep_attributes(window)
         weight = self._weight_here()
 
         def take(run, gradients, value=None):
@@ -136,7 +135,9 @@ class Accumulation(_updating.Updating):
         # Here, for across replicas a gradient does not show that it is an IndexedSlices.
         gradients, places = [grads_and_vars[i][0] for i in at], [window.places[i] for i in at]
         mask = window.sums.mask(dict(zip(places, gradients)))
-        return self.ops.on_all_replicas(take, (gradients,) if weight is None else (gradients, weight.value))
+        taken = self.ops.on_all_replicas(take, (gradients,) if weight is None else (gradients, weight.value))
+        self.keep_attributes(window)
+        return taken
 
     def _weight_here(self):
         """The `Weight` of a mini-step on this replica, None for 1."""

@@ -80,7 +80,7 @@ class Updating(object):
         return bool(names) and all(getattr(cls, name).__module__.startswith(self.home.root + ".") for name in names)
 
     def keep_attributes(self, window):
-        """Keep what the optimizer is when a mini-step is made in a graph, for a flush that is made later.
+        """Keep what the optimizer is when a mini-step has been made in a graph, for a flush that is made later.
 
         keras-lr-multiplier changes `lr` round get_updates; what is set later is not obeyed by the training operation.
         """
@@ -90,12 +90,16 @@ class Updating(object):
     @contextlib.contextmanager
     def as_kept(self, window):
         """A context: the optimizer has the attributes that it had when the window's mini-step was made."""
-        attributes, kept = vars(self.optimizer), self._attributes.get(window, {})
-        present = {name: attributes[name] for name in kept if name in attributes}
-        attributes.update(kept)
+        attributes = vars(self.optimizer)
+        present = dict(attributes)
+        _replace(attributes, self._attributes.get(window, present))
         try:
             yield
         finally:
-            for name in kept:
-                attributes.pop(name, None)
-            attributes.update(present)
+            _replace(attributes, present)
+
+
+def _replace(attributes, others):
+    others = dict(others)
+    attributes.clear()
+    attributes.update(others)

@@ -1,0 +1,93 @@
+"""A checkpoint in mid-window, written on so many replicas and read on others: sums are merged and split."""
+
+import os
+import sys
+
+import homes
+import needs
+import numpy as np
+import pytest
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+pytestmark = [pytest.mark.capability("R12 replicas"), pytest.mark.long]
+# By mini-step the rows that each of six samples takes of a table of eight; four mini-steps are two windows.
+K, IDS = 2, [[0, 0, 1, 2, 2, 3], [0, 1, 1, 4, 4, 5], [2, 2, 3, 3, 6, 6], [1, 1, 1, 0, 6, 7]]
+
+PROGRAM = """
+import sys
+import numpy as np
+import homes
+import kinds
+import legacyga
+import test_checkpoints_of_replicas as data
+
+replicas, generation, reads, path = int(sys.argv[2]), sys.argv[3], sys.argv[4], sys.argv[5]
+home, strategy = homes.start_on_replicas(sys.argv[1], replicas)
+tf = home.tf
+run = getattr(strategy, "run", None) or strategy.experimental_run_v2
+with strategy.scope():
+    table, dense = home.variables([np.ones((8, 1), "float32"), np.ones(2, "float32")])
+    optimizer = legacyga.wrap(kinds.classes(home)[generation]["SGD"](0.5), data.K)
+    if home.is_keras3:
+        optimizer.build([table, dense])
+    own = [getattr(each, "_value", each) for each in (table, dense)]
+    checkpoint = tf.train.Checkpoint(optimizer=optimizer, table=own[0], dense=own[1])
+
+
+@tf.function
+def mini_step(ids):
+    def on_replica():
+        number = tf.cast(tf.distribute.get_replica_context().replica_id_in_sync_group, "int32")
+        mine = ids[number * 6 // replicas : (number + 1) * 6 // replicas]
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(tf.gather(own[0], mine)) / 8.0
+            loss += tf.reduce_sum(tf.cast(mine, "float32")) * tf.reduce_sum(own[1]) / 64.0
+        optimizer.apply_gradients(zip(tape.gradient(loss, own), [table, dense]))
+
+    run(on_replica)
+
+
+with strategy.scope():
+    if reads == "write":
+        mini_step(tf.constant(data.IDS[0]))
+        checkpoint.write(path)
+    else:
+        checkpoint.read(path)
+        for ids in data.IDS[1:]:
+            mini_step(tf.constant(ids))
+        values = [np.array(home.value(each)).ravel().tolist() for each in (table, dense)]
+        print(values[0] + values[1])
+"""
+
+
+def test_layouts(home, tmpdir):
+    """Two replicas to one and to three, one to two; each generation."""
+    needs.eager_only(home)
+    import kinds
+
+    tmpdir.join("program.py").write(PROGRAM)
+    wanted = expected()
+    for generation in kinds.classes(home):
+        if generation in ("v1", "train"):
+            continue
+        for written, read in ((2, (1, 3)), (1, (2,))):
+            path = str(tmpdir.join("{}-{}".format(generation, written)))
+            program(tmpdir, home, written, generation, "write", path)
+            for replicas in read:
+                printed = program(tmpdir, home, replicas, generation, "read", path).splitlines()[-1]
+                values = [float(each) for each in printed.strip("[]").split(",")]
+                np.testing.assert_allclose(values, wanted, rtol=0, atol=1e-6, err_msg=generation)
+
+
+def program(tmpdir, home, replicas, *arguments):
+    script = str(tmpdir.join("program.py"))
+    return homes.run(script, [home.name, str(replicas)] + list(arguments), path=[HERE] + sys.path)
+
+
+def expected():
+    table, dense = np.ones(8), np.ones(2)
+    for ids in np.array(IDS):
+        for row in ids:
+            table[row] -= 0.5 / 8.0 / K
+        dense -= 0.5 * ids.sum() / 64.0 / K
+    return np.concatenate([table, dense])

@@ -98,8 +98,12 @@ def tox_ini():
 
 
 def environments():
-    """The test environments of tox.ini, in its order."""
-    return tox_ini()["tox"]["env_list"].split()
+    """The test environments of tox.ini, by their TensorFlow."""
+
+    def version(env):
+        return [int(part) for part in re.search(r"tf(\d+)\.(\d+)", env).groups()]
+
+    return sorted(tox_ini()["tox"]["env_list"].split(), key=lambda env: (version(env), env))
 
 
 def load(folder):

@@ -23,11 +23,10 @@ pytest.register_assert_rewrite("users")
 REASONS = ["xfailed"] + list(skips.KINDS)
 
 
-# Where the matrix runs what takes long, (home, mode, TensorFlow): one for each generation of optimizers and mode.
+# Where the matrix runs what takes long, (home, mode, TensorFlow): each generation of optimizers in each of its modes.
 LONG = [
     ("keras", "graph", "1.13"),
     ("tf.keras", "graph", "1.15"),
-    ("tf.keras", "graph", "2.4"),
     ("tf.keras", "eager", "2.4"),
     ("tf.keras", "eager", "2.15"),
     ("keras", "eager", "2.21"),

@@ -3,6 +3,7 @@
 import gc
 import importlib
 import os
+import socket
 import subprocess
 import sys
 
@@ -32,6 +33,17 @@ def run(script, arguments, path=()):
     printed, errors = process.communicate()
     assert process.returncode == 0, errors
     return printed
+
+
+def free_ports(number):
+    """Ports of the loopback interface that nobody listens on."""
+    sockets = [socket.socket() for _ in range(number)]
+    for each in sockets:
+        each.bind(("127.0.0.1", 0))
+    ports = [each.getsockname()[1] for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports
 
 
 def version(name):

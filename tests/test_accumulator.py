@@ -525,7 +525,6 @@ def test_a_reset_that_is_traced_first(home):
 
 
 @pytest.mark.capability("GradientAccumulator")
-@pytest.mark.more
 def test_two_calls_in_one_run(home):
     """In a TensorFlow 1 graph: both are taken, whatever the order."""
     needs.graph_only(home)

@@ -157,6 +157,7 @@ def test_an_attribute(home, sgd, held, steps, has_state):
     assert float(home.value(helper.variable)) == 4.0
 
 
+@pytest.mark.long
 @each_time
 def test_a_method_of_the_optimizer_itself(home, sgd, steps, has_state):
     """It is the copy's own in the copy."""
@@ -186,6 +187,7 @@ def test_a_method_of_the_optimizer_itself(home, sgd, steps, has_state):
     assert inner.strength == 0.5
 
 
+@pytest.mark.long
 @each_time
 def test_a_rate_that_is_a_variable(home, sgd, steps, has_state):
     if sgd.generation in ("v3", "keras3"):

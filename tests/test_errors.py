@@ -393,7 +393,6 @@ def test_the_number_of_gradients_of_an_accumulator(home):
     np.testing.assert_array_equal(accumulator.gradients[0], np.ones(2))
 
 
-@pytest.mark.more
 def test_a_state_from_before_the_build(home, kind):
     """An optimizer that has trained refuses it, and keeps its own."""
     needs.eager_only(home)

@@ -7,6 +7,7 @@ import homes
 import needs
 import numpy as np
 import pytest
+import skips
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 pytestmark = [pytest.mark.capability("R12 replicas"), pytest.mark.long]
@@ -172,3 +173,34 @@ def test_one_exchange_a_window(home, tmpdir):
     for _, steps, *counts in lines:
         each = 1 if steps != "1" else int(counts[0])
         assert [int(count) for count in counts] == [(i + 1) // int(steps) * each for i in range(8)], lines
+
+
+REFUSED = """
+import sys
+import numpy as np
+import homes
+import legacyga
+import tensorflow as tf
+
+home, _ = homes.start_on_replicas(sys.argv[1], 2)
+strategy = tf.distribute.experimental.CentralStorageStrategy(["/cpu:0", "/cpu:1"], "/cpu:0")
+with strategy.scope():
+    (variable,) = home.variables([np.ones(2, "float32")])
+    optimizer = legacyga.wrap(home.bare_sgd(lr=1.0), 2)
+try:
+    strategy.run(lambda: optimizer.apply_gradients([(tf.ones(2), variable)]))
+except ValueError as error:
+    print("refused: {}".format(error))
+print(variable.numpy().tolist())
+"""
+
+
+def test_one_variable_for_all_replicas(home, tmpdir):
+    """CentralStorageStrategy has no place for the sums of each replica."""
+    needs.eager_only(home, since=(2, 4))
+    if home.is_keras3:
+        skips.keras_lacks("Keras 3 does not train under CentralStorageStrategy")
+    tmpdir.join("program.py").write(REFUSED)
+    lines = homes.run(str(tmpdir.join("program.py")), [home.name], path=[HERE] + sys.path).splitlines()
+    assert lines[-2].startswith("refused: Each replica accumulates gradients in variables of its own")
+    assert lines[-2].endswith("Use tf.distribute.MirroredStrategy.") and lines[-1] == "[1.0, 1.0]"

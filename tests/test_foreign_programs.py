@@ -67,6 +67,7 @@ NAMES = (
 ).split()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("held, steps", [("attributes", 1), ("attributes", 3), ("methods", 3), ("class attributes", 3)])
 def test_names_that_could_be_ours(home, sgd, held, steps):
     """The optimizer reads them all in its update, and finds what it has put there."""

@@ -87,6 +87,7 @@ def leave_open(home, model, how):
         fit(model, BATCHES, "flush", interruption(home, 4))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("how, frozen", [("carry", 0), ("interrupted", 1)])
 def test_a_layer_that_is_frozen_with_a_window_open(home, kind, how, frozen):
     model = compiled(home, make(kind))
@@ -107,6 +108,7 @@ def test_a_layer_that_is_frozen_with_a_window_open(home, kind, how, frozen):
     users.assert_close(now, trained(left, BATCHES, which))
 
 
+@pytest.mark.long
 def test_a_layer_that_is_made_trainable_with_a_window_open(home, kind):
     """The first layer's window has not begun; the second's mini-step in the window of the second alone is not its."""
     if kind.generation in ("v3", "keras3"):

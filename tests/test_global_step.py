@@ -78,6 +78,7 @@ def two_lists(home):
 GIVEN = [dict(a="x", b=None), dict(a=None, b="x"), dict(a="x", b="y"), dict(a="x", b="x"), dict(a=None, b=None)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("given", GIVEN, ids=lambda given: "{a}-{b}".format(**given))
 @pytest.mark.parametrize("order", ["ab", "ba"])
 def test_flush(two_lists, given, order):

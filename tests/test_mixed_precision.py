@@ -181,7 +181,6 @@ def test_windows_that_overflow(home, kind):
     assert scales == [8, 4, 4, 2, 1, 1, 2, 1, 1, 2]
 
 
-@pytest.mark.more
 @pytest.mark.parametrize("policy", ["skip_mini_step", "skip_window", "raise"])
 def test_a_policy_around_a_loss_scale(home, kind, policy):
     """What is left out is left out by the policy, and the scale learns of each window without an update."""
@@ -212,7 +211,6 @@ def test_a_policy_around_a_loss_scale(home, kind, policy):
     assert min(scales) < SCALE < max(scales) or policy != "skip_mini_step"
 
 
-@pytest.mark.more
 def test_what_no_config_holds(home):
     """Of the optimizer in a LossScaleOptimizer: the variables that AdamW leaves undecayed, an attribute of a user's."""
     if home.mode == "graph" or not hasattr(home.keras.optimizers, "AdamW"):
@@ -237,7 +235,6 @@ def test_what_no_config_holds(home):
     users.assert_close(trained(lambda inner: loss_scaled(home, inner, growth=100)), trained(lambda inner: inner))
 
 
-@pytest.mark.more
 @pytest.mark.parametrize("name", ["model.h5", "model.keras"])
 def test_a_saved_model_with_a_loss_scale(home, kind, name, tmpdir):
     """Saved in mid-window: window and moments come back, to the bit. tf.keras itself saves no scale."""

@@ -158,6 +158,7 @@ class Training(homes.Fed):
             assert error is None
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("policy", POLICIES)
 def test_bad_mini_steps_at_every_place(kind, policy):
     """First, in the middle, last, several, all."""
@@ -186,6 +187,7 @@ def test_k_1(sgd, policy):
     assert training.oracle.iterations == 4
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("policy", POLICIES)
 def test_flush(sgd, policy):
     training, flushed = Training(sgd, policy), []
@@ -212,6 +214,7 @@ def test_unequal_weights(home, sgd, policy):
     assert training.oracle.iterations == (5 if policy == "skip_mini_step" else 2)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("policy", POLICIES)
 def test_gradients_of_rows(home, sgd, policy):
     """Of an embedding whose rows are in each mini-step: the update of all rows is that of a dense gradient."""

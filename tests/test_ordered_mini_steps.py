@@ -90,6 +90,7 @@ def moved(gradients, steps):
     return value
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("steps", sorted(FED))
 def test_both_in_one_run(home, sgd, steps):
     graph = Graph(home, sgd(steps))

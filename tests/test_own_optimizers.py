@@ -349,7 +349,6 @@ def lookahead(home, base):
     return Ahead
 
 
-@pytest.mark.more
 @pytest.mark.parametrize("steps", [1, 2])
 def test_updates_by_conditionals(home, sgd, steps):
     if generation_of(sgd) != "v1":

@@ -333,6 +333,7 @@ def test_a_monitored_session(home, name, tmpdir):
     assert test_weights.off([found], expected_of_gradients(case.windows), [START]) <= 4e-6
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["another K", "between two windows"])
 def test_an_estimator_run_again(home, name, tmpdir):
     """With another K in the same model_dir."""
@@ -373,7 +374,6 @@ def restored_later(home, kind, tmpdir, steps=3):
     return again
 
 
-@pytest.mark.more
 def test_a_window_that_is_dropped_before_it_is_there(home, kind, tmpdir):
     model = restored_later(home, kind, tmpdir)
     with pytest.raises(ValueError, match="A checkpoint was restored, and there are no variables yet"):
@@ -386,7 +386,6 @@ def test_a_window_that_is_dropped_before_it_is_there(home, kind, tmpdir):
         np.testing.assert_array_equal(now, then)
 
 
-@pytest.mark.more
 def test_a_schedule_that_is_set_before_the_state_comes(home, kind, tmpdir):
     """The K that the saved run had set is older."""
     model = restored_later(home, kind, tmpdir)

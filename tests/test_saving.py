@@ -112,7 +112,6 @@ def test_a_loaded_run_goes_on(home, kind, name, steps, tmpdir):
     assert_bits(*((now, wanted) if name != "model" else (now[: len(START)], wanted[: len(START)])))
 
 
-@pytest.mark.more
 @pytest.mark.parametrize("steps", [3, 5])
 def test_weights_alone(home, kind, steps, tmpdir):
     """save_weights to .weights.h5, and load_weights into a model whose optimizer is built."""
@@ -162,6 +161,7 @@ def test_mysgd_and_a_set_k(home, tmpdir):
     assert_bits(state(home, model), wanted)
 
 
+@pytest.mark.long
 def test_a_class_of_the_users(home, kind, tmpdir):
     """It is given as for the bare optimizer; one that Keras has been told of is found."""
     check_format(home, kind, "model.keras" if home.is_keras3 else "model.h5")
@@ -381,6 +381,7 @@ def test_the_state_of_a_bare_optimizer(home, kind):
         np.testing.assert_allclose(now, then, rtol=0, atol=4e-6)
 
 
+@pytest.mark.long
 def test_copies_of_a_compiled_model(home, kind):
     """deepcopy and pickle, where Keras can do them with the bare optimizer."""
     model = model_of(home, kind.make(3))

@@ -1,8 +1,12 @@
 """wrap on the optimizers of tf.compat.v1.train, in sessions of their own in graph mode, and in eager mode."""
 
+import threading
+
+import homes
 import numpy as np
 import oracle
 import pytest
+import skips
 import tf1
 from homes import generation_of, v1_of
 from tf1 import (
@@ -365,6 +369,7 @@ def stateful(home):
     return made
 
 
+@pytest.mark.long
 @pytest.mark.capability("R9 state")
 @pytest.mark.parametrize("first", ["bare", "wrapped"])
 def test_a_saver_of_one_restores_the_other(home, tmpdir, first):
@@ -398,3 +403,44 @@ def test_a_saver_of_one_restores_the_other(home, tmpdir, first):
         found = program(make_optimizer, first == "bare", GRADIENTS[3:5], True)
         for now, then, start in zip(found, wanted, START):
             assert np.max(np.abs(now - then)) <= 2e-6 * np.max(np.abs(then - start))
+
+
+@pytest.mark.long
+@pytest.mark.capability("R12 replicas")
+def test_workers_of_a_parameter_server(home):
+    """Each with a graph and threads of its own: their mini-steps are taken one after the other, in one window."""
+    v1 = v1_of(home.tf)
+    if home.mode == "eager" or not hasattr(v1.train, "replica_device_setter"):
+        skips.senseless("graph mode")
+    addresses = ["localhost:{}".format(port) for port in homes.free_ports(3)]
+    cluster = v1.train.ClusterSpec({"ps": addresses[:1], "worker": addresses[1:]})
+    servers = [v1.train.Server(cluster, name, i) for name, i in (("ps", 0), ("worker", 0), ("worker", 1))]
+    found, is_ready, is_done = {}, threading.Event(), threading.Barrier(2)
+
+    def work(number):
+        with home.tf.Graph().as_default(), v1.device(
+            v1.train.replica_device_setter(cluster=cluster, worker_device="/job:worker/task:{}".format(number))
+        ):
+            variable = v1.get_variable("variable", initializer=np.zeros(1000, "float32"))
+            optimizer = legacyga.wrap(v1.train.GradientDescentOptimizer(1.0), 4)
+            step = optimizer.apply_gradients([(home.tf.ones(1000) * (number + 1), variable)])
+            with v1.Session(servers[1 + number].target) as session:
+                if number == 0:
+                    session.run(v1.global_variables_initializer())
+                    is_ready.set()
+                is_ready.wait()
+                for _ in range(60):
+                    session.run(step)
+                is_done.wait()
+                found[number] = session.run([variable, optimizer.iterations, optimizer.mini_step])
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in (0, 1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for number in (0, 1):
+        variable, iterations, mini_step = found[number]
+        assert (int(iterations), int(mini_step)) == (30, 0)
+        # The sum of all gradients, a quarter of each: 60 of 1, 60 of 2.
+        np.testing.assert_array_equal(variable, np.full(1000, -45.0, "float32"))

@@ -641,7 +641,6 @@ def test_weights_of_float64_gradients_in_an_accumulator(home, weights):
         assert np.abs(found.numpy() - mean).max() <= 1e-13 * np.abs(mean).max()
 
 
-@pytest.mark.more
 @pytest.mark.parametrize("first", ["in a context", "without one"])
 def test_around_a_function_that_is_traced(home, first):
     """It would keep the weight of its first trace: an error, and nothing is taken with another weight in silence."""

@@ -122,6 +122,7 @@ def test_a_placeholder(kind, steps=3):
         training.assert_updated(weights[:steps], window)
 
 
+@pytest.mark.long
 def test_all_of_a_window_weigh_0(kind):
     """As zero gradients: full, and flushed."""
     training, gradients = Training(kind, 2), random_gradients(8, seed=42)
@@ -135,6 +136,7 @@ def test_all_of_a_window_weigh_0(kind):
         training.assert_updated(weights, window)
 
 
+@pytest.mark.long
 def test_numbers_and_mini_steps_of_several_weights(kind):
     """Three operations of one window, in changing order: made under 3, under 0.5, and under none, which is 1."""
     training, gradients = Training(kind, 3), random_gradients(9, seed=43)

@@ -2,10 +2,10 @@
 
 import json
 import os
-import socket
 import subprocess
 import sys
 
+import homes
 import needs
 import numpy as np
 import oracle
@@ -81,23 +81,13 @@ np.save(sys.argv[2] + str(worker) + ".npy", np.concatenate(values))
 """
 
 
-def free_ports(number):
-    sockets = [socket.socket() for _ in range(number)]
-    for each in sockets:
-        each.bind(("127.0.0.1", 0))
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
-
-
 def test_uneven_workers(home, tmpdir):
     """fit with the callback, weights by hand, and rows of an embedding that both workers have."""
     needs.eager_only(home, since=(2, 4))
     if home.is_keras3:
         skips.keras_lacks("Keras 3 has no MultiWorkerMirroredStrategy")
     tmpdir.join("program.py").write(PROGRAM)
-    addresses = ["127.0.0.1:{}".format(port) for port in free_ports(2)]
+    addresses = ["127.0.0.1:{}".format(port) for port in homes.free_ports(2)]
     paths = [HERE] + sys.path + [each for each in [os.environ.get("PYTHONPATH")] if each]
     processes = []
     for worker in (0, 1):

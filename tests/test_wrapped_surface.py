@@ -94,7 +94,6 @@ def test_wrapping_an_optimizer_that_has_trained(home, adam, steps):
     assert_close(after, applied(expected, fed[2:], steps, weights))
 
 
-@pytest.mark.more
 def test_every_variable_of_the_one_given_stays(home):
     """Nadam keeps a product beside its slots: it is the copy's own."""
     needs.wrap(home)

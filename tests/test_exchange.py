@@ -49,6 +49,9 @@ shape, worst = tf.constant(data.START[1].shape, "int64"), 0.0
 
 
 def is_taken(cls, options):
+    # Before TF 2.4 the bare optimizer clips elsewhere.
+    if home.tf_version < (2, 4) and any("clip" in name for name in options):
+        return False
     try:
         cls(0.125, **options)
     except (TypeError, ValueError):
@@ -114,7 +117,7 @@ def test_rows_that_replicas_share(home, tmpdir):
     tmpdir.join("program.py").write(PROGRAM)
     printed = homes.run(str(tmpdir.join("program.py")), [home.name], path=[HERE] + sys.path)
     tried, worst = printed.splitlines()[-1].split()
-    assert int(tried) >= 2
+    assert int(tried) >= 1
     assert float(worst) <= 5e-7
 
 

@@ -190,11 +190,21 @@ class AccumulationBefore24(Accumulation):
         if self.clips_here:
             present = iter(self._clip([gradient for gradient, _ in pairs if gradient is not None]))
             pairs = [(None if gradient is None else next(present), var) for gradient, var in pairs]
-        if self.is_applying_exchanged and not hasattr(type(self.optimizer)._legacyga_class[0], "_aggregate_gradients"):
-            # TF 2.0 and 2.1 add up over the replicas, whatever they are given; deletable with 2.1.
+        if self.is_applying_exchanged and not self._lets_be:
             part = 1.0 / self.ops.strategy.num_replicas_in_sync
             pairs = [(each if each is None else self.ops.weighted(each, part, each.dtype), var) for each, var in pairs]
         return super(AccumulationBefore24, self).apply(pairs, *args, **kwargs)
+
+    @property
+    def exchanges(self):
+        # TF 2.0 and 2.1 add up a second time, so only what is to be clipped is added up here; deletable with 2.1.
+        clips = hasattr(self.optimizer, "clipnorm") or hasattr(self.optimizer, "clipvalue")
+        return (self._lets_be or clips) and super(AccumulationBefore24, self).exchanges
+
+    @property
+    def _lets_be(self):
+        """Whether gradients that are added up over the replicas can be left as they are."""
+        return hasattr(type(self.optimizer)._legacyga_class[0], "_aggregate_gradients")
 
     @property
     def _has_clipping(self):

@@ -161,6 +161,16 @@ def test_embeddings(home):
     assert 0 < int(rows[0][0]) < int(rows[0][1]) / 2 and float(rows[0][2]) > 0.2, printed
 
 
+@pytest.mark.more
+def test_distributed(home):
+    arguments(home)
+    # In a process of its own, for its devices are of the CPU's whole life.
+    printed = run_alone("distributed.py", "--home", home.name if home.name == "tf_keras" else "tf.keras", "--small")
+    found = distances_of(printed)
+    assert found["two replicas"] <= 4e-6 and found["stopped"] <= 4e-6, printed
+    assert re.findall(r"^\S.*  +(\d+)  +\d\.\d+  +\d\.\d+ ", printed, re.MULTILINE) == ["8"] * 3, printed
+
+
 @pytest.mark.parametrize("name", ["custom_loop.py", "embeddings.py"])
 def test_on_tensorflow_1_they_say_what_they_need(home, name):
     if home.tf_version >= (2,):

@@ -139,12 +139,18 @@ def ordered(get_updates, ops):
 def _check_made_here(writes, graph):
     """Raise where an update would run with each mini-step: an operation that is not in the conditional's branch."""
     context = graph._get_control_flow_context()
-    outside = [each for each in writes if each.graph is not graph or each._control_flow_context is not context]
+    outside = [each for each in writes if each.graph is not graph or _context_of(each) is not context]
     if outside:
         raise ValueError(
             "get_updates returns operations that were made elsewhere, and would run with each mini-step. Received: {}. "
             "Make them in get_updates, or return (variable, value) pairs.".format([each.name for each in outside])
         )
+
+
+def _context_of(operation):
+    # What leaves a loop is one of the loop's own.
+    context = operation._control_flow_context
+    return context.outer_context if context is not None and operation.type in ("Exit", "RefExit") else context
 
 
 def _order_early_writes(updates, last, made):

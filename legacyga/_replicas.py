@@ -29,30 +29,34 @@ class Replicas(object):
         distribute = getattr(self.tf, "distribute", None)
         return distribute.get_strategy() if hasattr(distribute, "get_strategy") else None
 
+    @property
+    def has_replicas(self):
+        """Whether there are more replicas than one, here and on other workers."""
+        return self.strategy is not None and self.strategy.num_replicas_in_sync > 1
+
     def sum_over_replicas(self, value):
         """In cross-replica context, the sum of a tensor of each replica, or of one for all of them.
 
         Those of other workers are included.
         """
-        strategy = self.strategy
-        if strategy is None or strategy.num_replicas_in_sync == 1:
+        if not self.has_replicas:
             return self._parts(value)[0]
+        strategy, parts = self.strategy, self._parts(value)
         here = len(strategy.extended.worker_devices)
-        if here == strategy.num_replicas_in_sync:
-            parts = self._parts(value)
+        if not self.has_other_workers:
             return sum(parts[1:], parts[0]) if len(parts) > 1 else parts[0] * here
-        if here > 1 and len(self._parts(value)) == 1:
+        if here > 1 and len(parts) == 1:
             value = strategy.extended.call_for_each_replica(self.identity, (value,))
         return strategy.reduce(self.tf.distribute.ReduceOp.SUM, value, axis=None)
 
     def mean_over_replicas(self, value):
         """In cross-replica context, the float64 mean of a scalar as in `sum_over_replicas`."""
-        replicas = 1 if self.strategy is None else self.strategy.num_replicas_in_sync
-        return self.cast(self.sum_over_replicas(value), "float64") / replicas
+        mean = self.cast(self.sum_over_replicas(value), "float64")
+        return mean / self.strategy.num_replicas_in_sync if self.has_replicas else mean
 
     def mean_in_replica(self, value):
         """In replica context, the mean over all replicas of a scalar that each has."""
-        if self.strategy is None or self.strategy.num_replicas_in_sync == 1:
+        if not self.has_replicas:
             return value
         return self.tf.distribute.get_replica_context().all_reduce(self.tf.distribute.ReduceOp.MEAN, value)
 
@@ -88,7 +92,7 @@ class Replicas(object):
     def _is_rows_of_local_replicas(self, gradient):
         # The collectives of TF 2.11 and newer want as many rows each time that a loop runs them.
         parts = self._parts(gradient)
-        return self.is_sparse(parts[0]) and not self._has_other_workers(parts)
+        return self.is_sparse(parts[0]) and not self.has_other_workers
 
     def _with_rows_once(self, strategy, gradient):
         if not self.is_sparse(self._parts(gradient)[0]):
@@ -105,18 +109,19 @@ class Replicas(object):
 
     def check_is_each_replicas(self, variable):
         """Raise where a variable that each replica is to have for itself is one for all of them."""
-        strategy = self.strategy
-        # The default strategy has no devices to ask for.
-        if strategy is None or strategy.num_replicas_in_sync == 1:
+        if not self.has_replicas:
             return
+        strategy = self.strategy
         if len(self._parts(variable)) != len(strategy.extended.worker_devices):
             raise ValueError(
                 "Each replica accumulates gradients in variables of its own, and this strategy has one for all of its "
                 "replicas. Received: {!r}. Use tf.distribute.MirroredStrategy.".format(strategy)
             )
 
-    def _has_other_workers(self, parts):
-        return self.strategy is not None and self.strategy.num_replicas_in_sync > len(parts)
+    @property
+    def has_other_workers(self):
+        """Whether there are replicas in other processes."""
+        return self.has_replicas and self.strategy.num_replicas_in_sync > len(self.strategy.extended.worker_devices)
 
     @staticmethod
     def _parts(value):

@@ -207,3 +207,65 @@ def test_one_variable_for_all_replicas(home, tmpdir):
     lines = homes.run(str(tmpdir.join("program.py")), [home.name], path=[HERE] + sys.path).splitlines()
     assert lines[-2].startswith("refused: Each replica accumulates gradients in variables of its own")
     assert lines[-2].endswith("Use tf.distribute.MirroredStrategy.") and lines[-1] == "[1.0, 1.0]"
+
+
+OWN = """
+import sys
+import numpy as np
+import homes
+import kinds
+import legacyga
+
+home, strategy = homes.start_on_replicas(sys.argv[1], 2)
+tf = home.tf
+run = getattr(strategy, "run", None) or strategy.experimental_run_v2
+for generation, found in kinds.classes(home).items():
+    if generation not in ("v2", "v3"):
+        continue
+    sgd = found["SGD"]
+
+    class Mean(sgd):
+        def aggregate_gradients(self, grads_and_vars):
+            gradients, variables = zip(*grads_and_vars)
+            means = tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.MEAN, gradients)
+            return list(zip(means, variables))
+
+        _aggregate_gradients = aggregate_gradients
+
+    class Clipped(sgd):
+        def _transform_unaggregated_gradients(self, grads_and_vars):
+            return [(tf.clip_by_norm(gradient, 1.0), variable) for gradient, variable in grads_and_vars]
+
+    cases = {"mean": Mean, "clipped": Clipped}
+    cases["mean in a LossScaleOptimizer"] = lambda rate: home.keras.mixed_precision.LossScaleOptimizer(
+        Mean(rate), dynamic=False, initial_scale=1.0
+    )
+    for name, make in cases.items():
+        if generation == "v3" and name == "clipped":
+            continue
+        with strategy.scope():
+            (variable,) = home.variables([np.zeros(1, "float32")])
+            optimizer = legacyga.wrap(make(1.0), 2)
+
+        def on_replica():
+            number = tf.cast(tf.distribute.get_replica_context().replica_id_in_sync_group, "float32")
+            optimizer.apply_gradients([(tf.reshape(4.0 + 2.0 * number, [1]), variable)])
+
+        for _ in range(2):
+            run(on_replica)
+        print("{}: {}".format(name, variable.numpy().tolist()))
+"""
+
+
+@pytest.mark.more
+def test_a_class_that_adds_up_in_its_own_way(home, tmpdir):
+    """Replicas' gradients of 4 and 6: their mean, or the sum of each clipped to 1."""
+    needs.eager_only(home, since=(2, 4))
+    if home.is_keras3:
+        skips.keras_lacks("Keras 3 has no such methods")
+    tmpdir.join("program.py").write(OWN)
+    lines = homes.run(str(tmpdir.join("program.py")), [home.name], path=[HERE] + sys.path).splitlines()
+    found = [line.split(": ") for line in lines if line.startswith(("mean", "clipped"))]
+    assert len(found) >= 3
+    for name, value in found:
+        assert value == ("[-2.0]" if name == "clipped" else "[-5.0]"), lines

@@ -55,7 +55,9 @@ def aggregated(kind):
     with strategy.scope():
         model, optimizer = test_weights.network(home), kind.make(3)
     name = "skip_gradients_aggregation" if kind.generation == "v3" else "experimental_aggregate_gradients"
-    keyword = {name: kind.generation == "v3"}
+    value = kind.generation == "v3"
+    by_place = kind.generation == "v3" or home.tf_version < (2, 11)
+    args, kwargs = ((None, value), {}) if by_place else ((), {name: value})
     variables = model.trainable_variables
 
     @tf.function
@@ -65,7 +67,7 @@ def aggregated(kind):
                 loss = tf.reduce_mean(tf.square(model(x) - y)) / 2.0
             gradients = tape.gradient(loss, variables)
             gradients = tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, gradients)
-            optimizer.apply_gradients(zip(gradients, variables), **keyword)
+            optimizer.apply_gradients(zip(gradients, variables), *args, **kwargs)
 
         run = getattr(strategy, "run", None) or strategy.experimental_run_v2
         run(on_replica, args=(x, y))

@@ -374,17 +374,20 @@ def test_a_rate_for_each_group_of_weights(home, sgd):
     if generation_of(sgd) != "v1":
         skips.senseless("get_updates is of the v1 API")
 
+    # In Keras 2.3 `lr` cannot be set.
+    name = "lr" if "lr" in vars(sgd(lr=RATE)) else "learning_rate"
+
     class Multiplied(sgd):
         def __init__(self, inner, multipliers):
             super(Multiplied, self).__init__()
             self.inner, self.multipliers = inner, multipliers
 
         def get_updates(self, loss, params):
-            rate, self.updates = self.inner.lr, []
+            rate, self.updates = getattr(self.inner, name), []
             for param, multiplier in zip(params, self.multipliers):
-                self.inner.lr = rate * multiplier
+                setattr(self.inner, name, rate * multiplier)
                 self.updates += self.inner.get_updates(loss, [param])
-            self.inner.lr = rate
+            setattr(self.inner, name, rate)
             return self.updates
 
     multipliers, fed = (0.5, 2.0), gradients_by_hand(6)
@@ -456,3 +459,58 @@ def test_updates_that_were_made_before(home, sgd):
 
     with pytest.raises(ValueError, match="made elsewhere, and would run with each mini-step"):
         steps_of(home, legacyga.wrap(Counting(lr=RATE), 2), [])
+
+
+@pytest.mark.more
+def test_what_an_update_stores(home, sgd):
+    """On the optimizer itself, in an update that a flush makes: an average of the weights, say."""
+    needs.eager_only(home)
+
+    class Averaging(sgd):
+        calls, average = 0, None
+
+        def apply_gradients(self, grads_and_vars, *args, **kwargs):
+            pairs = list(grads_and_vars)
+            done = super(Averaging, self).apply_gradients(pairs, *args, **kwargs)
+            self.calls += 1
+            self.average = [home.value(variable) for _, variable in pairs]
+            return done
+
+    variables, optimizer = home.variables(START), legacyga.wrap(Averaging(RATE), 4)
+    if hasattr(optimizer, "build"):
+        optimizer.build(variables)
+    fed = gradients_by_hand(3)
+    for gradients in fed:
+        optimizer.apply_gradients(list(zip([home.tf.constant(each) for each in gradients], variables)))
+    assert legacyga.flush(optimizer) is True
+    assert optimizer.calls == 1
+    means = [np.mean(each, axis=0, dtype="float64") for each in zip(*fed)]
+    for found, start, mean in zip(optimizer.average, START, means):
+        assert np.max(np.abs(found - (start - RATE * mean))) <= 4e-6
+
+
+@pytest.mark.more
+def test_updates_that_are_appended(home, sgd):
+    """To the list that the optimizer's __init__ made, as old optimizers do."""
+    needs.graph_only(home)
+    if generation_of(sgd) != "v1":
+        skips.senseless("get_updates is of the v1 API")
+
+    class Appending(sgd):
+        def get_updates(self, loss, params):
+            for param, gradient in zip(params, self.get_gradients(loss, params)):
+                self.updates.append(home.backend.update(param, param - self.lr * gradient))
+            self.updates.append(home.backend.update_add(self.iterations, 1))
+            return self.updates
+
+    fed, optimizer = gradients_by_hand(3), legacyga.wrap(Appending(lr=RATE), 2)
+    variables, step = steps_of(home, optimizer, fed)
+    for i in range(3):
+        step(i)
+    assert legacyga.flush(optimizer) is True
+    weights = oracle.double(START)
+    for window in (fed[:2], fed[2:]):
+        means = [np.mean(each, axis=0, dtype="float64") for each in zip(*window)]
+        weights = [weight - RATE * mean for weight, mean in zip(weights, means)]
+    for now, then in zip(home.backend.batch_get_value(variables), weights):
+        assert np.max(np.abs(now - then)) <= 4e-6

@@ -46,7 +46,8 @@ model.fit(batches.with_options(options), epochs=1, verbose=0, callbacks=[callbac
 values = [each.ravel() for each in model.get_weights()]
 
 with strategy.scope():
-    variable, table = tf.Variable([0.0]), tf.Variable(tf.ones([6, 1]))
+    variable, other, table = tf.Variable([0.0]), tf.Variable([0.0]), tf.Variable(tf.ones([6, 1]))
+    eagerly = legacyga.wrap(home.bare_sgd(lr=1.0), 2)
     by_hand = legacyga.wrap(home.bare_sgd(lr=1.0), 2)
     by_rows = legacyga.wrap(home.bare_sgd(lr=1.0), 2)
 
@@ -54,6 +55,12 @@ with strategy.scope():
 def weighed(step):
     with by_hand.mini_step_weight(tf.constant(data.WEIGHTS[worker])[step]):
         by_hand.apply_gradients([(tf.constant(data.FED[worker])[step][None], variable)])
+
+
+def weighed_eagerly(step):
+    # Of the two workers' numbers one may be a constant 1.
+    with eagerly.mini_step_weight(data.WEIGHTS[worker][step]):
+        eagerly.apply_gradients([(tf.constant([data.FED[worker][step]]), other)])
 
 
 def of_rows(step):
@@ -76,7 +83,10 @@ def one(step):
 loop()
 for step in range(4):
     one(tf.constant(step))
-values += [variable.numpy(), table.numpy().ravel()]
+    strategy.run(weighed_eagerly, args=(step,))
+one(tf.constant(0))
+assert legacyga.flush(by_rows) is True and legacyga.flush(eagerly) is False
+values += [variable.numpy(), other.numpy(), table.numpy().ravel()]
 np.save(sys.argv[2] + str(worker) + ".npy", np.concatenate(values))
 """
 
@@ -124,4 +134,6 @@ def expected():
             for step in window:
                 for row in IDS[worker][step]:
                     table[row] -= 1.0 / 8.0 / 2.0
-    return np.concatenate([value.ravel() for value in weights] + [[variable], table])
+    for row in IDS[0][0] + IDS[1][0]:
+        table[row] -= 1.0 / 8.0
+    return np.concatenate([value.ravel() for value in weights] + [[variable, variable], table])

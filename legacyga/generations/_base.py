@@ -135,7 +135,9 @@ class Accumulation(_updating.Updating):
         # Here, for across replicas a gradient does not show that it is an IndexedSlices.
         gradients, places = [grads_and_vars[i][0] for i in at], [window.places[i] for i in at]
         mask = window.sums.mask(dict(zip(places, gradients)))
-        taken = self.ops.on_all_replicas(take, (gradients,) if weight is None else (gradients, weight.value))
+        # In one dtype: workers exchange it.
+        value = () if weight is None else (self.ops.cast(weight.value, "float64"),)
+        taken = self.ops.on_all_replicas(take, (gradients,) + value)
         self.keep_attributes(window)
         return taken
 

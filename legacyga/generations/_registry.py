@@ -51,8 +51,9 @@ class Registry(object):
     def set_steps(self, steps):
         """Let the next window have this K."""
         if self.next_steps is not None:
-            self._assign(self.next_steps, steps)
+            # In this order: other threads may be taking mini-steps.
             self._assign(self.made_with, self._owner.settings.steps)
+            self._assign(self.next_steps, steps)
         elif self.has_no_accumulators and steps > 1:
             raise ValueError(_window.NO_ACCUMULATORS.format(steps))
 
@@ -81,8 +82,14 @@ class Registry(object):
         """K of a window that begins now, a tensor."""
         ops, own = self._owner.ops, self._owner.ops.constant(self._owner.settings.steps, "int64")
         steps = ops.where(ops.equal(self.made_with.read_value(), own), self.next_steps.read_value(), own)
-        # What is saved from now on is of this program.
-        with ops.after(steps), ops.after(self.next_steps.assign(steps), self.made_with.assign(own)):
+
+        def take_over():
+            # What is saved from now on is of this program.
+            with ops.after(steps):
+                return ops.done([self.next_steps.assign(steps), self.made_with.assign(own)])
+
+        is_own = ops.equal(self.made_with.read_value(), own)
+        with ops.after(ops.cond(is_own, lambda: ops.done([]), take_over)):
             return ops.identity(steps)
 
     # Windows.
@@ -125,7 +132,9 @@ class Registry(object):
         owner = self._owner
         if not owner.home.graph_mode:
             with owner.ops.strategy_scope(window.mini_step):
-                done = make(window)
+                # Eagerly, the collectives of TF 2.4 take no rows; deletable with it.
+                function = owner.home.tf.function if owner.ops.has_other_workers else lambda each: each
+                done = function(lambda: make(window))()
             return bool(done) if owner.home.tf.executing_eagerly() else done
         session, key = owner.session(window.mini_step, "flush"), (window, make.__name__)
         if key not in self._endings:

@@ -1,6 +1,7 @@
 """How the inner optimizer is called: what an update is."""
 
 import contextlib
+import inspect
 
 # The argument of OptimizerV2; that of the optimizers of 2.11 and newer says the opposite.
 AGGREGATES = "experimental_aggregate_gradients"
@@ -9,6 +10,13 @@ AGGREGATES = "experimental_aggregate_gradients"
 def are_exchanged(kwargs):
     """Whether the gradients of a call with these keywords are sums over the replicas already."""
     return kwargs.get("skip_gradients_aggregation", not kwargs.get(AGGREGATES, True))
+
+
+def named(method, args, kwargs):
+    """The arguments of a call of `method` after its first: those of `args` that have a name are among `kwargs`."""
+    parameters = list(inspect.signature(method).parameters.values())[2:]
+    names = [each.name for each in parameters if each.kind == each.POSITIONAL_OR_KEYWORD]
+    return args[len(names) :], dict(kwargs, **dict(zip(names, args)))
 
 
 class Updating(object):
@@ -57,7 +65,7 @@ class Updating(object):
     def update_of(self, window, call):
         """A function of the reduced gradients: an update of those of the window's variables that are still there."""
 
-        exchanges = self.exchanges and not are_exchanged(call[1])
+        exchanges = self.ops.has_replicas and self.exchanges and not are_exchanged(call[1])
 
         def update(reduced):
             var_list = [reference() for reference in window.var_list]
@@ -75,9 +83,12 @@ class Updating(object):
 
         Not where a user's class may do that in its own way.
         """
-        cls = type(self.optimizer)._legacyga_class[0]
-        names = [name for name in self.exchanging if hasattr(cls, name)]
-        return bool(names) and all(getattr(cls, name).__module__.startswith(self.home.root + ".") for name in names)
+        keeper, classes = getattr(self, "keeper", self.optimizer), [type(self.optimizer)._legacyga_class[0]]
+        if keeper is not self.optimizer:
+            classes.append(type(keeper))
+        methods = [getattr(cls, name) for cls in classes for name in self.exchanging if hasattr(cls, name)]
+        are_homes = all(method.__module__.startswith(self.home.root + ".") for method in methods)
+        return bool(methods) and are_homes and not set(self.exchanging) & set(vars(keeper))
 
     def keep_attributes(self, window):
         """Keep what the optimizer is when a mini-step has been made in a graph, for a flush that is made later.
@@ -90,9 +101,12 @@ class Updating(object):
     @contextlib.contextmanager
     def as_kept(self, window):
         """A context: the optimizer has the attributes that it had when the window's mini-step was made."""
+        if window not in self._attributes:
+            yield
+            return
         attributes = vars(self.optimizer)
         present = dict(attributes)
-        _replace(attributes, self._attributes.get(window, present))
+        _replace(attributes, self._attributes[window])
         try:
             yield
         finally:

@@ -156,8 +156,8 @@ class Accumulation(_base.Accumulation):
         self.reduced = gradients
         # The inner optimizer finds its own here, or makes them. A flush leaves the list of all as it was.
         listed, optimizer.weights = optimizer.weights, list(weights)
-        # A get_updates that returns what it has returned before is to make this update.
-        updates = optimizer.updates
+        # A get_updates that appends to them, or returns what it has returned before, is to make this update.
+        updates, optimizer.updates = getattr(optimizer, "updates", []), []
         known, lifted = set(self.home.v1.global_variables()), self._lifted.setdefault(_names(params), [])
         # A get_gradients that the user has put on the object was called before, for the micro-batch.
         hidden = _hide(optimizer, "get_gradients")

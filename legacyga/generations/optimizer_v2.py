@@ -16,7 +16,7 @@ class Accumulation(_base.Accumulation):
 
     # In graph mode, the values of the variables that are to be made for a model, in their order.
     _inherited = ()
-    exchanging = ("apply_gradients", "_aggregate_gradients")
+    exchanging = ("apply_gradients", "_transform_unaggregated_gradients", "_aggregate_gradients")
 
     @property
     def keeper(self):
@@ -83,7 +83,7 @@ class Accumulation(_base.Accumulation):
         placement = dict(aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA)
         if beside is not None:
             placement = dict(synchronization=tf.VariableSynchronization.ON_READ, aggregation=tf.VariableAggregation.SUM)
-            if not self.home.graph_mode and self.ops.strategy.num_replicas_in_sync > 1:
+            if not self.home.graph_mode and self.ops.has_replicas:
                 return self._make_for_each_replica(name, value, shape, dtype, beside, placement)
         with self.ops.colocated_with(beside):
             created = self.keeper.add_weight(
@@ -124,6 +124,7 @@ class AccumulatingOptimizer(_surface.ConfiguredOptimizer):
         with home.v1.get_default_graph().as_default() if home.graph_mode else contextlib.ExitStack():
             accumulation = self._legacyga
             scope = accumulation.keeper._name
+            args, kwargs = _updating.named(type(self)._legacyga_class[0].apply_gradients, args, kwargs)
             return accumulation.take_mini_step(list(grads_and_vars), args, kwargs, scope, result=home.tf.no_op)
 
     def _aggregate_gradients(self, grads_and_vars):

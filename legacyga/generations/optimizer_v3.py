@@ -2,7 +2,7 @@
 
 import copy
 
-from legacyga.generations import _base, _copying, _surface
+from legacyga.generations import _base, _copying, _surface, _updating
 
 # Containers of such an optimizer that it writes to.
 KEPT = ("_variables", "_index_dict")
@@ -67,6 +67,7 @@ class AccumulatingOptimizer(_surface.ConfiguredOptimizer):
     def apply_gradients(self, grads_and_vars, *args, **kwargs):
         """Take one mini-step. Arguments, and what is done at the end of a window, are the inner optimizer's."""
         accumulation = self._legacyga
+        args, kwargs = _updating.named(type(self)._legacyga_class[0].apply_gradients, args, kwargs)
         scope = kwargs.get("name") or accumulation.keeper.name or "optimizer"
         taken = accumulation.take_mini_step(list(grads_and_vars), args, kwargs, scope)
         # Whatever the branch, the value that the inner optimizer returns.

@@ -108,12 +108,9 @@ class Accumulation(_updating.Updating):
         if not at or not self.ops.in_replica_context():
             # Nothing to accumulate, or a call from where none is allowed: the inner optimizer has the error for it.
             return self.update(grads_and_vars, args, kwargs)
-        is_traced = not self.home.tf.executing_eagerly()
+        is_traced = self._is_in_function
         with self._outside_of_functions(scope):
-            window = self._window_for_step(grads_and_vars)
-            if is_traced and window is not None and not self.home.graph_mode and self.mini_steps_under_way:
-                # A window that was restored holds what this program has not seen.
-                window.sums.note_held(window.held.read_value().numpy())
+            window = self._window_for_step(grads_and_vars, is_traced)
         if window is None:
             return self.update(grads_and_vars, args, kwargs)
         window.remember(args, kwargs)
@@ -135,9 +132,7 @@ class Accumulation(_updating.Updating):
         # Here, for across replicas a gradient does not show that it is an IndexedSlices.
         gradients, places = [grads_and_vars[i][0] for i in at], [window.places[i] for i in at]
         mask = window.sums.mask(dict(zip(places, gradients)))
-        # In one dtype: workers exchange it.
-        value = () if weight is None else (self.ops.cast(weight.value, "float64"),)
-        taken = self.ops.on_all_replicas(take, (gradients,) + value)
+        taken = self.ops.on_all_replicas(take, (gradients,) if weight is None else (gradients, weight.value))
         self.keep_attributes(window)
         return taken
 
@@ -146,14 +141,15 @@ class Accumulation(_updating.Updating):
         # One that was given outside of all replicas is each one's.
         weight = self._weights.get(self.ops.replica_number()) or self._weights.get(None)
         if weight is None:
-            return None if self.told is None else _window.Weight(self.told(), False)
+            return None if self.told is None else _window.Weight(self.ops.cast(self.told(), "float64"), False)
         if weight.given_eagerly and not self.home.tf.executing_eagerly():
             raise ValueError(
                 "A function that is traced keeps the weight of its first trace. Received: mini_step_weight({!r}) "
                 "around the call of such a function. Enter the context in it, around apply_gradients, or give the "
                 "model a train_step that does.".format(weight.value)
             )
-        return weight
+        # In one dtype: workers exchange it.
+        return weight._replace(value=self.ops.cast(weight.value, "float64"))
 
     @contextlib.contextmanager
     def weighing(self, weight):
@@ -239,7 +235,11 @@ class Accumulation(_updating.Updating):
             self._registries[graph] = Registry(self)
         return self._registries[graph]
 
-    def _window_for_step(self, grads_and_vars):
+    @property
+    def _is_in_function(self):
+        return not self.home.graph_mode and not self.home.tf.executing_eagerly()
+
+    def _window_for_step(self, grads_and_vars, is_traced):
         if self.has_windows:
             _gradients.check_fit(self.home.tf, grads_and_vars)
         if not self.prepare(grads_and_vars):
@@ -251,6 +251,9 @@ class Accumulation(_updating.Updating):
                 window.sums.check_not_late(place, gradient, repr(getattr(var, "name", var)), "optimizer")
             for place, (gradient, _) in zip(window.places, grads_and_vars):
                 window.sums.note(place, gradient, traced)
+            if is_traced and self.mini_steps_under_way:
+                # A window that was restored holds what this program has not seen.
+                window.sums.note_held(window.held.read_value().numpy())
         return window
 
     @contextlib.contextmanager

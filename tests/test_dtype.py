@@ -43,5 +43,5 @@ def test_half_precision_is_summed_in_float32(home, generation, dtype):
     # SGD of the v1 API always has a slot, before ours; after the sum, of two elements, stands which rows were touched.
     assert [str(value.dtype) for value in weights_of(home, optimizer) if value.shape == (2,)][-2:] == [
         "float32",
-        "int32",
+        "float32",
     ]

@@ -442,4 +442,4 @@ def test_what_sums_are_of_in_sgd(home, kind, dtype, largest, summed_in):
     # That of TF 2.10 lists none in v3.
     listed = dense.variables_of(vars(optimizer).get("_optimizer", optimizer))
     state = [tf.as_dtype(each.dtype).name for each in listed if tuple(each.shape) == (2,)]
-    assert state[-2:] == [summed_in, "int32"]
+    assert state[-2:] == [summed_in, "float32"]

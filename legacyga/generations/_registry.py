@@ -88,7 +88,10 @@ class Registry(object):
             with ops.after(steps):
                 return ops.done([self.next_steps.assign(steps), self.made_with.assign(own)])
 
-        is_own = ops.equal(self.made_with.read_value(), own)
+        # A run that was loaded from a file goes on with that file's state.
+        is_own = ops.logical_or(
+            ops.equal(self.made_with.read_value(), own), ops.equal(self.next_steps.read_value(), own)
+        )
         with ops.after(ops.cond(is_own, lambda: ops.done([]), take_over)):
             return ops.identity(steps)
 

@@ -52,8 +52,8 @@ class Registry(object):
         """Let the next window have this K."""
         if self.next_steps is not None:
             # In this order: other threads may be taking mini-steps.
-            self._assign(self.made_with, self._owner.settings.steps)
-            self._assign(self.next_steps, steps)
+            for variable, value in ((self.made_with, self._owner.settings.steps), (self.next_steps, steps)):
+                self._assign(variable, value, "Setting gradient_accumulation_steps to {}".format(steps))
         elif self.has_no_accumulators and steps > 1:
             raise ValueError(_window.NO_ACCUMULATORS.format(steps))
 
@@ -70,12 +70,12 @@ class Registry(object):
         session = self._owner.session(variables[0], None)
         return None if session is None else [int(value) for value in session.run(variables)]
 
-    def _assign(self, variable, value):
+    def _assign(self, variable, value, action):
         if not self._owner.home.graph_mode:
             variable.assign(value)
             return
         # The initializer, fed, adds no operation to a graph that may be finalized.
-        session = self._owner.session(variable, "Setting gradient_accumulation_steps to {}".format(value))
+        session = self._owner.session(variable, action)
         session.run(variable.initializer, {variable.initializer.inputs[1]: value})
 
     def _next_steps(self):

@@ -11,6 +11,9 @@ import numpy as np
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
+# The time that a program of the tests may take.
+SECONDS = 900
+
 # Base classes, and those that hold other optimizers.
 NOT_ALONE = ("Optimizer", "OptimizerV2", "TFOptimizer", "LossScaleOptimizer", "MultiOptimizer")
 
@@ -30,7 +33,12 @@ def run(script, arguments, path=()):
         stderr=subprocess.PIPE,
         universal_newlines=True,
     )
-    printed, errors = process.communicate()
+    try:
+        printed, errors = process.communicate(timeout=SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        printed, errors = process.communicate()
+        raise AssertionError("not done after {} s:\n{}\n{}".format(SECONDS, printed, errors))
     assert process.returncode == 0, errors
     return printed
 
@@ -93,6 +101,8 @@ def start(name=None, mode=None):
 def start_on_replicas(name, replicas=2, **kwargs):
     """A home in eager mode, and a MirroredStrategy of so many replicas on the CPU, with these arguments."""
     home = start(name, "eager")
+    # The collectives of TF 2.11 and newer want a thread for each replica, and wait for ever where there are fewer.
+    home.tf.config.threading.set_inter_op_parallelism_threads(8)
     config = home.tf.config.experimental
     # New names from TF 2.1 on.
     cpu = config.list_physical_devices("CPU")[0]

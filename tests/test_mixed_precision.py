@@ -186,6 +186,8 @@ def test_a_policy_around_a_loss_scale(home, kind, policy):
     """What is left out is left out by the policy, and the scale learns of each window without an update."""
     if home.mode == "graph" and policy == "raise":
         skips.elsewhere("eager mode has the error")
+    if policy == "skip_mini_step" and home.mode == "eager" and home.tf_version < (2, 1):
+        skips.we_lack("the scale of TF 2.0 does not learn of a window of which nothing is left")
     optimizer, bad = legacyga.wrap(loss_scaled(home, kind.bare()), STEPS, on_nonfinite=policy), {3, 4, 5, 10, 20, 21}
     fed = [overflowing(batch, i) if i in bad else batch for i, batch in enumerate(BATCHES)]
     model, expected, skipped, scales = home.network(START), Scaled(home, kind), 0, []

@@ -182,7 +182,9 @@ def test_of_an_embedding(home, kind):
 
 def test_in_a_window_that_was_restored(home, tmpdir):
     """A traced function without the gradient that the restored window has: of another task, say."""
-    needs.eager_only(home)
+    needs.eager_only(home, since=(2, 2))
+    if home.is_keras3:
+        skips.we_lack("a function that is traced reads no state of Keras 3")
 
     def program():
         variables = home.variables([np.ones(1, "float32")] * 2)

@@ -85,6 +85,9 @@ class Accumulation(_updating.Updating):
         that is an error.
         """
 
+    # Whether the state can be read while a function is traced.
+    reads_when_traced = True
+
     # What is the same in all generations.
 
     def take_mini_step(self, grads_and_vars, args=(), kwargs=(), scope=None, result=None, before=()):
@@ -251,7 +254,7 @@ class Accumulation(_updating.Updating):
                 window.sums.check_not_late(place, gradient, repr(getattr(var, "name", var)), "optimizer")
             for place, (gradient, _) in zip(window.places, grads_and_vars):
                 window.sums.note(place, gradient, traced)
-            if is_traced and self.mini_steps_under_way:
+            if is_traced and self.reads_when_traced and self.mini_steps_under_way:
                 # A window that was restored holds what this program has not seen.
                 window.sums.note_held(window.held.read_value().numpy())
         return window

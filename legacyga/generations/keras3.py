@@ -11,6 +11,8 @@ PLAIN = (bool, int, float, str, type(None), types.FunctionType)
 class Accumulation(_base.Accumulation):
     """The hooks of the `keras3` generation."""
 
+    # Variables that a function makes have no value before it has run.
+    reads_when_traced = False
     exchanging = ("apply_gradients", "apply", "_all_reduce_sum_gradients")
     # A count, not a flag: under MirroredStrategy the replicas' threads are in here at the same time.
     is_bare = 0

@@ -119,8 +119,8 @@ def ordered(get_updates, ops):
     updates = get_updates()
     late = [update for update in updates if isinstance(update, tuple)]
     writes = [getattr(update, "op", update) for update in updates if not isinstance(update, tuple)]
-    # An update that is a conditional's result writes in a branch, and what is in it need not run.
     _check_made_here(writes, graph)
+    # An update that is a conditional's result writes in a branch, and what is in it need not run.
     assigns = [write for write in writes if write.type.startswith("Assign")]
     values = [tensor.op for write in assigns for tensor in write.inputs[1:]] + [value.op for _, value in late]
     before = set(writes)

@@ -101,7 +101,7 @@ def start(name=None, mode=None):
 def start_on_replicas(name, replicas=2, **kwargs):
     """A home in eager mode, and a MirroredStrategy of so many replicas on the CPU, with these arguments."""
     home = start(name, "eager")
-    # The collectives of TF 2.11 and newer want a thread for each replica, and wait for ever where there are fewer.
+    # Collectives wait for all replicas: a thread for each.
     home.tf.config.threading.set_inter_op_parallelism_threads(8)
     config = home.tf.config.experimental
     # New names from TF 2.1 on.

@@ -81,17 +81,16 @@ class Registry(object):
     def _next_steps(self):
         """K of a window that begins now, a tensor."""
         ops, own = self._owner.ops, self._owner.ops.constant(self._owner.settings.steps, "int64")
-        steps = ops.where(ops.equal(self.made_with.read_value(), own), self.next_steps.read_value(), own)
+        # Each is read once, ahead of the condition: a session orders no second read before the branch's writes.
+        made_with, next_steps = self.made_with.read_value(), self.next_steps.read_value()
+        steps = ops.where(ops.equal(made_with, own), next_steps, own)
 
         def take_over():
             # What is saved from now on is of this program.
-            with ops.after(steps):
-                return ops.done([self.next_steps.assign(steps), self.made_with.assign(own)])
+            return ops.done([self.next_steps.assign(own), self.made_with.assign(own)])
 
         # A run that was loaded from a file goes on with that file's state.
-        is_own = ops.logical_or(
-            ops.equal(self.made_with.read_value(), own), ops.equal(self.next_steps.read_value(), own)
-        )
+        is_own = ops.logical_or(ops.equal(made_with, own), ops.equal(next_steps, own))
         with ops.after(ops.cond(is_own, lambda: ops.done([]), take_over)):
             return ops.identity(steps)
 

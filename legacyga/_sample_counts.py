@@ -1,65 +1,9 @@
 """How many samples a micro-batch has: in the batch itself, as the training step gets it."""
 
-import types
 import warnings
-import weakref
 
-from legacyga import _fit_hooks, _ops, _replicas, _window
+from legacyga import _fit_hooks, _train_steps
 from legacyga.generations import _finding, _surface
-
-
-def samples_in(tf, data):
-    """The number of samples in a batch, a scalar tensor: the first dimension of the first of its tensors."""
-    first = next(leaf for leaf in tf.nest.flatten(data) if leaf is not None)
-    if isinstance(first, tf.RaggedTensor):
-        return first.nrows()
-    return first.dense_shape[0] if isinstance(first, tf.SparseTensor) else tf.shape(first)[0]
-
-
-def train_step(model, optimizer, data, weight=None):
-    """The home's own `train_step`, whose mini-step has a weight: by default the samples of `data`."""
-    tf = _surface.home_of(optimizer).tf
-    counted = _window.Weight(samples_in(tf, data), True) if weight is None else _window.Weight(weight, False)
-    with _surface.accumulation_of(optimizer).weighing(counted):
-        return _fit_hooks.homes_train_step(type(model))(model, data)
-
-
-class CountingTrainStep(object):
-    """Stands in a model's attribute `train_step`: the home's own, in which each mini-step weighs its samples.
-
-    It stays there after fit, as the training function does that was traced with it. So `train_on_batch`, and a fit
-    without the callback, count alike.
-
-    Args:
-        model: the model, of which only a weak reference is kept.
-        optimizer: its optimizer, of whose Keras it is.
-    """
-
-    def __init__(self, model, optimizer):
-        self._model = weakref.ref(model)
-        self._ops = _ops.Ops(_surface.home_of(optimizer).tf)
-        tf = self._ops.tf
-        with model.distribute_strategy.scope(), _replicas.replica_local_variables(tf):
-            self._largest = tf.Variable(tf.constant(0, "int64"), trainable=False, name="sample_counts/largest")
-
-    def __deepcopy__(self, memo):
-        copied = memo.get(id(self._model()))
-        return self if copied is None else types.MethodType(type(copied).train_step, copied)
-
-    def __call__(self, data):
-        model, ops = self._model(), self._ops
-        optimizers = _finding.optimizers_in(model.optimizer)
-        if not _are_counted(optimizers) or not _trains_as_home(model):
-            # The model was compiled again, with another optimizer, or its class was given a train_step since.
-            return type(model).train_step(model, data)
-        largest = ops.local(self._largest)
-        largest.assign(ops.maximum(largest.read_value(), ops.cast(samples_in(ops.tf, data), "int64")))
-        return train_step(model, optimizers[0], data)
-
-    def largest(self):
-        """The samples of the largest batch so far, on all replicas: an int."""
-        with self._ops.strategy_scope(self._largest):
-            return int(self._ops.tf.convert_to_tensor(self._largest))
 
 
 class ToldSizes(object):
@@ -96,23 +40,20 @@ def start_fit(model, optimizers):
     The training step is put in place for the model's training function, which is made anew if it was without.
 
     Returns:
-        A `CountingTrainStep`, a `ToldSizes`, or None where nothing is weighed.
+        A `_train_steps.TrainStep`, a `ToldSizes`, or None where nothing is weighed.
     """
-    if not _are_counted(optimizers) or _finding.optimizers_in(model.optimizer) != optimizers:
+    if not _train_steps.are_counted(optimizers) or _finding.optimizers_in(model.optimizer) != optimizers:
         return None
     home, homes_own = _surface.home_of(optimizers[0]), _fit_hooks.homes_train_step(type(model))
     if home.graph_mode:
         return None
     if homes_own is None:
         return _told_sizes(home, _surface.accumulation_of(optimizers[0]))
-    step = vars(model).get("train_step")
+    step = _train_steps.installed(model)
     # A train_step of the user's own need not count, nor call the optimizer once a batch.
-    if not _trains_as_home(model) or not isinstance(step, (CountingTrainStep, type(None))):
+    if step is None:
         return None
-    if step is not None:
-        return step
-    model.train_step = step = CountingTrainStep(model, optimizers[0])
-    model.train_function = None
+    step.count()
     return step
 
 
@@ -143,12 +84,3 @@ def _told_sizes(home, accumulation):
     if accumulation.told is None:
         accumulation.told = ToldSizes(home.tf)
     return accumulation.told
-
-
-def _trains_as_home(model):
-    return type(model).train_step is _fit_hooks.homes_train_step(type(model))
-
-
-def _are_counted(optimizers):
-    """Whether mini-steps can be weighed: one optimizer, and a mean."""
-    return len(optimizers) == 1 and _surface.accumulation_of(optimizers[0]).settings.reduction == "mean"

@@ -3,7 +3,7 @@
 import sys
 import warnings
 
-from legacyga import _compat, _fit_hooks, _sample_counts, _schedule
+from legacyga import _compat, _fit_hooks, _sample_counts, _schedule, _train_steps
 from legacyga.generations import _finding, _surface
 
 PARTIAL_WINDOWS = ("flush", "carry", "drop")
@@ -239,7 +239,7 @@ class _Callback(object):
     def _write(self, logs):
         steps = self._optimizers[0].gradient_accumulation_steps
         values = [self.home.value_of(self._optimizers[0].iterations), steps]
-        if not self._batch_size and isinstance(self._counts, _sample_counts.CountingTrainStep):
+        if not self._batch_size and isinstance(self._counts, _train_steps.TrainStep):
             self._batch_size = self._counts.largest()
         if self._batch_size:
             values.append(steps * self._batch_size)

@@ -1,10 +1,10 @@
-"""train_step: micro-batches that weigh as much as they have samples."""
+"""train_step: micro-batches that weigh as much as they have samples, and batches in slices."""
 
-from legacyga import _fit_hooks, _sample_counts
+from legacyga import _compat, _fit_hooks, _slices, _train_steps
 from legacyga.generations import _finding, _surface
 
 
-def train_step(model, data, weight=None):
+def train_step(model, data, weight=None, micro_batch_size=None):
     """The body of a `Model.train_step` in which each micro-batch weighs as much as it has samples.
 
     It calls the home's own `train_step`, whose one mini-step then has a weight. With n_k the samples of the window's
@@ -19,19 +19,24 @@ def train_step(model, data, weight=None):
     the samples' losses by their number. Give `weight` where the loss divides by something else: the sum of the sample
     weights (`reduction="mean_with_sample_weight"` of Keras 3), or the time steps that a mask leaves.
 
+    With `micro_batch_size` the batch itself is cut: its slices are differentiated one after the other, and the
+    optimizer is called once, with the gradient of the whole batch. `legacyga.micro_batch` tells more of it.
+
     Args:
-        model: the model, compiled with what `wrap` or `MySGD` returned, in a `LossScaleOptimizer` or not. It trains in
-            eager mode, by `fit` or `train_on_batch`.
+        model: the model, compiled with what `wrap` or `MySGD` returned, in a `LossScaleOptimizer` or not; with
+            `micro_batch_size`, with any optimizer. It trains in eager mode, by `fit` or `train_on_batch`.
         data: what Keras gives to `train_step`: x, (x, y) or (x, y, sample_weight), each nested or not. The samples
             are the first dimension of the first tensor.
         weight: the micro-batch's weight, a finite number or scalar tensor of at least 0. Default: its samples.
+        micro_batch_size: the most samples of a slice, an int of at least 1. None (default): the batch as it is.
 
     Returns:
         What the home's own `train_step` returns: a dict of the loss and the metrics by name, over the epoch so far.
 
     Raises:
-        ValueError: the model's optimizer does not accumulate, or there is none; or it is graph mode, or a TensorFlow
-            before 2.2, where no Keras has a `train_step`; or the weight is out of its range.
+        ValueError: the model's optimizer does not accumulate and nothing is to be cut, or there is none; or it is graph
+            mode, or a TensorFlow before 2.2, where no Keras has a `train_step`; or the weight or the size is out of its
+            range; or what `legacyga.micro_batch` refuses.
 
     Example:
         >>> import numpy as np
@@ -48,8 +53,9 @@ def train_step(model, data, weight=None):
         >>> model.get_weights()[0].tolist()  # with equal weights of the batches it would be 1.25
         [[1.0]]
     """
-    optimizer = _accumulating_optimizer(model)
-    home = _surface.home_of(optimizer)
+    size = micro_batch_size if micro_batch_size is None else _slices.check_size("micro_batch_size", micro_batch_size)
+    optimizer = _accumulating_optimizer(model, weight is not None or size is None)
+    home = _compat.home_of(model.optimizer)
     if _fit_hooks.homes_train_step(type(model)) is None or home.graph_mode:
         raise ValueError(
             "train_step is for models that Keras trains by theirs: from TensorFlow 2.2 on, in eager mode. Received: "
@@ -57,16 +63,16 @@ def train_step(model, data, weight=None):
                 model, home.tf_version, " in graph mode" if home.graph_mode else ""
             )
         )
-    return _sample_counts.train_step(model, optimizer, data, weight)
+    return _train_steps.train_step(model, data, optimizer, weight, size)
 
 
-def _accumulating_optimizer(model):
-    """The model's optimizer, out of the LossScaleOptimizer that it may be in."""
+def _accumulating_optimizer(model, must_be):
+    """The model's optimizer, out of the LossScaleOptimizer that it may be in; None where it does not accumulate."""
     optimizer = getattr(model, "optimizer", None)
     found = _finding.optimizers_in(optimizer)
-    if not found:
+    if not found and (must_be or optimizer is None):
         raise ValueError(
             "train_step takes a model whose optimizer accumulates. Received: {!r} with the optimizer {!r}. Compile it "
             "with legacyga.wrap(optimizer, gradient_accumulation_steps) or legacyga.MySGD.".format(model, optimizer)
         )
-    return found[0]
+    return found[0] if found else None

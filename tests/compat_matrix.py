@@ -48,6 +48,7 @@ CAPABILITIES = collections.OrderedDict(
         ("callback", "fit and callback"),
         ("GradientAccumulator", "own loop"),
         ("train_step", "own loop"),
+        ("micro_batch", "batches in slices"),
         ("wrap: every optimizer", "wrap"),
         ("wrap: NumPy oracle", "wrap"),
         ("wrap: TF 1 optimizers", "tf.train"),
@@ -60,7 +61,7 @@ CAPABILITIES = collections.OrderedDict(
         ("house", None),
     ]
 )
-THINGS = ["MySGD", "wrap", "tf.train", "fit and callback", "unequal batches", "own loop", "replicas", "saving"]
+THINGS = ["MySGD", "wrap", "tf.train", "fit and callback", "unequal batches", "own loop", "batches in slices", "replicas", "saving"]
 # The kinds of tests that are not run (skips.py), and their columns.
 KINDS = collections.OrderedDict(
     [

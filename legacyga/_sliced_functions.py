@@ -1,0 +1,250 @@
+"""A batch in slices in graph mode: the training function of Keras, called once for each slice of what it is fed."""
+
+import numpy as np
+
+from legacyga import _graph, _ops, _slices
+from legacyga.accumulator import GradientAccumulator
+
+# What makes the functions that train, and where they are kept. TF 1.13 has one more, for fit.
+FUNCTIONS = {"_make_train_function": "train_function", "_make_fit_function": "_fit_function"}
+
+NOT_FED = (
+    "In graph mode a batch can be cut where it is fed: as arrays, by fit, fit_generator or train_on_batch. Received: "
+    "{!r}. Give a generator in place of a dataset or tensors."
+)
+ACTIVITY = (
+    "A batch can be cut into slices where its loss is a mean over the samples. {} adds up an activity_regularizer over "
+    "them. Received: the layer {!r} with {!r}. Leave it out, or add its mean to the loss with add_loss."
+)
+LOSS_SCALE = (
+    "In graph mode a batch cannot be cut for an optimizer that scales the loss. Received: {!r}. Give fit batches of {} "
+    "samples, and compile the model with legacyga.wrap(optimizer, gradient_accumulation_steps)."
+)
+
+
+def install(model, home, size):
+    """Let the functions that the model makes to train with be cut, or no longer where `size` is None."""
+    if hasattr(model.optimizer, "get_unscaled_gradients"):
+        raise ValueError(LOSS_SCALE.format(model.optimizer, size))
+    _slices.check_can_train(home.tf, model)
+    _check_activities(home, model)
+    for name, attribute in FUNCTIONS.items():
+        if hasattr(type(model), name):
+            vars(model)[name] = Maker(model, home, size, name)
+            if getattr(model, attribute, None) is not None:
+                setattr(model, attribute, None)
+
+
+def _check_activities(home, model):
+    """Raise where what a layer gives is penalized by a sum over the batch: standalone Keras, and up to TF 1.9."""
+    if not home.is_standalone and not hasattr(model, "stateful_metric_names"):
+        return
+    layers = list(model.layers)
+    for layer in layers:
+        layers.extend(getattr(layer, "layers", ()))
+        if getattr(layer, "activity_regularizer", None) is not None:
+            raise ValueError(ACTIVITY.format(home, layer, layer.activity_regularizer))
+
+
+class Maker(object):
+    """Stands in the place of the method that makes a training function, and makes the same in slices.
+
+    Args:
+        model: the model.
+        home: its `_compat.Home`.
+        size: the most samples of a slice, None for a function as it would be.
+        name: that of the method.
+    """
+
+    def __init__(self, model, home, size, name):
+        self._model, self._home, self._size, self._name = model, home, size, name
+        # Optimizers of the v1 API make their variables anew with each training function.
+        self._optimizer, self._weights = model.optimizer, list(getattr(model.optimizer, "weights", ()))
+
+    def __call__(self):
+        model, attributes, made = self._model, vars(self._model), []
+        optimizer, attribute = attributes["optimizer"], FUNCTIONS[self._name]
+        before = getattr(model, attribute, None)
+        if self._size is not None:
+            attributes["optimizer"] = _recorder(optimizer, self._home, model, made)
+        try:
+            getattr(type(model), self._name)(model)
+        finally:
+            attributes["optimizer"] = optimizer
+        if made:
+            function = getattr(model, attribute)
+            setattr(model, attribute, SlicedFunction(self._home, model, self._size, function, *made, name=self._name))
+        if getattr(model, attribute) is not before:
+            self._keep_weights(optimizer)
+
+    def _keep_weights(self, optimizer):
+        """Give the optimizer's variables the values of those that it had when this was put in place."""
+        old, new = self._weights, list(getattr(optimizer, "weights", ()))
+        self._weights = []
+        pairs = [(there, here) for there, here in zip(old, new) if there is not here]
+        if optimizer is self._optimizer and len(old) == len(new) and pairs:
+            backend = self._home.backend
+            values = backend.batch_get_value([there for there, _ in pairs])
+            backend.batch_set_value(list(zip([here for _, here in pairs], values)))
+
+
+class SlicedFunction(object):
+    """Stands in the place of a training function.
+
+    Args:
+        home, model, size, name: as of its `Maker`.
+        accumulate: Keras's own function, with a mini-step of a `GradientAccumulator` in place of the update.
+        update: the operation of the update.
+        variables: those of the accumulator.
+    """
+
+    def __init__(self, home, model, size, accumulate, update, variables, name):
+        self._home, self._model, self._size, self._accumulate = home, model, size, accumulate
+        self._update, self._variables, self._name = update, variables, name
+        self._session = None
+
+    def __getattr__(self, name):
+        return getattr(self._accumulate, name)
+
+    def __call__(self, inputs):
+        fed = list(inputs)
+        if not fed or any(isinstance(each, self._home.tf.Tensor) for each in fed):
+            raise ValueError(NOT_FED.format(fed))
+        samples = fed[0].shape[0]
+        session = self._home.backend.get_session()
+        if session is not self._session:
+            session.run([each.initializer for each in self._variables])
+            self._session = session
+        parts = [slice(start, start + self._size) for start in range(0, samples or 1, self._size)]
+        losses = _LossMeans(self._home, self._model, parts)
+        outputs, weights = [], self._sample_weights(fed, parts)
+        for part in parts:
+            cut = [_part(each, samples, part) for each in fed]
+            for place, of_parts in weights.items():
+                cut[place] = of_parts[len(outputs)]
+            outputs.append(self._accumulate(cut))
+            losses.note()
+        session.run(self._update)
+        sizes = [len(range(samples)[part]) for part in parts]
+        told = losses.of_the_batch(sizes)
+        return [
+            told[place] if place in told else self._told(place, values, sizes)
+            for place, values in enumerate(zip(*outputs))
+        ]
+
+    def _sample_weights(self, fed, parts):
+        """{place: the sample weights of each part}, where an output's loss is divided by the share of those not 0.
+
+        So it is up to Keras 2.2 and TF 1.12, for which a slice's weights make up for its share. Deletable with them.
+        """
+        model, weights = self._model, {}
+        if hasattr(model, "stateful_metric_names") and len(parts) > 1:
+            first = len(model._feed_inputs) + len(model._feed_targets)
+            for place in range(first, first + len(model._feed_sample_weights)):
+                weights[place] = _with_shares(fed[place], parts)
+        return weights
+
+    def _told(self, place, values, sizes):
+        """An output over the batch: the last one's where it is over all batches so far, else the mean."""
+        if len(values) == 1 or self._is_stateful(place):
+            return values[-1]
+        return np.average(values, weights=sizes, axis=0).astype(np.asarray(values[0]).dtype)
+
+    def _is_stateful(self, place):
+        names = getattr(self._model, "stateful_metric_names", None)
+        if names is not None:
+            return self._model.metrics_names[place] in names
+        # From Keras 2.3 and TF 1.13 on all metrics are. In TF 1.13 train_on_batch alone tells those of the batch.
+        return place > 0 and not (self._name == "_make_train_function" and hasattr(self._model, "_make_fit_function"))
+
+
+class _LossMeans(object):
+    """The metrics that take the mean of each output's losses over the batches: one a batch in slices, too.
+
+    Models of several outputs have them, from Keras 2.3 and TF 1.14 on.
+    """
+
+    def __init__(self, home, model, parts):
+        found = getattr(model, "_output_loss_metrics", None) or []
+        self._backend, self._means = home.backend, [each for each in found if each is not None and len(parts) > 1]
+        self._read = [self._values()]
+
+    def _values(self):
+        values = self._backend.batch_get_value([value for each in self._means for value in (each.total, each.count)])
+        return np.reshape(values, [-1, 2])
+
+    def note(self):
+        """A slice was taken."""
+        self._read.append(self._values())
+
+    def of_the_batch(self, sizes):
+        """Let the metrics have taken the batch at once; {place of an output: its value}."""
+        if not self._means:
+            return {}
+        of_slices = np.diff(self._read, axis=0)
+        means = np.average(of_slices[:, :, 0] / of_slices[:, :, 1], weights=sizes, axis=0)
+        values = self._read[0] + np.stack([means, np.ones_like(means)], 1)
+        variables = [value for each in self._means for value in (each.total, each.count)]
+        self._backend.batch_set_value(list(zip(variables, values.reshape([-1]))))
+        return {place + 1: np.float32(total / count) for place, (total, count) in enumerate(values)}
+
+
+def _with_shares(weights, parts):
+    """The parts of an array of weights, each times its share of weights that are not 0 over that of them all."""
+    share, found = np.mean(weights != 0), []
+    for part in parts:
+        part = weights[part]
+        own = np.mean(part != 0)
+        # A part without any has no mean: to what it gives, almost nothing.
+        found.append(part * (own / share) if own else np.full_like(part, 1e-30))
+    return found
+
+
+def _recorder(optimizer, home, model, made):
+    """The same optimizer, all of its state included, whose `get_updates` makes a mini-step."""
+    cls, ops = type(optimizer), _ops.Ops(home.tf)
+
+    def get_updates(self, loss, params):
+        known = set(home.v1.global_variables())
+        accumulator = GradientAccumulator()
+        samples = ops.cast(_slices.size_of(ops.tf, model._feed_inputs[0]), "float64")
+        taken = accumulator(ops.tf.gradients(loss, params), samples)
+        means = accumulator.gradients
+        variables = [each for each in home.v1.global_variables() if each not in known]
+        _make_local(home, variables)
+        # A loss of which the means are the gradients: what the optimizer does with gradients, it does with them.
+        terms = [_term(ops, mean, param) for mean, param in zip(means, params) if mean is not None]
+        update = _graph.ordered(lambda: optimizer.get_updates(loss=ops.tf.add_n(terms), params=params), ops)
+        with ops.after(update):
+            made[:] = [accumulator.reset(), variables]
+        return [taken.op]
+
+    recorder = object.__new__(type(cls.__name__, (cls,), dict(get_updates=get_updates)))
+    object.__setattr__(recorder, "__dict__", vars(optimizer))
+    return recorder
+
+
+def _make_local(home, variables):
+    """Keep variables out of what a Saver saves, and Keras."""
+    v1 = home.v1
+    known = v1.get_collection_ref(v1.GraphKeys.GLOBAL_VARIABLES)
+    known[:] = [each for each in known if not any(each is variable for variable in variables)]
+    for each in variables:
+        v1.add_to_collection(v1.GraphKeys.LOCAL_VARIABLES, each)
+
+
+def _term(ops, mean, param):
+    """A scalar whose gradient by `param` is `mean`."""
+    if _ops.is_sparse(mean):
+        param, mean = ops.tf.gather(param, mean.indices), mean.values
+    return ops.cast(ops.tf.reduce_sum(param * mean), "float32")
+
+
+def _part(value, samples, part):
+    """The samples of one slice; what is no batch, such as the learning phase, as it is."""
+    shape = getattr(value, "shape", ())
+    if not shape:
+        return value
+    if shape[0] != samples:
+        raise ValueError(_slices.SIZES.format(samples, shape[0]))
+    return value[part]

@@ -1,0 +1,289 @@
+"""A batch in slices within one training step: the batch's gradient, and one call of the optimizer. Eager mode."""
+
+import collections
+import contextlib
+
+from legacyga import _compat, _ops, _window
+
+SUMMED = (
+    "A batch can be cut into slices where its loss is a mean over the samples. Received: the loss {!r} with "
+    "reduction={!r}. Give it the reduction that it has by default."
+)
+NOT_ONCE = "A batch in slices needs a train_step that calls the optimizer once. Received: {} calls by that of {!r}."
+REPLICAS = (
+    "A batch cannot be cut into slices on several replicas: what layers exchange between them cannot stand in a loop of "
+    "TensorFlow's. Received: {} replicas. Give fit batches of a slice's size, and the model "
+    "legacyga.wrap(optimizer, gradient_accumulation_steps)."
+)
+SIZES = "Each part of a batch in slices must have the same first dimension. Received: {} and {} samples."
+
+
+def check_size(name, size):
+    """The size of a slice as an int."""
+    return _window.check_steps(name, size)
+
+
+def samples_in(tf, data):
+    """The number of samples in a batch, a scalar tensor: the first dimension of the first of its tensors."""
+    return size_of(tf, _parts_of(tf, data)[0])
+
+
+def size_of(tf, tensor):
+    """The first dimension of a tensor, dense, ragged or sparse: a scalar tensor."""
+    # There are ragged ones from TF 1.13 on.
+    if isinstance(tensor, getattr(tf, "RaggedTensor", ())):
+        return tensor.nrows()
+    return tensor.dense_shape[0] if isinstance(tensor, tf.SparseTensor) else tf.shape(tensor)[0]
+
+
+def train_step(model, own, data, size):
+    """`own(model, data)`, in slices of at most `size` samples, and one call of the model's optimizer.
+
+    What does not fill a slice comes first; the others are added in a loop.
+
+    Args:
+        model: a compiled model.
+        own: the `train_step` of the model's home.
+        data: a batch, as `own` takes it.
+        size: an int of at least 1.
+
+    Returns:
+        What `own` returns after the last slice.
+    """
+    step = _Step(model, own, size)
+    samples = step.samples_in(data)
+    if isinstance(samples, int) and samples <= size:
+        return step.own(model, data)
+    return step.run(data, samples)
+
+
+class _Step(object):
+    """One training step of a model."""
+
+    def __init__(self, model, own, size):
+        self.model, self.own, self.size = model, own, size
+        self.optimizer = model.optimizer
+        self.ops = _ops.Ops(_compat.home_of(self.optimizer).tf)
+        self.means = _Means(model, self.ops)
+        check_can_train(self.ops.tf, model)
+
+    def samples_in(self, data):
+        """The number of samples: an int where it is static, else a tensor."""
+        tf = self.ops.tf
+        static = {leaf.shape[0] for leaf in _parts_of(tf, data) if leaf.shape.ndims and leaf.shape[0] is not None}
+        if len(static) > 1:
+            raise ValueError(SIZES.format(*sorted(static)[:2]))
+        return int(static.pop()) if static else samples_in(tf, data)
+
+    def run(self, data, samples):
+        ops, tf, size = self.ops, self.ops.tf, self.size
+        with ops.after(self._checked(data, samples)):
+            full = (samples - 1) // size if isinstance(samples, int) else tf.maximum((samples - 1) // size, 0)
+        rest = samples - full * size
+        logs, pairs, call = self._take(data, 0, rest)
+        # A batch of one slice is as it is.
+        is_alone, one = ops.equal(full, 0), tf.ones([], "float64")
+        part = ops.where(is_alone, one, ops.cast(rest, "float64") / size)
+        whole = ops.where(is_alone, one, ops.cast(samples, "float64") / size)
+        sums = [None if each is None else self._sum_of(each, part, full + 1) for each, _ in pairs]
+        at = [i for i, each in enumerate(sums) if each is not None]
+        losses = [(ops.weighted(each, part, each.dtype), count) for each, count in self.means.taken]
+        logs, flat = _Logs.flattened(tf, logs)
+
+        def body(number, sums, losses, _):
+            logs, found, _ = self._take(data, rest + number * size, size)
+            added = [self._add(total, found[i][0], number + 1) for i, total in zip(at, sums)]
+            losses = [(total + each, sizes + count) for (total, sizes), (each, count) in zip(losses, self.means.taken)]
+            flat = _Logs.flattened(tf, logs)[1]
+            # The next slice waits for this one, whose activations are then no more.
+            with ops.after([each for each in added if not isinstance(each, _Rows)], losses, flat):
+                return ops.identity(number + 1), added, losses, flat
+
+        with ops.after([sums[i] for i in at if not isinstance(sums[i], _Rows)], losses, flat):
+            first = (ops.identity(tf.constant(0)), [sums[i] for i in at], losses, flat)
+        _, added, losses, flat = tf.while_loop(lambda number, *_: number < full, body, first, parallel_iterations=1)
+        reduced = [None] * len(pairs)
+        for i, total in zip(at, added):
+            reduced[i] = self._mean(total, whole, pairs[i][0])
+        self._apply([(each, var) for each, (_, var) in zip(reduced, pairs)], *call)
+        losses = [(total / ops.cast(whole, total.dtype), sizes) for total, sizes in losses]
+        return self.means.tell(losses, samples, logs.filled(flat))
+
+    def _checked(self, data, samples):
+        """Operations that raise where a part of the data has another number of samples."""
+        tf = self.ops.tf
+        if isinstance(samples, int) and all(
+            leaf.shape.ndims and leaf.shape[0] is not None for leaf in _parts_of(tf, data)
+        ):
+            return []
+        message = SIZES.format("other", "of the first part")
+        sizes = [size_of(tf, leaf) for leaf in _parts_of(tf, data)]
+        checks = [tf.debugging.assert_equal(tf.cast(each, "int64"), tf.cast(samples, "int64"), message) for each in sizes]
+        return [each for each in checks if each is not None]
+
+    def _take(self, data, begin, length):
+        """The logs, the (gradient, variable) pairs, and what else the optimizer was called with, of one slice."""
+        recorded, attributes = [], vars(self.model)
+        part = self.ops.tf.nest.map_structure(lambda leaf: _slice(self.ops.tf, leaf, begin, length), data)
+        attributes["optimizer"] = _recorder(self.optimizer, recorded)
+        try:
+            with self.means.apart():
+                logs = self.own(self.model, part)
+        finally:
+            attributes["optimizer"] = self.optimizer
+        if len(recorded) != 1:
+            raise ValueError(NOT_ONCE.format(len(recorded), self.model))
+        pairs, args, kwargs = recorded[0]
+        return logs, pairs, (args, kwargs)
+
+    def _sum_of(self, gradient, part, slices):
+        ops = self.ops
+        weighted = ops.weighted(gradient, part, ops.accumulator_dtype(gradient.dtype))
+        if not ops.is_sparse(gradient):
+            return weighted
+        # XLA has no arrays of tensors of several shapes.
+        return ops.dense(weighted) if ops.is_compiled() else _Rows.of(ops.tf, weighted, slices)
+
+    def _add(self, total, gradient, number):
+        if isinstance(total, _Rows):
+            return total.written(number, self.ops.cast(gradient.values, total.values.dtype), gradient.indices)
+        return total + self.ops.cast(self.ops.dense(gradient), total.dtype)
+
+    def _mean(self, total, whole, gradient):
+        ops = self.ops
+        if not isinstance(total, _Rows):
+            return ops.cast(total / ops.cast(whole, total.dtype), gradient.dtype)
+        values = total.values.concat()
+        values = ops.cast(values / ops.cast(whole, values.dtype), gradient.dtype)
+        return ops.tf.IndexedSlices(values, total.indices.concat(), gradient.dense_shape)
+
+    def _apply(self, pairs, args, kwargs):
+        optimizer = self.optimizer
+        if _clips_before(optimizer):
+            gradients = iter(optimizer._clip_gradients([each for each, _ in pairs if each is not None]))
+            pairs = [(None if each is None else next(gradients), var) for each, var in pairs]
+        optimizer.apply_gradients(pairs, *args, **kwargs)
+
+
+class _Rows(collections.namedtuple("_Rows", ["values", "indices"])):
+    """The rows of each slice's IndexedSlices: two TensorArrays."""
+
+    @classmethod
+    def of(cls, tf, gradient, slices):
+        def started(tensor):
+            made = tf.TensorArray(tensor.dtype, slices, infer_shape=False, element_shape=[None] + tensor.shape[1:])
+            return made.write(0, tensor)
+
+        return cls(started(gradient.values), started(gradient.indices))
+
+    def written(self, number, values, indices):
+        return _Rows(self.values.write(number, values), self.indices.write(number, indices))
+
+
+class _Logs(collections.namedtuple("_Logs", ["structure"])):
+    """What a train_step returned."""
+
+    @classmethod
+    def flattened(cls, tf, logs):
+        return cls((tf, logs)), [tf.convert_to_tensor(each) for each in tf.nest.flatten(logs)]
+
+    def filled(self, flat):
+        tf, logs = self.structure
+        return tf.nest.pack_sequence_as(logs, flat)
+
+
+class _Means(object):
+    """The metrics of Keras 3 that take the mean of a batch's loss: of a batch in slices once, as without.
+
+    What they take of each slice is put apart. (Those of TensorFlow's Keras weigh a loss by its samples.)
+    """
+
+    def __init__(self, model, ops):
+        self._model, self._ops = model, ops
+        # (mean, what it was weighed by) of each metric.
+        self.taken = []
+
+    def _metrics(self):
+        tracker, losses = [getattr(self._model, name, None) for name in ("_loss_tracker", "_compile_loss")]
+        return ([] if tracker is None else [tracker]) + list(getattr(losses, "metrics", ()))
+
+    @contextlib.contextmanager
+    def apart(self):
+        """A context: what the metrics are given in it goes to `taken`, and they are as before."""
+        metrics = self._metrics()
+        before = [[variable + 0 for variable in each.variables] for each in metrics]
+        for each in metrics:
+            each.reset_state()
+        yield
+        self.taken = [(each.result() + 0, each.count + 0) for each in self._metrics()]
+        for each, values in zip(metrics, before):
+            for variable, value in zip(each.variables, values):
+                variable.assign(value)
+        # Some are made by the first batch of all.
+        for each in self._metrics()[len(metrics) :]:
+            each.reset_state()
+
+    def tell(self, losses, samples, logs):
+        """Give the metrics the batch's losses; the logs with what they then say."""
+        for each, (loss, sizes) in zip(self._metrics(), losses):
+            # Where a batch's size is static or nothing, this one's is nothing.
+            size = self._ops.cast(samples, sizes.dtype)
+            each.update_state(loss, self._ops.where(self._ops.equal(sizes, size), size, self._ops.ones_like(size)))
+            if each.name in logs:
+                logs[each.name] = each.result()
+        return logs
+
+
+def _clips_before(optimizer):
+    """Whether this Keras's `fit` clips gradients ahead of `apply_gradients`: TF 2.2 and 2.3; deletable with 2.3."""
+    return hasattr(optimizer, "_aggregate_gradients") and not hasattr(optimizer, "_transform_gradients")
+
+
+def _recorder(optimizer, recorded):
+    """The same optimizer, all of its state included, that puts what it is to apply into the list `recorded`."""
+
+    class Recorder(type(optimizer)):
+        # fit of TF 2.2 and 2.3 calls them, to exchange and to clip; deletable with 2.3.
+        _HAS_AGGREGATE_GRAD = False
+
+        def _clip_gradients(self, grads):
+            return grads
+
+        def apply_gradients(self, grads_and_vars, *args, **kwargs):
+            recorded.append((list(grads_and_vars), args, kwargs))
+
+        def apply(self, grads, trainable_variables=None):
+            variables = self._trainable_variables if trainable_variables is None else trainable_variables
+            recorded.append((list(zip(grads, variables)), (), {}))
+
+    made = object.__new__(Recorder)
+    object.__setattr__(made, "__dict__", vars(optimizer))
+    return made
+
+
+def check_can_train(tf, model):
+    """Raise where a model cannot train in slices: on several replicas, or with a loss that says that it is a sum."""
+    strategy = getattr(model, "distribute_strategy", None)
+    if strategy is not None and strategy.num_replicas_in_sync > 1:
+        raise ValueError(REPLICAS.format(strategy.num_replicas_in_sync))
+    losses = getattr(model, "loss", None)
+    for loss in losses.values() if isinstance(losses, dict) else losses if isinstance(losses, list) else [losses]:
+        reduction = getattr(loss, "reduction", None)
+        if reduction == "sum":
+            raise ValueError(SUMMED.format(loss, reduction))
+
+
+def _parts_of(tf, data):
+    return [leaf for leaf in tf.nest.flatten(data) if leaf is not None]
+
+
+def _slice(tf, leaf, begin, length):
+    """The samples of one slice."""
+    if leaf is None:
+        return None
+    if isinstance(leaf, tf.SparseTensor):
+        others = leaf.dense_shape[1:]
+        starts = tf.concat([[tf.cast(begin, "int64")], tf.zeros_like(others)], 0)
+        return tf.sparse.slice(leaf, starts, tf.concat([[tf.cast(length, "int64")], others], 0))
+    part = leaf[begin : begin + length]
+    return part

@@ -1,0 +1,111 @@
+"""The training step of an eager model that stands in the place of Keras's own: it counts samples, and cuts slices."""
+
+import copy
+import types
+import weakref
+
+from legacyga import _compat, _fit_hooks, _ops, _replicas, _slices, _window
+from legacyga.generations import _finding, _surface
+
+
+def train_step(model, data, optimizer=None, weight=None, size=None):
+    """The home's own `train_step`, in slices of at most `size` samples where there is a size.
+
+    Where an `optimizer` is given its mini-step has a weight: by default the samples of `data`.
+    """
+    own = _fit_hooks.homes_train_step(type(model))
+
+    def step():
+        return own(model, data) if size is None else _slices.train_step(model, own, data, size)
+
+    if optimizer is None:
+        return step()
+    tf = _surface.home_of(optimizer).tf
+    counted = _window.Weight(_slices.samples_in(tf, data), True) if weight is None else _window.Weight(weight, False)
+    with _surface.accumulation_of(optimizer).weighing(counted):
+        return step()
+
+
+class TrainStep(object):
+    """Stands in a model's attribute `train_step`: the home's own, counted or in slices.
+
+    It stays there after fit, as the training function does that was traced with it. So `train_on_batch`, and a fit
+    without the callback, count alike.
+
+    Args:
+        model: the model, of which only a weak reference is kept.
+
+    Attributes:
+        size: the most samples of a slice, None for batches as they are.
+    """
+
+    def __init__(self, model):
+        self._model = weakref.ref(model)
+        self.size = self._largest = None
+        self._ops = _ops.Ops(_compat.home_of(model.optimizer).tf)
+
+    def __deepcopy__(self, memo):
+        copied = memo.get(id(self._model()))
+        if copied is None:
+            return self
+        if self.size is None:
+            return types.MethodType(type(copied).train_step, copied)
+        # Counting begins with the copy's own fit.
+        step = copy.copy(self)
+        step._model, step._largest = weakref.ref(copied), None
+        return step
+
+    def count(self):
+        """From now on let each mini-step weigh its samples."""
+        if self._largest is None:
+            model, tf = self._model(), self._ops.tf
+            with model.distribute_strategy.scope(), _replicas.replica_local_variables(tf):
+                self._largest = tf.Variable(tf.constant(0, "int64"), trainable=False, name="sample_counts/largest")
+            model.train_function = None
+
+    def cut(self, size):
+        """From now on train in slices of at most `size` samples, None for batches as they are."""
+        model = self._model()
+        self.size = size
+        model.train_function = None
+        if size is None and self._largest is None:
+            del vars(model)["train_step"]
+
+    def __call__(self, data):
+        model, ops = self._model(), self._ops
+        if not _trains_as_home(model):
+            # Its class was given a train_step since.
+            return type(model).train_step(model, data)
+        optimizers = _finding.optimizers_in(model.optimizer)
+        if self._largest is None or not are_counted(optimizers):
+            # The model may have been compiled again, with another optimizer.
+            return train_step(model, data, size=self.size)
+        largest = ops.local(self._largest)
+        samples = ops.cast(_slices.samples_in(ops.tf, data), "int64")
+        largest.assign(ops.maximum(largest.read_value(), samples))
+        return train_step(model, data, optimizers[0], size=self.size)
+
+    def largest(self):
+        """The samples of the largest batch so far, on all replicas: an int."""
+        with self._ops.strategy_scope(self._largest):
+            return int(self._ops.tf.convert_to_tensor(self._largest))
+
+
+def installed(model):
+    """The `TrainStep` of a model, put there if need be; None where the model has a train_step of the user's own."""
+    step = vars(model).get("train_step")
+    if not _trains_as_home(model) or not isinstance(step, (TrainStep, type(None))):
+        return None
+    if step is None:
+        # The training function was made without it.
+        model.train_step, model.train_function = TrainStep(model), None
+    return vars(model)["train_step"]
+
+
+def are_counted(optimizers):
+    """Whether mini-steps can be weighed: one optimizer, and a mean."""
+    return len(optimizers) == 1 and _surface.accumulation_of(optimizers[0]).settings.reduction == "mean"
+
+
+def _trains_as_home(model):
+    return type(model).train_step is _fit_hooks.homes_train_step(type(model))

@@ -1,0 +1,300 @@
+"""micro_batch: what trains in slices ends as what trains on whole batches, in every home and mode."""
+
+import kinds
+import numpy as np
+import oracle
+import pytest
+import skips
+from kinds import MOMENTUM, RATE
+
+import legacyga
+
+pytestmark = pytest.mark.capability("micro_batch")
+
+RANDOM = np.random.RandomState(47)
+SHAPES = ((3, 4), (4,), (4, 2), (2,))
+START = [(0.5 * RANDOM.randn(*shape)).astype("float32") for shape in SHAPES]
+X, Y = [RANDOM.randn(21, size).astype("float32") for size in (3, 2)]
+# The last batch is smaller, and no multiple of a slice.
+BATCH = 8
+WHOLE = 1000
+
+
+def pytest_generate_tests(metafunc):
+    from conftest import home_of
+
+    if "kind" in metafunc.fixturenames:
+        found = [each for each in kinds.of(home_of(metafunc.config)) if each.generation != "train"]
+        metafunc.parametrize("kind", [pytest.param(each, id=each.id) for each in found])
+
+
+@pytest.fixture(autouse=True)
+def start_anew(home):
+    if home.mode == "eager" and home.tf_version < (2, 2):
+        skips.we_lack("micro_batch in eager mode needs TF 2.2 or newer")
+    home.reset(plain_session=True)
+
+
+def batches(x=X, y=Y, size=BATCH):
+    return [(x[i : i + size], y[i : i + size]) for i in range(0, len(x), size)]
+
+
+def expected(optimizer, epochs=1, steps=1):
+    weights, accumulated = oracle.double(START), oracle.Accumulated(optimizer, steps)
+    for x, y in epochs * batches():
+        weights = accumulated.mini_step(weights, oracle.gradients(weights, x, y), range(len(weights)))
+    return weights
+
+
+def assert_close(weights, wanted, bar=4e-6):
+    way = max(np.abs(w - s).max() for w, s in zip(wanted, START))
+    assert way > 0.05
+    distance = max(np.abs(now - w).max() for now, w in zip(weights, wanted))
+    assert distance <= bar, distance
+
+
+def compiled(home, optimizer, **kwargs):
+    model = home.network(START)
+    model.compile(optimizer=optimizer, loss="mse", **kwargs)
+    return model
+
+
+def fit(model, **kwargs):
+    return model.fit(X, Y, **dict(dict(batch_size=BATCH, shuffle=False, verbose=0), **kwargs))
+
+
+def sgd(home, **kwargs):
+    return home.bare_sgd(**dict(dict(lr=RATE, momentum=MOMENTUM), **kwargs))
+
+
+# ------------------------------------------------------------------------------------------------- equal to whole batches
+
+
+@pytest.mark.parametrize("size", [3, 8])
+def test_equals_the_oracle(home, kind, size):
+    """Two epochs of batches of 8, 8 and 5, in slices, with an optimizer that knows nothing of it."""
+    optimizer = kind.bare()
+    model = compiled(home, optimizer)
+    legacyga.micro_batch(model, size)
+    fit(model, epochs=2)
+    assert_close(model.get_weights(), expected(kind.oracle(), epochs=2))
+    assert home.value(optimizer.iterations) == 6
+    assert model.optimizer is optimizer and "_legacyga" not in vars(optimizer)
+
+
+def test_slices_of_one(home):
+    model = compiled(home, sgd(home))
+    legacyga.micro_batch(model, 1)
+    fit(model)
+    assert_close(model.get_weights(), expected(oracle.SGD(RATE, MOMENTUM)))
+
+
+def test_a_batch_of_one_slice_is_as_it_is(home):
+    """To the bit, where the home's own optimizer has no race in it."""
+    ends = []
+    for size in (None, WHOLE):
+        home.reset()
+        model = compiled(home, legacyga.MySGD(RATE, MOMENTUM, steps_per_update=1, keras=home.keras))
+        legacyga.micro_batch(model, size)
+        fit(model)
+        ends.append(model.get_weights())
+    for one, other in zip(*ends):
+        if home.mode == "eager":
+            np.testing.assert_array_equal(one, other)
+        else:
+            assert np.abs(one - other).max() <= 1e-6
+
+
+def test_in_windows(home):
+    """A batch in slices is one mini-step of an optimizer that accumulates."""
+    model = compiled(home, legacyga.MySGD(RATE, MOMENTUM, steps_per_update=3, keras=home.keras))
+    legacyga.micro_batch(model, 3)
+    fit(model, epochs=2)
+    assert_close(model.get_weights(), expected(oracle.SGD(RATE, MOMENTUM), epochs=2, steps=3))
+    assert home.value(model.optimizer.iterations) == 2
+
+
+def test_in_windows_that_weigh(home):
+    """With the callback the last batch, of 5, weighs 5 of 21; what it is told of is the batch."""
+    if home.mode == "graph":
+        skips.senseless("in graph mode the callback weighs nothing")
+    model = compiled(home, legacyga.MySGD(RATE, MOMENTUM, steps_per_update=3, keras=home.keras))
+    legacyga.micro_batch(model, 3)
+    history = fit(model, epochs=2, callbacks=[legacyga.GradientAccumulationCallback()]).history
+    weights, optimizer = oracle.double(START), oracle.SGD(RATE, MOMENTUM)
+    for _ in range(2):
+        weights = optimizer.update(weights, oracle.gradients(weights, X, Y))
+    assert_close(model.get_weights(), weights)
+    assert history["effective_batch_size"] == [24, 24]
+    legacyga.micro_batch(model, None)
+    fit(model, callbacks=[legacyga.GradientAccumulationCallback()])
+    assert_close(model.get_weights(), optimizer.update(weights, oracle.gradients(weights, X, Y)))
+
+
+def test_train_on_batch(home):
+    """Batches of any size, one that a function was made for before among them."""
+    model = compiled(home, sgd(home))
+    model.train_on_batch(X[:8], Y[:8])
+    legacyga.micro_batch(model, 3)
+    losses = [model.train_on_batch(X[8:16], Y[8:16]), model.train_on_batch(X[16:], Y[16:])]
+    assert_close(model.get_weights(), expected(oracle.SGD(RATE, MOMENTUM)))
+    weights, optimizer = oracle.double(START), oracle.SGD(RATE, MOMENTUM)
+    weights = optimizer.update(weights, oracle.gradients(weights, X[:8], Y[:8]))
+    assert abs(losses[0] - oracle.loss(weights, X[8:16], Y[8:16])) <= 1e-5
+
+
+def test_generators(home):
+    def forever():
+        while True:
+            for batch in batches():
+                yield batch
+
+    model = compiled(home, sgd(home))
+    legacyga.micro_batch(model, 3)
+    # Its own method up to Keras 2.3 and TF 2.0.
+    named = dict(steps_per_epoch=3, epochs=2, verbose=0)
+    (model.fit_generator if home.mode == "graph" else model.fit)(forever(), **named)
+    assert_close(model.get_weights(), expected(oracle.SGD(RATE, MOMENTUM), epochs=2))
+
+
+def samples_seen(y_true, y_pred):
+    """A metric: the mean over the samples of how many there were with them."""
+    import tensorflow as tf
+
+    return tf.zeros_like(y_pred[:, 0]) + tf.cast(tf.shape(y_pred)[0], y_pred.dtype)
+
+
+def test_taken_off_and_compiled_again(home):
+    """It holds for what is compiled later, until it is taken off."""
+
+    def optimizer():
+        # In graph mode the home's own may race.
+        return legacyga.MySGD(RATE, MOMENTUM, steps_per_update=1, keras=home.keras)
+
+    model = compiled(home, optimizer(), metrics=[samples_seen])
+    legacyga.micro_batch(model, 3)
+    seen = [fit(model).history["samples_seen"][0]]
+    model.compile(optimizer=optimizer(), loss="mse", metrics=[samples_seen])
+    seen.append(fit(model).history["samples_seen"][0])
+    legacyga.micro_batch(model, None)
+    seen.append(fit(model).history["samples_seen"][0])
+    # In slices 2, 3, 3 of the batches of 8, and 2, 3 of that of 5; the means of batches are weighed by their samples.
+    of_slices = (2 * (4 + 9 + 9) + 4 + 9) / 21.0
+    np.testing.assert_allclose(seen, [of_slices, of_slices, (64 + 64 + 25) / 21.0], rtol=1e-5)
+    weights = oracle.double(START)
+    for optimizer, epochs in ((oracle.SGD(RATE, MOMENTUM), 1), (oracle.SGD(RATE, MOMENTUM), 2)):
+        for x, y in epochs * batches():
+            weights = optimizer.update(weights, oracle.gradients(weights, x, y))
+    assert_close(model.get_weights(), weights)
+
+
+# ------------------------------------------------------------------------------------- what models and data there are
+
+
+def sums_activities(home):
+    """Whether an activity_regularizer is a sum over the batch."""
+    return home.name == "keras" and home.mode == "graph" or home.tf_version < (1, 10)
+
+
+class Task(object):
+    """Two inputs, one an embedding's, two outputs, a penalty on weights and on what a layer gives, weights of samples
+    of which many are 0, metrics of the batch and over all of them.
+    """
+
+    def __init__(self, named=False):
+        random = np.random.RandomState(3)
+        self.x = [random.randint(0, 9, (21, 2)), random.randn(21, 3).astype("float32")]
+        self.y = [random.randn(21, 2).astype("float32"), (random.rand(21, 1) > 0.5).astype("float32")]
+        self.weights = [random.rand(21).astype("float32"), (random.rand(21) > 0.6).astype("float32")]
+        # A slice of which the second output has no sample that counts.
+        self.weights[1][2:5] = 0
+        self.losses, self.loss_weights = ["mse", "binary_crossentropy"], [0.5, 2.0]
+        if named:
+            outputs = ("first", "second")
+            self.x = dict(zip(("ids", "floats"), self.x))
+            for name in ("y", "weights", "losses", "loss_weights"):
+                setattr(self, name, dict(zip(outputs, getattr(self, name))))
+
+    def model(self, home, optimizer):
+        layers, keras = home.keras.layers, home.keras
+        inputs = [layers.Input((2,), name="ids"), layers.Input((3,), name="floats")]
+        joined = layers.concatenate([layers.Flatten()(layers.Embedding(9, 2)(inputs[0])), inputs[1]])
+        activity = None if sums_activities(home) else "l2"
+        hidden = layers.Dense(4, activation="tanh", kernel_regularizer="l2", activity_regularizer=activity)(joined)
+        outputs = [layers.Dense(2, name="first")(hidden), layers.Dense(1, activation="sigmoid", name="second")(hidden)]
+        if isinstance(self.y, dict) and home.is_keras3:
+            outputs = dict(zip(("first", "second"), outputs))
+        model = keras.models.Model(inputs, outputs)
+        random = np.random.RandomState(5)
+        model.set_weights([random.randn(*value.shape).astype("float32") for value in model.get_weights()])
+        model.compile(
+            optimizer,
+            loss=self.losses,
+            loss_weights=self.loss_weights,
+            metrics={"first": "mae", "second": "accuracy"},
+        )
+        return model
+
+
+def trained(home, task, size, optimizer=None, **kwargs):
+    """(weights, history) of a model after two epochs."""
+    home.reset()
+    # Ours at K = 1: the stock optimizers of old graphs race.
+    made = legacyga.MySGD(RATE, MOMENTUM, steps_per_update=1, keras=home.keras) if optimizer is None else optimizer()
+    model = task.model(home, made)
+    if size is not None:
+        legacyga.micro_batch(model, size)
+    fitted = dict(batch_size=BATCH, epochs=2, shuffle=False, verbose=0, sample_weight=task.weights)
+    history = model.fit(task.x, task.y, **dict(fitted, **kwargs)).history
+    return model.get_weights(), {name: np.array(values) for name, values in history.items()}
+
+
+def assert_alike(found, wanted, bar=2e-5):
+    for now, then in zip(found[0], wanted[0]):
+        assert np.abs(now - then).max() <= bar
+    assert sorted(found[1]) == sorted(wanted[1])
+    for name in found[1]:
+        np.testing.assert_allclose(found[1][name], wanted[1][name], rtol=1e-4, err_msg=name)
+
+
+@pytest.mark.parametrize("named", [False, True], ids=["lists", "dicts"])
+def test_several_inputs_and_outputs(home, named):
+    task = Task(named)
+    assert_alike(trained(home, task, 3), trained(home, task, None))
+
+
+def test_class_weights(home):
+    y = (Y[:, :1] > 0).astype("float32")
+    ends = []
+    for size in (None, 3):
+        home.reset()
+        model = home.network([START[0], START[1], START[2][:, :1], START[3][:1]])
+        model.compile(legacyga.MySGD(RATE, steps_per_update=1, keras=home.keras), "mse", metrics=["mae"])
+        legacyga.micro_batch(model, size)
+        history = model.fit(
+            X, y, batch_size=BATCH, epochs=2, shuffle=False, verbose=0, class_weight={0: 0.5, 1: 3.0}
+        ).history
+        ends.append((model.get_weights(), history))
+    assert_alike(ends[1], ends[0])
+
+
+def test_a_penalty_on_the_batch(home):
+    """add_loss of a mean over the samples is the batch's; without samples it is counted once."""
+    ends = []
+    for size in (None, 3):
+        home.reset()
+        model = home.network(START)
+        layer = model.layers[0]
+        if home.is_keras3:
+            skips.keras_lacks("add_loss of a tensor outside of a layer")
+        penalty = home.tf.reduce_mean(home.tf.square(model.output))
+        if home.tf_version >= (2, 4) and home.mode == "eager":
+            model.add_loss(penalty)
+        else:
+            model.add_loss(penalty)
+        del layer
+        model.compile(legacyga.MySGD(RATE, steps_per_update=1, keras=home.keras), "mse")
+        legacyga.micro_batch(model, size)
+        fit(model)
+        ends.append((model.get_weights(), {}))
+    assert_alike(ends[1], ends[0])

@@ -4,10 +4,17 @@ import numpy as np
 
 from legacyga import _graph, _ops, _slices
 from legacyga.accumulator import GradientAccumulator
+from legacyga.generations import _finding
 
 # What makes the functions that train, and where they are kept. TF 1.13 has one more, for fit.
 FUNCTIONS = {"_make_train_function": "train_function", "_make_fit_function": "_fit_function"}
 
+_DIVIDES = {}
+
+WEIGHED = (
+    "{} divides the loss of a batch by the sum of its sample weights, where the loss is a function, and a slice's would be "
+    "another. Received: slices of the mean weights {}. Give compile a loss object, such as keras.losses.MeanSquaredError()."
+)
 NOT_FED = (
     "In graph mode a batch can be cut where it is fed: as arrays, by fit, fit_generator or train_on_batch. Received: "
     "{!r}. Give a generator in place of a dataset or tensors."
@@ -26,6 +33,8 @@ def install(model, home, size):
     """Let the functions that the model makes to train with be cut, or no longer where `size` is None."""
     if hasattr(model.optimizer, "get_unscaled_gradients"):
         raise ValueError(LOSS_SCALE.format(model.optimizer, size))
+    # A Sequential of Keras 2.0 and 2.1 has a model of its own, which trains.
+    model = vars(model).get("model") or model
     _slices.check_can_train(home.tf, model)
     _check_activities(home, model)
     for name, attribute in FUNCTIONS.items():
@@ -133,16 +142,33 @@ class SlicedFunction(object):
         ]
 
     def _sample_weights(self, fed, parts):
-        """{place: the sample weights of each part}, where an output's loss is divided by the share of those not 0.
+        """{place: the sample weights of each part}, where an output's loss is divided by how many of them are not 0.
 
-        So it is up to Keras 2.2 and TF 1.12, for which a slice's weights make up for its share. Deletable with them.
+        So it is with losses that are functions, up to Keras 2.2 and TF 1.12: a slice's weights make up for its own
+        share. Deletable with them, and with TF 1.13.
         """
-        model, weights = self._model, {}
-        if hasattr(model, "stateful_metric_names") and len(parts) > 1:
-            first = len(model._feed_inputs) + len(model._feed_targets)
-            for place in range(first, first + len(model._feed_sample_weights)):
-                weights[place] = _with_shares(fed[place], parts)
-        return weights
+        model = self._model
+        losses = [each for each in getattr(model, "loss_functions", None) or [] if each is not None]
+        first = len(model._feed_inputs) + len(model._feed_targets)
+        return {
+            first + i: self._with_shares(fed[first + i], parts)
+            for i, loss in enumerate(losses)
+            if len(parts) > 1 and not hasattr(loss, "reduction") and fed[first + i] is not None
+        }
+
+    def _with_shares(self, weights, parts):
+        """The parts of an array of weights, each times its own divisor over that of them all."""
+        shares = [np.mean(weights[part] != 0) for part in parts]
+        if _divides_by_weights(self._home):
+            means = [np.mean(weights[part]) for part in parts]
+            if not np.allclose(means, means[0], atol=0):
+                raise ValueError(WEIGHED.format(self._home, means))
+            return [weights[part] for part in parts]
+        # A part without any has no mean: to what it gives, almost nothing.
+        return [
+            weights[part] * (share / np.mean(weights != 0)) if share else np.full_like(weights[part], 1e-30)
+            for part, share in zip(parts, shares)
+        ]
 
     def _told(self, place, values, sizes):
         """An output over the batch: the last one's where it is over all batches so far, else the mean."""
@@ -189,15 +215,14 @@ class _LossMeans(object):
         return {place + 1: np.float32(total / count) for place, (total, count) in enumerate(values)}
 
 
-def _with_shares(weights, parts):
-    """The parts of an array of weights, each times its share of weights that are not 0 over that of them all."""
-    share, found = np.mean(weights != 0), []
-    for part in parts:
-        part = weights[part]
-        own = np.mean(part != 0)
-        # A part without any has no mean: to what it gives, almost nothing.
-        found.append(part * (own / share) if own else np.full_like(part, 1e-30))
-    return found
+def _divides_by_weights(home):
+    """Whether this Keras divides a function's weighted losses by their weights, not by how many are not 0."""
+    if home.root not in _DIVIDES:
+        weighted = home.weighted_objective(lambda y_true, y_pred: y_pred)
+        with home.tf.Graph().as_default(), home.v1.Session() as session:
+            losses, weights = home.tf.ones([2, 1]), home.tf.constant([0.5, 0.0])
+            _DIVIDES[home.root] = bool(session.run(weighted(losses, losses, weights, None)) == 1.0)
+    return _DIVIDES[home.root]
 
 
 def _recorder(optimizer, home, model, made):
@@ -214,7 +239,12 @@ def _recorder(optimizer, home, model, made):
         _make_local(home, variables)
         # A loss of which the means are the gradients: what the optimizer does with gradients, it does with them.
         terms = [_term(ops, mean, param) for mean, param in zip(means, params) if mean is not None]
-        update = _graph.ordered(lambda: optimizer.get_updates(loss=ops.tf.add_n(terms), params=params), ops)
+
+        def updates():
+            return optimizer.get_updates(loss=ops.tf.add_n(terms), params=params)
+
+        # One that accumulates has its own order.
+        update = updates() if _finding.optimizers_in(optimizer) else _graph.ordered(updates, ops)
         with ops.after(update):
             made[:] = [accumulator.reset(), variables]
         return [taken.op]

@@ -248,10 +248,15 @@ def main():
     if options.worker is not None:
         work(options)
         return
+    load = os.getloadavg()[0]
     measured = [measure(options, workers) for workers in options.workers]
-    found = dict(versions=measured[0]["versions"], cores=os.cpu_count(), rounds=options.rounds)
+    found = dict(versions=measured[0]["versions"], cores=os.cpu_count(), load=round(load, 1), rounds=options.rounds)
     found["workers"] = {str(workers): each["models"] for workers, each in zip(options.workers, measured)}
-    print("TensorFlow {}, {cores} cores, {rounds} rounds".format(found["versions"]["tensorflow"], **found))
+    print(
+        "TensorFlow {}, {cores} cores with a load of {load} before, {rounds} rounds".format(
+            found["versions"]["tensorflow"], **found
+        )
+    )
     for title, name, form in (("Bytes", "bytes", BYTES), ("Seconds", "seconds", SECONDS)):
         print("\n".join(["", title + ":", ""] + table(found, name, form)))
     if options.json:

@@ -239,8 +239,11 @@ def main():
     parser.add_argument("--steps", type=int, nargs="+", default=[4, 8, 32])
     options = parser.parse_args()
     with open(options.json) as file:
-        measured = Measured(json.load(file))
+        found = json.load(file)
+    measured = Measured(found)
     fill(options, measured)
+    told = "Measured on TensorFlow {}, {cores} cores with a load of {load} before, medians of {rounds} rounds"
+    print(told.format(found["versions"]["tensorflow"], **found))
     told = "The loopback interface: {:.2f} GB/s, {:.2f} ms a step of the ring".format
     print(told(measured.bandwidth / 1e9, 1e3 * measured.latency))
     for model in measured.models:

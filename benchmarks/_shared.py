@@ -29,5 +29,5 @@ def figure(places):
 def save(made, path):
     made.tight_layout()
     # Without matplotlib's version in it the file changes where the picture does.
-    made.savefig(path, dpi=80, metadata={"Software": None})
+    made.savefig(path, dpi=72, metadata={"Software": None})
     print("picture: {}".format(path))

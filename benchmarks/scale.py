@@ -102,7 +102,9 @@ class Measured(object):
         first, second = sorted(rows)[:2]
         more = rows[second]["seconds"]["window"][0] - rows[first]["seconds"]["window"][0]
         more -= self.exchange(2, model, second) - self.exchange(2, model, first)
-        return max(0.0, (more - (second - first) * self.mini_step[model]) / second)
+        # At K = 1 nothing is added up.
+        adding = second - (first if first > 1 else 0)
+        return max(0.0, (more - (second - first) * self.mini_step[model]) / adding)
 
     def exchange(self, workers, model, steps=None):
         crowd = crowding(workers, self.cores)

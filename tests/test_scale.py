@@ -106,6 +106,13 @@ def test_what_is_taken_from_a_file(found):
     assert measured.adding == pytest.approx({"dense": 0.5e-3, "embedding": 0.25e-3})
 
 
+def test_what_wrap_adds_where_both_windows_add(found):
+    rows = found["workers"]["2"]["dense"]["windows"]
+    # 4 mini-steps of 4.5 ms more.
+    rows[:] = [rows[1], row(8, 44e-3, 96e-3, 8e6, 64e6)]
+    assert scale.Measured(found).adding["dense"] == pytest.approx(0.5e-3)
+
+
 def test_three_workers_by_hand(found):
     measured = scale.Measured(found)
     # 4/3 of 4 MB at 1 GB/s and 1.5 workers a core, 4 steps of 1 ms; 6 ms of mini-step and 3 of update.

@@ -219,6 +219,11 @@ def register(home):
         home.module.utils.get_custom_objects().setdefault(name, loader)
 
 
+def is_own(cls):
+    """Whether `class_for` made this class, and nobody has extended it."""
+    return "_legacyga_class" in vars(cls)
+
+
 class ConfiguredOptimizer(AccumulatingOptimizer):
     """`AccumulatingOptimizer` for the optimizers of a Keras, which can be described, and saved."""
 
@@ -241,7 +246,13 @@ class ConfiguredOptimizer(AccumulatingOptimizer):
         """The optimizer that `get_config` described."""
         inner, home = cls._legacyga_class
         with _known(home, {home.registered_name(inner): inner}):
-            return from_config(home, config, custom_objects)
+            made = from_config(home, config, custom_objects)
+        if is_own(cls):
+            return made
+        # Horovod extends the class, and has what its methods need from an `__init__` that this call comes by.
+        extended = super(AccumulatingOptimizer, cls).from_config(config["optimizer"]["config"])
+        start(extended, accumulation_of(made).settings)
+        return extended
 
     def set_weights(self, weights):
         """Set all variables of the optimizer, or those that the bare one has: then no window is open.

@@ -7,7 +7,7 @@ import contextlib
 import inspect
 
 from legacyga import _compat, _window
-from legacyga.generations import _copying, _restoring
+from legacyga.generations import _copying, _horovod, _restoring
 
 _CLASSES = {}
 # The name of all of them, so that Keras's loaders need one object to load any. It says itself what it was made of.
@@ -35,7 +35,7 @@ def class_for(bases, cls, home, **attributes):
         attributes.update({name: getattr(cls, name) for name in PUBLIC_METHODS if hasattr(cls, name)})
         docs = [inspect.getdoc(each) or "" for each in (AccumulatingOptimizer, cls)]
         attributes.setdefault("__doc__", WRAPPED.format(cls.__name__, *docs))
-        _CLASSES[key] = type(name, bases + (cls,), attributes)
+        _CLASSES[key] = type(name, bases + _horovod.bases_before(cls) + (cls,), attributes)
     return _CLASSES[key]
 
 

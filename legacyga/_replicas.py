@@ -85,7 +85,7 @@ class Replicas(object):
         reduced = strategy.extended.batch_reduce_to(self.tf.distribute.ReduceOp.SUM, others) if others else []
         reduced = iter(reduced)
         return [
-            self._sum_of_rows(self._parts(each)) if local else self._with_rows_once(strategy, next(reduced))
+            self.sum_of_rows(self._parts(each)) if local else self._with_rows_once(strategy, next(reduced))
             for each, local in zip(gradients, is_local)
         ]
 
@@ -97,10 +97,10 @@ class Replicas(object):
     def _with_rows_once(self, strategy, gradient):
         if not self.is_sparse(self._parts(gradient)[0]):
             return gradient
-        return strategy.extended.call_for_each_replica(lambda each: self._sum_of_rows([each]), (gradient,))
+        return strategy.extended.call_for_each_replica(lambda each: self.sum_of_rows([each]), (gradient,))
 
-    def _sum_of_rows(self, parts):
-        """IndexedSlices with the rows of several, each once."""
+    def sum_of_rows(self, parts):
+        """IndexedSlices with the rows of several IndexedSlices, each row once."""
         indices = self.tf.concat([each.indices for each in parts], 0)
         rows, places = self.tf.unique(indices)
         values = self.tf.concat([each.values for each in parts], 0)

@@ -1,6 +1,7 @@
 """The home under test, the guard against testing another one than was asked for, and the result file of a run."""
 
 import collections
+import importlib.util
 import json
 import os
 import re
@@ -22,6 +23,9 @@ pytest.register_assert_rewrite("users")
 # What a row of a result file says with reasons, {reason: tests}.
 REASONS = ["xfailed"] + list(skips.KINDS)
 
+
+# The only tests that need a package beside TensorFlow and Keras, which the environments of the label `horovod` have.
+collect_ignore = [] if importlib.util.find_spec("horovod") else ["test_horovod.py"]
 
 # Where the matrix runs what takes long, (home, mode, TensorFlow): each generation of optimizers in each of its modes.
 LONG = [
@@ -46,7 +50,7 @@ def installed():
     import tensorflow as tf
 
     found = {"py": "{}.{}".format(*sys.version_info), "tf": tf.__version__}
-    for factor, name in (("keras", "keras"), ("tfkeras", "tf_keras")):
+    for factor, name in (("keras", "keras"), ("tfkeras", "tf_keras"), ("horovod", "horovod")):
         version = homes.version(name)
         # TF 2.6 to 2.15 bring their own keras, which no factor names.
         if version and not (factor == "keras" and re.match(r"2\.([6-9]|1\d)\.", version)):
@@ -63,7 +67,7 @@ def check_factors(env, found):
     """
     asked = {}
     for factor in env.split("-"):
-        match = re.match(r"(py|tfkeras|tf|keras)(\d[\d.]*)$", factor)
+        match = re.match(r"(py|tfkeras|tf|keras|horovod)(\d[\d.]*)$", factor)
         if not match or match.group(1) in asked:
             return "{!r} is no factor of a test environment ({})".format(factor, env)
         kind, version = match.groups()

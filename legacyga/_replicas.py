@@ -118,6 +118,18 @@ class Replicas(object):
                 "replicas. Received: {!r}. Use tf.distribute.MirroredStrategy.".format(strategy)
             )
 
+    def check_workers_wait(self):
+        """Raise under the parameter servers of TF 2: their workers would all count one window, and none waits."""
+        distribute = getattr(self.tf, "distribute", None)
+        kind = getattr(getattr(distribute, "experimental", None), "ParameterServerStrategy", ())
+        # In graph mode a lock on the server has the workers take turns.
+        if isinstance(self.strategy, kind) and self.v1.executing_eagerly_outside_functions():
+            raise ValueError(
+                "The workers of a ParameterServerStrategy do not wait for each other. They would count one window at "
+                "the same time, and lose mini-steps. Received: {!r}. Use tf.distribute.MultiWorkerMirroredStrategy, or "
+                "gradient_accumulation_steps=1.".format(self.strategy)
+            )
+
     @property
     def has_other_workers(self):
         """Whether there are replicas in other processes."""

@@ -85,7 +85,7 @@ def check_factors(env, found):
 def pytest_configure(config):
     config.addinivalue_line("markers", "capability(name): what the test shows, a column of compat_matrix.md")
     config.addinivalue_line("markers", "more: run with --more alone; no part of the matrix")
-    config.addinivalue_line("markers", "long: run in those of LONG alone, and with --more")
+    config.addinivalue_line("markers", "long(also=[]): run in those of LONG and `also` alone, and with --more")
     env = os.environ.get("LEGACYGA_ENV")
     if env:
         wrong = check_factors(env, installed())
@@ -176,9 +176,10 @@ def home(request):
 @pytest.fixture(autouse=True)
 def long_tests(request):
     """Skip what is marked `long` where it is not run."""
-    if request.node.get_closest_marker("long") and not request.config.getoption("--more"):
+    marker = request.node.get_closest_marker("long")
+    if marker and not request.config.getoption("--more"):
         home = home_of(request.config)
-        if (home.name, home.mode, "{}.{}".format(*home.tf_version)) not in LONG:
+        if (home.name, home.mode, "{}.{}".format(*home.tf_version)) not in LONG + marker.kwargs.get("also", []):
             skips.elsewhere("tested in other environments of the matrix")
 
 

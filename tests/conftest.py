@@ -28,10 +28,10 @@ REASONS = ["xfailed"] + list(skips.KINDS)
 collect_ignore = [] if importlib.util.find_spec("horovod") else ["test_horovod.py"]
 
 # Where the matrix runs what takes long, (home, mode, TensorFlow): each generation of optimizers in each of its modes.
+# TF 2.15 has two of them, v2 and v3.
 LONG = [
     ("keras", "graph", "1.13"),
     ("tf.keras", "graph", "1.15"),
-    ("tf.keras", "eager", "2.4"),
     ("tf.keras", "eager", "2.15"),
     ("keras", "eager", "2.21"),
 ]
@@ -85,7 +85,7 @@ def check_factors(env, found):
 def pytest_configure(config):
     config.addinivalue_line("markers", "capability(name): what the test shows, a column of compat_matrix.md")
     config.addinivalue_line("markers", "more: run with --more alone; no part of the matrix")
-    config.addinivalue_line("markers", "long(also=[]): run in those of LONG and `also` alone, and with --more")
+    config.addinivalue_line("markers", "long(also=[], only=LONG): run in these alone, and with --more")
     env = os.environ.get("LEGACYGA_ENV")
     if env:
         wrong = check_factors(env, installed())
@@ -179,7 +179,8 @@ def long_tests(request):
     marker = request.node.get_closest_marker("long")
     if marker and not request.config.getoption("--more"):
         home = home_of(request.config)
-        if (home.name, home.mode, "{}.{}".format(*home.tf_version)) not in LONG + marker.kwargs.get("also", []):
+        where = marker.kwargs.get("only", LONG) + marker.kwargs.get("also", [])
+        if (home.name, home.mode, "{}.{}".format(*home.tf_version)) not in where:
             skips.elsewhere("tested in other environments of the matrix")
 
 

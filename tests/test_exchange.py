@@ -264,7 +264,6 @@ for generation, found in kinds.classes(home).items():
 """
 
 
-@pytest.mark.more
 def test_a_class_that_adds_up_in_its_own_way(home, tmpdir):
     """Replicas' gradients of 4 and 6: their mean, or the sum of each clipped to 1."""
     needs.eager_only(home, since=(2, 4))

@@ -8,7 +8,7 @@ import skips
 import two_workers
 
 # Where `fit` is run beside those of conftest.LONG.
-ALSO = [("tf.keras", "eager", "2.10"), ("tf_keras", "eager", "2.21")]
+ALSO = [("tf.keras", "eager", "2.4"), ("tf.keras", "eager", "2.10"), ("tf_keras", "eager", "2.21")]
 pytestmark = pytest.mark.capability("R12 replicas")
 RANDOM = np.random.RandomState(41)
 START = [RANDOM.randn(*shape).astype("float32") for shape in ((3, 4), (4,), (4, 2), (2,))]

@@ -85,7 +85,7 @@ class Replicas(object):
         reduced = strategy.extended.batch_reduce_to(self.tf.distribute.ReduceOp.SUM, others) if others else []
         reduced = iter(reduced)
         return [
-            self._sum_of_rows(self._parts(each)) if local else self._with_rows_once(strategy, next(reduced))
+            self.sum_of_rows(self._parts(each)) if local else self._with_rows_once(strategy, next(reduced))
             for each, local in zip(gradients, is_local)
         ]
 
@@ -97,10 +97,10 @@ class Replicas(object):
     def _with_rows_once(self, strategy, gradient):
         if not self.is_sparse(self._parts(gradient)[0]):
             return gradient
-        return strategy.extended.call_for_each_replica(lambda each: self._sum_of_rows([each]), (gradient,))
+        return strategy.extended.call_for_each_replica(lambda each: self.sum_of_rows([each]), (gradient,))
 
-    def _sum_of_rows(self, parts):
-        """IndexedSlices with the rows of several, each once."""
+    def sum_of_rows(self, parts):
+        """IndexedSlices with the rows of several IndexedSlices, each row once."""
         indices = self.tf.concat([each.indices for each in parts], 0)
         rows, places = self.tf.unique(indices)
         values = self.tf.concat([each.values for each in parts], 0)
@@ -116,6 +116,18 @@ class Replicas(object):
             raise ValueError(
                 "Each replica accumulates gradients in variables of its own, and this strategy has one for all of its "
                 "replicas. Received: {!r}. Use tf.distribute.MirroredStrategy.".format(strategy)
+            )
+
+    def check_workers_wait(self):
+        """Raise under the parameter servers of TF 2: their workers would all count one window, and none waits."""
+        distribute = getattr(self.tf, "distribute", None)
+        kind = getattr(getattr(distribute, "experimental", None), "ParameterServerStrategy", ())
+        # In graph mode a lock on the server has the workers take turns.
+        if isinstance(self.strategy, kind) and self.v1.executing_eagerly_outside_functions():
+            raise ValueError(
+                "The workers of a ParameterServerStrategy do not wait for each other. They would count one window at "
+                "the same time, and lose mini-steps. Received: {!r}. Use tf.distribute.MultiWorkerMirroredStrategy, or "
+                "gradient_accumulation_steps=1.".format(self.strategy)
             )
 
     @property

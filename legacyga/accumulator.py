@@ -231,6 +231,7 @@ class GradientAccumulator(object):
         return self._current_strategy() is self._strategy and self._ops.in_replica_context()
 
     def _check_replica(self):
+        self._ops.check_workers_wait()
         if not self._ops.in_replica_context() or not self._is_here():
             raise ValueError(
                 "A GradientAccumulator is called by each replica with its own gradients. Received: a call outside of "

@@ -97,7 +97,16 @@ class _MySGD(object):
 
     @classmethod
     def from_config(cls, config, custom_objects=None):
-        return _from_config(cls._legacyga_class[1], config)
+        made = _from_config(cls._legacyga_class[1], config)
+        if _surface.is_own(cls):
+            return made
+        extended = cls(**{name: value for name, value in config.items() if name not in NOT_OF_SGD})
+        _surface.start(extended, _surface.accumulation_of(made).settings)
+        return extended
+
+
+# What a config has beside the arguments of the home's SGD.
+NOT_OF_SGD = ("steps_per_update", "on_nonfinite", "is_legacy_optimizer")
 
 
 def _from_config(home, config, custom_objects=None):

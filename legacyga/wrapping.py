@@ -1,7 +1,7 @@
 """wrap: gradient accumulation for any optimizer of any generation."""
 
 from legacyga import _compat, _graph, _window
-from legacyga.generations import _surface
+from legacyga.generations import _horovod, _surface
 
 
 def wrap(optimizer, gradient_accumulation_steps, reduction="mean", on_nonfinite="propagate"):
@@ -47,6 +47,7 @@ def wrap(optimizer, gradient_accumulation_steps, reduction="mean", on_nonfinite=
     if home is None:
         raise ValueError(NO_OPTIMIZER.format(optimizer))
     _check_can_train(optimizer, generation, home)
+    _horovod.check(optimizer, settings)
     if generation != "train":
         _surface.register(home)
     return _surface.wrapped(optimizer, home, settings)

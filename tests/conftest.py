@@ -1,6 +1,7 @@
 """The home under test, the guard against testing another one than was asked for, and the result file of a run."""
 
 import collections
+import importlib.util
 import json
 import os
 import re
@@ -23,11 +24,14 @@ pytest.register_assert_rewrite("users")
 REASONS = ["xfailed"] + list(skips.KINDS)
 
 
+# The only tests that need a package beside TensorFlow and Keras, which the environments of the label `horovod` have.
+collect_ignore = [] if importlib.util.find_spec("horovod") else ["test_horovod.py"]
+
 # Where the matrix runs what takes long, (home, mode, TensorFlow): each generation of optimizers in each of its modes.
+# TF 2.15 has two of them, v2 and v3.
 LONG = [
     ("keras", "graph", "1.13"),
     ("tf.keras", "graph", "1.15"),
-    ("tf.keras", "eager", "2.4"),
     ("tf.keras", "eager", "2.15"),
     ("keras", "eager", "2.21"),
 ]
@@ -46,7 +50,7 @@ def installed():
     import tensorflow as tf
 
     found = {"py": "{}.{}".format(*sys.version_info), "tf": tf.__version__}
-    for factor, name in (("keras", "keras"), ("tfkeras", "tf_keras")):
+    for factor, name in (("keras", "keras"), ("tfkeras", "tf_keras"), ("horovod", "horovod")):
         version = homes.version(name)
         # TF 2.6 to 2.15 bring their own keras, which no factor names.
         if version and not (factor == "keras" and re.match(r"2\.([6-9]|1\d)\.", version)):
@@ -63,7 +67,7 @@ def check_factors(env, found):
     """
     asked = {}
     for factor in env.split("-"):
-        match = re.match(r"(py|tfkeras|tf|keras)(\d[\d.]*)$", factor)
+        match = re.match(r"(py|tfkeras|tf|keras|horovod)(\d[\d.]*)$", factor)
         if not match or match.group(1) in asked:
             return "{!r} is no factor of a test environment ({})".format(factor, env)
         kind, version = match.groups()
@@ -81,7 +85,7 @@ def check_factors(env, found):
 def pytest_configure(config):
     config.addinivalue_line("markers", "capability(name): what the test shows, a column of compat_matrix.md")
     config.addinivalue_line("markers", "more: run with --more alone; no part of the matrix")
-    config.addinivalue_line("markers", "long: run in those of LONG alone, and with --more")
+    config.addinivalue_line("markers", "long(also=[], only=LONG): run in these alone, and with --more")
     env = os.environ.get("LEGACYGA_ENV")
     if env:
         wrong = check_factors(env, installed())
@@ -172,9 +176,11 @@ def home(request):
 @pytest.fixture(autouse=True)
 def long_tests(request):
     """Skip what is marked `long` where it is not run."""
-    if request.node.get_closest_marker("long") and not request.config.getoption("--more"):
+    marker = request.node.get_closest_marker("long")
+    if marker and not request.config.getoption("--more"):
         home = home_of(request.config)
-        if (home.name, home.mode, "{}.{}".format(*home.tf_version)) not in LONG:
+        where = marker.kwargs.get("only", LONG) + marker.kwargs.get("also", [])
+        if (home.name, home.mode, "{}.{}".format(*home.tf_version)) not in where:
             skips.elsewhere("tested in other environments of the matrix")
 
 

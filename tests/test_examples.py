@@ -161,7 +161,6 @@ def test_embeddings(home):
     assert 0 < int(rows[0][0]) < int(rows[0][1]) / 2 and float(rows[0][2]) > 0.2, printed
 
 
-@pytest.mark.more
 def test_distributed(home):
     arguments(home)
     # In a process of its own, for its devices are of the CPU's whole life.

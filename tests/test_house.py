@@ -25,9 +25,10 @@ BELOW = {
     "_fit_hooks": {"_compat"},
     "_gradients": {"_graph", "_ops"},
     "_restoring": {"_ops"},
-    "_surface": {"_compat", "_copying", "_restoring", "_window"},
+    "_surface": {"_compat", "_copying", "_horovod", "_restoring", "_window"},
     "_registry": {"_accumulators", "_graph", "_nonfinite", "_ops", "_sums", "_window"},
-    "_updating": set(),
+    "_horovod": {"_ops"},
+    "_updating": {"_horovod"},
     "_base": {"_gradients", "_ops", "_registry", "_updating", "_window"},
     "_copying": {"_compat", "_ops"},
     "_finding": {"_compat", "_ops", "_surface"},
@@ -161,6 +162,10 @@ def test_the_guard_refuses_what_was_not_asked_for():
     assert "asks for py 3.6" in conftest.check_factors("py36-tf1.15-keras2.3", found)
     assert "does not name the keras" in conftest.check_factors("py37-tf1.15", found)
     assert "asks for tfkeras 2.21, and none" in conftest.check_factors("py37-tf1.15-tfkeras2.21", found)
+    with_horovod = dict(found, horovod="0.28.1")
+    assert conftest.check_factors("py37-tf1.15-keras2.3-horovod0.28", with_horovod) == ""
+    assert "asks for horovod 0.27" in conftest.check_factors("py37-tf1.15-keras2.3-horovod0.27", with_horovod)
+    assert "asks for horovod 0.28, and none" in conftest.check_factors("py37-tf1.15-keras2.3-horovod0.28", found)
     # 1.1 must not match 1.15, nor 2.2 match 2.21.
     assert "asks for tf 1.1," in conftest.check_factors("py37-tf1.1-keras2.3", found)
 
@@ -173,3 +178,20 @@ def test_every_environment_names_factors_that_exist():
     for env in envs:
         for factor in env.split("-"):
             assert re.match(r"(py3\d+|tf\d+\.\d+|keras\d+(\.\d+)?|tfkeras\d+\.\d+)$", factor), env
+
+
+def test_the_environments_of_horovod_are_those_of_the_core_with_it():
+    """So that their pins are tested without it too, and their results are not taken for those of the matrix."""
+    import compat_matrix
+
+    lines = compat_matrix.tox_ini()["tox"]["labels"].replace("\\\n", " ").strip().splitlines()
+    labels = {name.strip(): re.findall(r"[^\s,]+", envs) for name, _, envs in (line.partition("=") for line in lines)}
+    core, envs = labels["core"], labels["horovod"]
+    assert len(envs) == 2
+    for env in envs:
+        without, _, added = env.rpartition("-")
+        assert added == "horovod0.28"
+        assert without in core and env not in core + compat_matrix.environments()
+        # The requirements of one environment that the other has not.
+        ours, theirs = [compat_matrix.pins(each, "3.9")[0] for each in (env, without)]
+        assert set(theirs) <= set(ours)

@@ -461,7 +461,6 @@ def test_updates_that_were_made_before(home, sgd):
         steps_of(home, legacyga.wrap(Counting(lr=RATE), 2), [])
 
 
-@pytest.mark.more
 def test_what_an_update_stores(home, sgd):
     """On the optimizer itself, in an update that a flush makes: an average of the weights, say."""
     needs.eager_only(home)
@@ -489,7 +488,6 @@ def test_what_an_update_stores(home, sgd):
         assert np.max(np.abs(found - (start - RATE * mean))) <= 4e-6
 
 
-@pytest.mark.more
 def test_updates_that_are_appended(home, sgd):
     """To the list that the optimizer's __init__ made, as old optimizers do."""
     needs.graph_only(home)

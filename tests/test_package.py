@@ -82,6 +82,7 @@ def test_the_wheel(python, tmp_path):
     install_and_check(python, wheel, str(tmp_path))
 
 
+@pytest.mark.long
 def test_the_sdist(python, source, tmp_path):
     if sys.version_info >= (3, 12):
         skips.senseless("Pythons from 3.12 on bring no setuptools to build with offline")

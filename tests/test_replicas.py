@@ -83,6 +83,7 @@ np.save(sys.argv[2] + "-weighed", np.concatenate([value.ravel() for value in mod
 
 
 @pytest.mark.capability("R12 replicas")
+@pytest.mark.long(also=[("tf.keras", "eager", "2.0"), ("tf.keras", "eager", "2.4")])
 def test_fit_with_the_callback(home, tmpdir):
     if home.mode == "graph":
         skips.we_lack("replicas in graph mode are not tested, and nothing is promised of them")

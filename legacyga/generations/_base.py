@@ -111,6 +111,8 @@ class Accumulation(_updating.Updating):
         if not at or not self.ops.in_replica_context():
             # Nothing to accumulate, or a call from where none is allowed: the inner optimizer has the error for it.
             return self.update(grads_and_vars, args, kwargs)
+        if self.has_windows:
+            self.ops.check_workers_wait()
         is_traced = self._is_in_function
         with self._outside_of_functions(scope):
             window = self._window_for_step(grads_and_vars, is_traced)

@@ -7,7 +7,7 @@ import contextlib
 import inspect
 
 from legacyga import _compat, _window
-from legacyga.generations import _copying, _restoring
+from legacyga.generations import _copying, _horovod, _restoring
 
 _CLASSES = {}
 # The name of all of them, so that Keras's loaders need one object to load any. It says itself what it was made of.
@@ -35,7 +35,7 @@ def class_for(bases, cls, home, **attributes):
         attributes.update({name: getattr(cls, name) for name in PUBLIC_METHODS if hasattr(cls, name)})
         docs = [inspect.getdoc(each) or "" for each in (AccumulatingOptimizer, cls)]
         attributes.setdefault("__doc__", WRAPPED.format(cls.__name__, *docs))
-        _CLASSES[key] = type(name, bases + (cls,), attributes)
+        _CLASSES[key] = type(name, bases + _horovod.bases_before(cls) + (cls,), attributes)
     return _CLASSES[key]
 
 
@@ -219,6 +219,11 @@ def register(home):
         home.module.utils.get_custom_objects().setdefault(name, loader)
 
 
+def is_own(cls):
+    """Whether `class_for` made this class, and nobody has extended it."""
+    return "_legacyga_class" in vars(cls)
+
+
 class ConfiguredOptimizer(AccumulatingOptimizer):
     """`AccumulatingOptimizer` for the optimizers of a Keras, which can be described, and saved."""
 
@@ -241,7 +246,13 @@ class ConfiguredOptimizer(AccumulatingOptimizer):
         """The optimizer that `get_config` described."""
         inner, home = cls._legacyga_class
         with _known(home, {home.registered_name(inner): inner}):
-            return from_config(home, config, custom_objects)
+            made = from_config(home, config, custom_objects)
+        if is_own(cls):
+            return made
+        # Horovod extends the class, and has what its methods need from an `__init__` that this call comes by.
+        extended = super(AccumulatingOptimizer, cls).from_config(config["optimizer"]["config"])
+        start(extended, accumulation_of(made).settings)
+        return extended
 
     def set_weights(self, weights):
         """Set all variables of the optimizer, or those that the bare one has: then no window is open.

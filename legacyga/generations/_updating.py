@@ -3,6 +3,8 @@
 import contextlib
 import inspect
 
+from legacyga.generations import _horovod
+
 # The argument of OptimizerV2; that of the optimizers of 2.11 and newer says the opposite.
 AGGREGATES = "experimental_aggregate_gradients"
 
@@ -39,7 +41,8 @@ class Updating(object):
         # Counts, not flags: replicas' threads are in here at the same time.
         self._applying[exchanged] += 1
         try:
-            return self.apply(pairs, *args, **kwargs)
+            rows_once = self.ops.sum_of_rows if self.has_windows else None
+            return self.apply(_horovod.exchanged(self.optimizer, pairs, rows_once), *args, **kwargs)
         finally:
             self._applying[exchanged] -= 1
 

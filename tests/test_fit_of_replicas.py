@@ -1,0 +1,117 @@
+"""fit on two replicas: a train_step of one's own, what ends an epoch, a schedule of K, several steps an execution."""
+
+import os
+import sys
+
+import homes
+import needs
+import numpy as np
+import oracle
+import pytest
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+pytestmark = [pytest.mark.capability("R12 replicas"), pytest.mark.long]
+RANDOM = np.random.RandomState(47)
+START = [RANDOM.randn(*shape).astype("float32") for shape in ((3, 4), (4,), (4, 2), (2,))]
+X, Y = RANDOM.randn(28, 3).astype("float32"), RANDOM.randn(28, 2).astype("float32")
+RATE, MOMENTUM, EPOCHS, SCHEDULE = 0.125, 0.875, 3, {0: 2, 1: 3}
+# (train_step, partial_window, steps_per_execution); seven batches an epoch.
+CASES = [
+    ("own", None, 5),
+    ("ours", None, 5),
+    ("home's", "carry", 1),
+    ("home's", "drop", 5),
+    ("home's", "flush", 5),
+]
+
+PROGRAM = """
+import sys
+import numpy as np
+import homes
+import legacyga
+import test_fit_of_replicas as data
+
+home, strategy = homes.start_on_replicas(sys.argv[1])
+tf, keras = home.tf, home.keras
+
+
+class Own(keras.Model):
+    def train_step(self, batch):
+        x, y = batch
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(self(x, training=True) - y)) / 2.0
+        variables = self.trainable_variables
+        self.optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
+        return {"loss": loss}
+
+
+class Ours(keras.Model):
+    def train_step(self, batch):
+        return legacyga.train_step(self, batch)
+
+
+def trained(way, partial_window, execution):
+    with strategy.scope():
+        model = home.network(data.START)
+        if way != "home's":
+            model = {"own": Own, "ours": Ours}[way](model.inputs, model.outputs)
+        optimizer = legacyga.wrap(keras.optimizers.SGD(data.RATE, momentum=data.MOMENTUM), 3)
+        model.compile(loss="mse", optimizer=optimizer, steps_per_execution=execution)
+    samples = data.samples(way)
+    batches = tf.data.Dataset.from_tensor_slices((data.X[:samples], data.Y[:samples])).batch(4)
+    callbacks = [legacyga.GradientAccumulationCallback(data.SCHEDULE, partial_window)] if partial_window else []
+    model.fit(batches, epochs=data.EPOCHS, verbose=0, callbacks=callbacks)
+    parts = []
+    for number in (0, 1):
+        variables = [getattr(each, "value", each) if home.is_keras3 else each for each in model.trainable_variables]
+        values = [strategy.experimental_local_results(each)[number].numpy().ravel() for each in variables]
+        parts.append(np.concatenate(values))
+    counts = [int(home.value(each)) for each in (optimizer.iterations, optimizer.mini_step)]
+    return np.concatenate(parts), counts
+
+
+for i, (way, partial_window, execution) in enumerate(data.CASES):
+    # Keras 3.15 cannot run several steps in one execution on replicas, with a bare optimizer neither.
+    values, counts = trained(way, partial_window, 1 if home.is_keras3 else execution)
+    np.savez("{}{}.npz".format(sys.argv[2], i), values, counts)
+"""
+
+
+def samples(way):
+    """Where they are counted the last batch has parts of two and one."""
+    return 28 if way == "own" else 27
+
+
+def test_fit(home, tmpdir):
+    needs.eager_only(home, since=(2, 4))
+    tmpdir.join("program.py").write(PROGRAM)
+    homes.run(str(tmpdir.join("program.py")), [home.name, str(tmpdir.join("end"))], path=[HERE] + sys.path)
+    wrong = []
+    for i, case in enumerate(CASES):
+        with np.load(str(tmpdir.join("end{}.npz".format(i)))) as file:
+            (first, second), counts = np.split(file["arr_0"], 2), file["arr_1"].tolist()
+        weights, wanted_counts = expected(*case)
+        distance = np.abs(first - np.concatenate([value.ravel() for value in weights])).max()
+        if not (np.array_equal(first, second) and counts == wanted_counts and distance <= 4e-6):
+            wrong.append((case, counts, wanted_counts, distance, np.abs(first - second).max()))
+    assert not wrong, wrong
+
+
+def expected(way, partial_window, _):
+    """The weights, and [`iterations`, `mini_step`]."""
+    sgd, weights, window, updates = oracle.SGD(RATE, MOMENTUM), oracle.double(START), [], 0
+    for epoch in range(EPOCHS):
+        for begin in range(0, samples(way), 4):
+            if not window:
+                steps = SCHEDULE[min(epoch, 1)] if partial_window else 3
+            part = slice(begin, min(begin + 4, samples(way)))
+            x, y = X[part].astype("float64"), Y[part].astype("float64")
+            window.append((len(x), oracle.gradients(weights, x, y)))
+            is_last = begin + 4 >= samples(way)
+            if len(window) == steps or is_last and partial_window == "flush":
+                sizes, gradients = zip(*window)
+                means = [np.average(each, axis=0, weights=sizes) for each in zip(*gradients)]
+                weights, window, updates = sgd.update(weights, means), [], updates + 1
+        if partial_window == "drop":
+            window = []
+    return weights, [updates, len(window)]

@@ -1,7 +1,5 @@
 """A batch in slices in graph mode: the training function of Keras, called once for each slice of what it is fed."""
 
-import numpy as np
-
 from legacyga import _graph, _ops, _slices
 from legacyga.accumulator import GradientAccumulator
 from legacyga.generations import _finding
@@ -157,24 +155,26 @@ class SlicedFunction(object):
         }
 
     def _with_shares(self, weights, parts):
-        """The parts of an array of weights, each times its own divisor over that of them all."""
-        shares = [np.mean(weights[part] != 0) for part in parts]
+        """The parts of an array of weights, each times its share of those that are not 0 over that of them all."""
         if _divides_by_weights(self._home):
-            means = [np.mean(weights[part]) for part in parts]
-            if not np.allclose(means, means[0], atol=0):
+            means = [float(weights[part].mean()) for part in parts]
+            if max(means) - min(means) > 1e-6 * max(means):
                 raise ValueError(WEIGHED.format(self._home, means))
             return [weights[part] for part in parts]
-        # A part without any has no mean: to what it gives, almost nothing.
-        return [
-            weights[part] * (share / np.mean(weights != 0)) if share else np.full_like(weights[part], 1e-30)
-            for part, share in zip(parts, shares)
-        ]
+        share, made = (weights != 0).mean(), []
+        for part in parts:
+            of_part = (weights[part] != 0).mean()
+            # A part without any has no mean: to what it gives, almost nothing.
+            made.append(weights[part] * (of_part / share) if of_part else weights[part] + 1e-30)
+        return made
 
     def _told(self, place, values, sizes):
         """An output over the batch: the last one's where it is over all batches so far, else the mean."""
         if len(values) == 1 or self._is_stateful(place):
             return values[-1]
-        return np.average(values, weights=sizes, axis=0).astype(np.asarray(values[0]).dtype)
+        mean = sum(value * size for value, size in zip(values, sizes)) / float(sum(sizes))
+        # As Keras has it: NumPy's number of the same width.
+        return type(values[0])(mean)
 
     def _is_stateful(self, place):
         names = getattr(self._model, "stateful_metric_names", None)
@@ -195,24 +195,28 @@ class _LossMeans(object):
         self._backend, self._means = home.backend, [each for each in found if each is not None and len(parts) > 1]
         self._read = [self._values()]
 
+    @property
+    def _variables(self):
+        return [value for each in self._means for value in (each.total, each.count)]
+
     def _values(self):
-        values = self._backend.batch_get_value([value for each in self._means for value in (each.total, each.count)])
-        return np.reshape(values, [-1, 2])
+        """[(total, count)] of each."""
+        values = [float(value) for value in self._backend.batch_get_value(self._variables)]
+        return list(zip(values[::2], values[1::2]))
 
     def note(self):
         """A slice was taken."""
         self._read.append(self._values())
 
     def of_the_batch(self, sizes):
-        """Let the metrics have taken the batch at once; {place of an output: its value}."""
-        if not self._means:
-            return {}
-        of_slices = np.diff(self._read, axis=0)
-        means = np.average(of_slices[:, :, 0] / of_slices[:, :, 1], weights=sizes, axis=0)
-        values = self._read[0] + np.stack([means, np.ones_like(means)], 1)
-        variables = [value for each in self._means for value in (each.total, each.count)]
-        self._backend.batch_set_value(list(zip(variables, values.reshape([-1]))))
-        return {place + 1: np.float32(total / count) for place, (total, count) in enumerate(values)}
+        """Let the metrics have taken the batch at once; {place of an output: what it then tells}."""
+        made = []
+        for i, (total, count) in enumerate(self._read[0]):
+            read = [values[i] for values in self._read]
+            losses = [(after[0] - before[0]) / (after[1] - before[1]) for before, after in zip(read, read[1:])]
+            made.append((total + sum(loss * size for loss, size in zip(losses, sizes)) / sum(sizes), count + 1))
+        self._backend.batch_set_value(list(zip(self._variables, [value for pair in made for value in pair])))
+        return {place + 1: total / count for place, (total, count) in enumerate(made)}
 
 
 def _divides_by_weights(home):

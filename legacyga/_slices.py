@@ -3,7 +3,7 @@
 import collections
 import contextlib
 
-from legacyga import _compat, _ops, _window
+from legacyga import _compat, _ops
 
 SUMMED = (
     "A batch can be cut into slices where its loss is a mean over the samples. Received: the loss {!r} with "
@@ -16,11 +16,6 @@ REPLICAS = (
     "legacyga.wrap(optimizer, gradient_accumulation_steps)."
 )
 SIZES = "Each part of a batch in slices must have the same first dimension. Received: {} and {} samples."
-
-
-def check_size(name, size):
-    """The size of a slice as an int."""
-    return _window.check_steps(name, size)
 
 
 def samples_in(tf, data):
@@ -118,7 +113,9 @@ class _Step(object):
             return []
         message = SIZES.format("other", "of the first part")
         sizes = [size_of(tf, leaf) for leaf in _parts_of(tf, data)]
-        checks = [tf.debugging.assert_equal(tf.cast(each, "int64"), tf.cast(samples, "int64"), message) for each in sizes]
+        checks = [
+            tf.debugging.assert_equal(tf.cast(each, "int64"), tf.cast(samples, "int64"), message) for each in sizes
+        ]
         return [each for each in checks if each is not None]
 
     def _take(self, data, begin, length):

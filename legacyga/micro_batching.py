@@ -1,6 +1,6 @@
 """micro_batch: each batch trains in slices, within one training step."""
 
-from legacyga import _compat, _fit_hooks, _slices, _train_steps, _sliced_functions
+from legacyga import _compat, _fit_hooks, _sliced_functions, _slices, _train_steps, _window
 
 
 def micro_batch(model, size):
@@ -42,7 +42,7 @@ def micro_batch(model, size):
         ([[1.0]], 1)
     """
     if size is not None:
-        size = _slices.check_size("size", size)
+        size = _window.check_steps("size", size)
     optimizer = getattr(model, "optimizer", None)
     home = optimizer and _compat.home_of(optimizer)
     if not home:
@@ -62,8 +62,8 @@ def micro_batch(model, size):
     step = _train_steps.installed(model)
     if step is None:
         raise ValueError(
-            "micro_batch cuts what Keras's own train_step trains on. Received: {!r}, which has a train_step of its own. "
-            "Call legacyga.train_step(self, data, micro_batch_size={}) in it.".format(model, size)
+            "micro_batch cuts what Keras's own train_step trains on. Received: {!r}, whose train_step is its own. Call "
+            "legacyga.train_step(self, data, micro_batch_size={}) in it.".format(model, size)
         )
     _slices.check_can_train(home.tf, model)
     step.cut(size)

@@ -61,7 +61,17 @@ CAPABILITIES = collections.OrderedDict(
         ("house", None),
     ]
 )
-THINGS = ["MySGD", "wrap", "tf.train", "fit and callback", "unequal batches", "own loop", "batches in slices", "replicas", "saving"]
+THINGS = [
+    "MySGD",
+    "wrap",
+    "tf.train",
+    "fit and callback",
+    "unequal batches",
+    "own loop",
+    "batches in slices",
+    "replicas",
+    "saving",
+]
 # The kinds of tests that are not run (skips.py), and their columns.
 KINDS = collections.OrderedDict(
     [

@@ -111,6 +111,7 @@ def test_the_words_of_the_first_table(config):
         "fit and callback": "no [1]",
         "unequal batches": "**broken**",
         "own loop": "yes",
+        "batches in slices": "not run",
         "replicas": "there is no such thing",
         "saving": "no [2]",
     }
@@ -192,7 +193,7 @@ def test_a_section(config):
         "legacyga.MySGD(",
         "legacyga.wrap(keras.optimizers.legacy.Adam(), gradient_accumulation_steps=8)",
         "Tested here: MySGD and wrap.\n",
-        "Not run, and nothing claimed: tf.train, fit and callback, own loop, replicas and saving.\n",
+        "Not run, and nothing claimed: tf.train, fit and callback, own loop, batches in slices, replicas and saving.\n",
         "What legacyga does not do here:\n\n- Nobody counts samples.\n",
         "What this TensorFlow or Keras does not have:\n\n- No train_step.\n",
         "What was tested in another run:\n\n- A wheel.\n",

@@ -67,7 +67,7 @@ def sgd(home, **kwargs):
     return home.bare_sgd(**dict(dict(lr=RATE, momentum=MOMENTUM), **kwargs))
 
 
-# ------------------------------------------------------------------------------------------------- equal to whole batches
+# ----------------------------------------------------------------------------------------------- equal to whole batches
 
 
 @pytest.mark.parametrize("size", [3, 8])

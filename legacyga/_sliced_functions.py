@@ -10,8 +10,8 @@ FUNCTIONS = {"_make_train_function": "train_function", "_make_fit_function": "_f
 _DIVIDES = {}
 
 WEIGHED = (
-    "{} divides the loss of a batch by the sum of its sample weights, where the loss is a function, and a slice's would be "
-    "another. Received: slices of the mean weights {}. Give compile a loss object, such as keras.losses.MeanSquaredError()."
+    "{} divides a batch's loss by the sum of its sample weights where the loss is a function, and slices have sums of "
+    "their own. Received: slices of the mean weights {}. Compile with an object: keras.losses.BinaryCrossentropy()."
 )
 NOT_FED = (
     "In graph mode a batch can be cut where it is fed: as arrays, by fit, fit_generator or train_on_batch. Received: "

@@ -11,8 +11,8 @@ SUMMED = (
 )
 NOT_ONCE = "A batch in slices needs a train_step that calls the optimizer once. Received: {} calls by that of {!r}."
 REPLICAS = (
-    "A batch cannot be cut into slices on several replicas: what layers exchange between them cannot stand in a loop of "
-    "TensorFlow's. Received: {} replicas. Give fit batches of a slice's size, and the model "
+    "A batch cannot be cut into slices on several replicas: what layers exchange between them cannot stand in a loop. "
+    "Received: {} replicas. Give fit batches of a slice's size, and compile the model with "
     "legacyga.wrap(optimizer, gradient_accumulation_steps)."
 )
 SIZES = "Each part of a batch in slices must have the same first dimension. Received: {} and {} samples."
@@ -24,11 +24,11 @@ def samples_in(tf, data):
 
 
 def size_of(tf, tensor):
-    """The first dimension of a tensor, dense, ragged or sparse: a scalar tensor."""
+    """The first dimension of a tensor, dense, ragged or sparse: an int32 scalar."""
     # There are ragged ones from TF 1.13 on.
     if isinstance(tensor, getattr(tf, "RaggedTensor", ())):
-        return tensor.nrows()
-    return tensor.dense_shape[0] if isinstance(tensor, tf.SparseTensor) else tf.shape(tensor)[0]
+        return tf.cast(tensor.nrows(), tf.int32)
+    return tf.cast(tensor.dense_shape[0], tf.int32) if isinstance(tensor, tf.SparseTensor) else tf.shape(tensor)[0]
 
 
 def train_step(model, own, data, size):
@@ -113,9 +113,7 @@ class _Step(object):
             return []
         message = SIZES.format("other", "of the first part")
         sizes = [size_of(tf, leaf) for leaf in _parts_of(tf, data)]
-        checks = [
-            tf.debugging.assert_equal(tf.cast(each, "int64"), tf.cast(samples, "int64"), message) for each in sizes
-        ]
+        checks = [tf.debugging.assert_equal(each, samples, message) for each in sizes]
         return [each for each in checks if each is not None]
 
     def _take(self, data, begin, length):

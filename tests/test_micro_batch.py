@@ -134,6 +134,9 @@ def test_in_windows_that_weigh(home):
 def test_train_on_batch(home):
     """Batches of any size, one that a function was made for before among them."""
     model = compiled(home, sgd(home))
+    if home.name == "keras" and home.mode == "graph":
+        # By itself it races.
+        legacyga.micro_batch(model, WHOLE)
     model.train_on_batch(X[:8], Y[:8])
     legacyga.micro_batch(model, 3)
     losses = [model.train_on_batch(X[8:16], Y[8:16]), model.train_on_batch(X[16:], Y[16:])]
@@ -278,7 +281,7 @@ def test_losses_that_are_divided_by_the_weights(home):
         skips.senseless("tf.keras of TF 1.13 alone")
     task = Task()
     task.losses = ["mse", "binary_crossentropy"]
-    with pytest.raises(ValueError, match="sum of its sample weights.*Received.*Give compile a loss object"):
+    with pytest.raises(ValueError, match="sum of its sample weights.*Received.*Compile with an object"):
         trained(home, task, 3)
     task.weights[1] = np.full(21, 0.5, "float32")
     assert_alike(trained(home, task, 3), trained(home, task, None), but=["first_loss", "second_loss"])
@@ -465,7 +468,7 @@ def test_the_optimizer_has_what_it_has_without(home, tmpdir):
     weights = model.get_weights()
     home.reset()
     loaded = home.keras.models.load_model(path)
-    assert type(loaded.optimizer) is type(home.bare_sgd(lr=RATE))
+    assert type(loaded.optimizer).__name__ == "SGD" and loaded.optimizer.__module__.startswith(home.root)
     for one, other in zip(loaded.get_weights(), weights):
         np.testing.assert_array_equal(one, other)
 

@@ -135,7 +135,7 @@ def memory(options, keras):
 
 def times(options, keras):
     """What the process of one size does: {way: seconds of each round}."""
-    ways = ("slices", "windows", "batch", "small")
+    ways = ("slices", "windows", "batch")
     trainings = [(way, Training(options, keras, way, options.sizes[0])) for way in ways]
     found = {way: [] for way in ways}
     for number in range(-2, options.rounds):
@@ -198,7 +198,7 @@ def measure(options):
             row["seconds"] = {way: spread(values) for way, values in seconds.items()}
             row["ratios"] = {
                 way: spread([ours / theirs for ours, theirs in zip(seconds["slices"], seconds[way])])
-                for way in ("windows", "batch", "small")
+                for way in ("windows", "batch")
             }
             rows.append(row)
         parameters = first["found"]["parameters"]
@@ -234,9 +234,8 @@ def time_table(found):
             ratio, low, high = row["ratios"]["windows"]
             cells = ["{:.3f}".format(row["seconds"]["slices"][0] / BATCHES), against(ratio, TIMES)]
             cells.append("{:.2f} to {:.2f}".format(low, high))
-            others = ["{:.2f}".format(row["ratios"][way][0]) for way in ("small", "batch")]
-            rows.append([model, row["size"]] + cells + others)
-    return markdown(head + ["over small batches", "over the whole batch"], rows)
+            rows.append([model, row["size"]] + cells + ["{:.2f}".format(row["ratios"]["batch"][0])])
+    return markdown(head + ["over the whole batch"], rows)
 
 
 def draw(found, path):

@@ -1,7 +1,7 @@
 """An old Keras project that is to keep its batch size, on a machine that has no memory for it: two lines are added.
 
 What it shows: `import legacyga` and, once after the first `compile`, `legacyga.micro_batch(model, 8)`. The batches are
-still those of 96 images, and all that counts batches or updates is as it was: the generator and its `steps_per_epoch`,
+still those of 192 images, and all that counts batches or updates is as it was: the generator and its `steps_per_epoch`,
 the schedule of the learning rate, the checkpoint of the best epoch, and the second `compile`, for a second stage from
 that epoch on with a smaller rate. Each batch trains in slices of 8, one after the other, and ends in one update.
 
@@ -31,8 +31,8 @@ from _common import distance, keras_of, one_hot, parser, peak_memory, print_endi
 
 import legacyga  # <--
 
-BATCH, SLICE = 96, 8
-RATE, MOMENTUM = 0.02, 0.9
+BATCH, SLICE = 192, 8
+RATE, MOMENTUM = 0.05, 0.9
 WAYS = collections.OrderedDict([("whole", "batches of {}".format(BATCH)), ("slices", "in slices of {}".format(SLICE))])
 
 
@@ -53,7 +53,7 @@ def build_model(keras):
     layers = keras.layers
     picture = layers.Input(shape=(8, 8, 1))
     hidden = layers.UpSampling2D((3, 3))(picture)
-    hidden = layers.Conv2D(48, (3, 3), padding="same", activation="tanh")(hidden)
+    hidden = layers.Conv2D(64, (3, 3), padding="same", activation="tanh")(hidden)
     hidden = layers.Conv2D(16, (3, 3), strides=(3, 3), padding="same", activation="tanh")(hidden)
     model = keras.models.Model(picture, layers.Dense(10, activation="softmax")(layers.Flatten()(hidden)))
     random = np.random.RandomState(1)

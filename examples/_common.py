@@ -1,11 +1,13 @@
 """What the examples share, beside accumulation itself: the data, the command line, and the distance they end with.
 
 Imported next to nothing: NumPy and TensorFlow are imported by the functions that need them, for
-`partial_windows.py` measures the memory of processes that it starts, and has to be small itself.
+`partial_windows.py` and `keep_batch_size.py` measure the memory of processes that they start, and have to be small
+themselves.
 """
 
 import argparse
 import importlib
+import sys
 
 
 def read_digits(shuffled=False):
@@ -61,6 +63,16 @@ def keras_of(home, graph=False):
     if graph and hasattr(tf.compat, "v1"):
         tf.compat.v1.disable_eager_execution()
     return tf.keras if home == "tf.keras" else importlib.import_module(home)
+
+
+def peak_memory():
+    """The most memory that this process has had so far, in MiB; None where Python cannot tell."""
+    try:
+        import resource
+    except ImportError:
+        return None
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / 2.0**20 if sys.platform == "darwin" else peak / 2.0**10
 
 
 def check_tensorflow_2(instead):

@@ -27,7 +27,7 @@ import sys
 import tempfile
 import time
 
-from _common import distance, keras_of, one_hot, parser, print_ending, read_digits
+from _common import distance, keras_of, one_hot, parser, peak_memory, print_ending, read_digits
 
 BATCH, K = 32, 4
 WAYS = {  # by name: title, batch size, K, what becomes of a partial window
@@ -37,16 +37,6 @@ WAYS = {  # by name: title, batch size, K, what becomes of a partial window
     "drop": ("K = 4, drop", BATCH, K, "drop"),
     "small": ("batches of 32", BATCH, 1, "flush"),
 }
-
-
-def peak_memory():
-    """The most memory that this process has had so far, in MiB; None where Python cannot tell."""
-    try:
-        import resource
-    except ImportError:
-        return None
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak / 2.0**20 if sys.platform == "darwin" else peak / 2.0**10
 
 
 def flat(model):

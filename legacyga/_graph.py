@@ -53,8 +53,10 @@ def lifted_variables(tf, made):
 
 def constant_value(tf, tensor):
     """The NumPy value of a constant tensor."""
-    # tf.get_static_value is there from TF 1.13 on, tf.contrib up to 1.15.
-    find = getattr(tf, "get_static_value", None) or tf.contrib.util.constant_value
+    find = getattr(tf, "get_static_value", None)
+    if find is None:
+        # Up to TF 1.13. tf.contrib has it too, and takes seconds and 60 MiB to load.
+        find = importlib.import_module("tensorflow.python.framework.tensor_util").constant_value
     value = find(tensor)
     if value is None:
         raise ValueError(

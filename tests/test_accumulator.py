@@ -2,6 +2,7 @@
 
 import functools
 import os
+import subprocess
 import sys
 
 import homes
@@ -327,6 +328,7 @@ def test_compiled_by_xla(home):
 
 
 STRATEGY = """
+import subprocess
 import sys
 import numpy as np
 import homes, oracle
@@ -541,3 +543,18 @@ def test_two_calls_in_one_run(home):
             assert sorted(int(each) for each in found) == [1, 2, 3, 4] and int(session.run(step)) == 4
             np.testing.assert_array_equal(session.run(mean), np.full((200, 200), i + 1.5, "float32"))
             session.run(reset)
+
+
+@pytest.mark.capability("GradientAccumulator")
+def test_nobody_asks_for_contrib(home):
+    """TensorFlow 1 loads it when it is asked for: seconds, 60 MiB and a warning."""
+    if home.tf_version >= (2,):
+        skips.senseless("TensorFlow 1 only")
+    code = (
+        "import sys, tensorflow as tf, legacyga; "
+        "legacyga.GradientAccumulator()([tf.ones([2])], weight=tf.constant(2.0)); "
+        "print('tensorflow.contrib.util' in sys.modules)"
+    )
+    folder = os.path.dirname(os.path.dirname(os.path.abspath(legacyga.__file__)))
+    printed = subprocess.check_output([sys.executable, "-c", code], cwd=folder, universal_newlines=True)
+    assert printed.splitlines()[-1] == "False"

@@ -135,6 +135,21 @@ def test_partial_windows(home, tmp_path):
         assert os.path.getsize(out) > 1000
 
 
+# Batches in slices
+
+
+@pytest.mark.usefixtures("once_in_an_environment")
+def test_keep_batch_size(home):
+    if home.mode == "eager" and home.tf_version < (2, 2):
+        skips.we_lack("micro_batch in eager mode needs TF 2.2 or newer")
+    # It measures the memory of processes that it starts.
+    printed = run_alone("keep_batch_size.py", *options_for(home) + ["--epochs", "2", "--images", "480"])
+    rows = re.findall(r"^(\S.*?)  +(\d+)  +(\d\.\d+)  +(\d+|-)  +(\S+)$", printed, re.MULTILINE)
+    # 480 are 3 batches of at most 192; 4 epochs.
+    assert [row[:2] for row in rows] == [("batches of 192", "12"), ("in slices of 8", "12")], printed
+    assert rows[0][2] == rows[1][2] and distances_of(printed)["in slices of 8"] < 4e-6, printed
+
+
 # Loops of one's own
 
 

@@ -1,4 +1,4 @@
-"""What each of the demo's three processes does: train one way, and write down how that went."""
+"""What each of the demo's processes does: train one way, and write down how that went."""
 
 import importlib
 import json
@@ -17,7 +17,8 @@ def train_one_way(name, home, mode, steps, epochs, path):
     """Train the way `name` of `demo.ways`; write the results to `path` + `.json` and `.npz`. The rest is `demo.run`'s.
 
     Returns:
-        0, or 2 where nothing here can train so (then standard error says why).
+        0, or 2 where nothing here can train so (then standard error says why), or `demo.LEFT_OUT` where the home has no
+        such way (then standard output does).
     """
     import numpy as np
 
@@ -33,6 +34,13 @@ def train_one_way(name, home, mode, steps, epochs, path):
     model = _network(keras)
     optimizer = legacyga.MySGD(lr=LEARNING_RATE, momentum=MOMENTUM, steps_per_update=way.steps_per_update, keras=keras)
     model.compile(optimizer=optimizer, loss="categorical_crossentropy", metrics=["accuracy"])
+    if way.size:
+        try:
+            legacyga.micro_batch(model, way.size)
+        except ValueError as error:
+            # Eager mode of TensorFlow 2.0 and 2.1.
+            print("left out: {}".format(error))
+            return demo.LEFT_OUT
     loss = [_evaluate(model, x, y)[0]]
     before = []
 
@@ -40,7 +48,7 @@ def train_one_way(name, home, mode, steps, epochs, path):
         """Keeps the memory at the start and the loss after each epoch.
 
         The loss that Keras hands to callbacks will not do. It is of weights that move while it is taken, in some
-        versions a running mean, and of batches of different sizes in the three ways.
+        versions a running mean, and of batches of different sizes in the ways.
         """
 
         def on_train_begin(self, logs=None):
@@ -123,7 +131,7 @@ def _network(keras):
 
 
 def _evaluate(model, x, y):
-    # In micro-batches in all three ways: anything larger would be part of their peak memory.
+    # In micro-batches in all ways: anything larger would be part of their peak memory.
     return [float(value) for value in model.evaluate(x, y, batch_size=demo.MICRO_BATCH, verbose=0)]
 
 

@@ -21,9 +21,10 @@ def _parser():
     demo_parser = commands.add_parser(
         "demo",
         help="train on real data with and without accumulation, and compare",
-        description="Train a small convolutional network on scikit-learn's digits three ways (micro-batches of 8; the "
-        "same with accumulation; one large batch), print a table and draw the loss. Exit codes: 0 accumulation and "
-        "the large batch agree to float32 rounding, 1 they do not, 2 the demo could not be run.",
+        description="Train a small convolutional network on scikit-learn's digits four ways (micro-batches of 8; the "
+        "same with accumulation; one large batch in slices of 8; one large batch), print a table and draw the loss. "
+        "Exit codes: 0 accumulation, slices and the large batch agree to float32 rounding, 1 they do not, 2 the demo "
+        "could not be run.",
     )
     demo_parser.add_argument(
         "--home",
@@ -40,7 +41,7 @@ def _parser():
     demo_parser.add_argument(
         "--mode", choices=("graph", "eager"), help="where a home has both (default: what it starts in)"
     )
-    # What the three processes of a demo are started with.
+    # What the processes of a demo are started with.
     demo_parser.add_argument("--way", help=argparse.SUPPRESS)
     demo_parser.add_argument("--results", help=argparse.SUPPRESS)
 

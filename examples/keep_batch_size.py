@@ -1,0 +1,166 @@
+"""An old Keras project that is to keep its batch size, on a machine that has no memory for it: two lines are added.
+
+What it shows: `import legacyga` and, once after the first `compile`, `legacyga.micro_batch(model, 8)`. The batches are
+still those of 192 images, and all that counts batches or updates is as it was: the generator and its `steps_per_epoch`,
+the schedule of the learning rate, the checkpoint of the best epoch, and the second `compile`, for a second stage from
+that epoch on with a smaller rate. Each batch trains in slices of 8, one after the other, and ends in one update.
+
+The project is trained with the second line and without it, each in a process of its own, so that its peak memory is
+its own. In slices it trains with the stock SGD, on whole batches with MySGD at `steps_per_update=1`. That is the SGD of
+the Keras at hand, in order: the reads and writes of the stock one race in the graphs of old Keras.
+
+    updates   the optimizer's own count, of both stages
+    memory    by how much the peak of the process rose in training, in MiB (not measured on Windows)
+    distance  the largest of any weight from training on whole batches, relative to how far that one went
+
+    python keep_batch_size.py --home keras         standalone Keras up to 2.3.1; Keras 3
+    python keep_batch_size.py                      tf.keras
+    python keep_batch_size.py --graph              in a TensorFlow 1 graph
+    python keep_batch_size.py --home tf_keras
+"""
+
+import argparse
+import collections
+import json
+import os
+import subprocess
+import sys
+import tempfile
+
+from _common import distance, keras_of, one_hot, parser, peak_memory, print_ending, read_digits
+
+import legacyga  # <--
+
+BATCH, SLICE = 192, 8
+RATE, MOMENTUM = 0.05, 0.9
+WAYS = collections.OrderedDict([("whole", "batches of {}".format(BATCH)), ("slices", "in slices of {}".format(SLICE))])
+
+
+def brightened(images, digits):
+    """Endless batches of images, each batch as bright as chance has it."""
+    import numpy as np
+
+    random = np.random.RandomState(2)
+    while True:
+        for i in range(0, len(images), BATCH):
+            yield random.uniform(0.8, 1.2) * images[i : i + BATCH], digits[i : i + BATCH]
+
+
+def build_model(keras):
+    """Without dropout and batch normalization, which see the slices: with them the two trainings would rightly part."""
+    import numpy as np
+
+    layers = keras.layers
+    picture = layers.Input(shape=(8, 8, 1))
+    hidden = layers.UpSampling2D((3, 3))(picture)
+    hidden = layers.Conv2D(64, (3, 3), padding="same", activation="tanh")(hidden)
+    hidden = layers.Conv2D(16, (3, 3), strides=(3, 3), padding="same", activation="tanh")(hidden)
+    model = keras.models.Model(picture, layers.Dense(10, activation="softmax")(layers.Flatten()(hidden)))
+    random = np.random.RandomState(1)
+    scales = [np.prod(w.shape[:-1]) ** -0.5 if w.ndim > 1 else 0.0 for w in model.get_weights()]
+    model.set_weights([scale * random.randn(*w.shape) for scale, w in zip(scales, model.get_weights())])
+    return model
+
+
+def sgd(keras, args, rate):
+    """The SGD of the project."""
+    if args.way == "whole":
+        return legacyga.MySGD(rate, momentum=MOMENTUM, steps_per_update=1, keras=keras)
+    # The one that trains in graph mode, from TF 2.11 on.
+    stock = getattr(keras.optimizers, "legacy", keras.optimizers) if args.graph else keras.optimizers
+    return stock.SGD(rate, momentum=MOMENTUM)
+
+
+def updates_of(keras, model):
+    count = model.optimizer.iterations
+    return int(keras.backend.get_value(count) if hasattr(keras.backend, "get_value") else count.numpy())
+
+
+def flat(model):
+    """A model's weights, as a list of numbers."""
+    return [float(number) for weight in model.get_weights() for number in weight.ravel()]
+
+
+def train(args):
+    """What the process of one way does: train, and write the results to a file."""
+    import tensorflow as tf
+
+    keras = keras_of(args.home, args.graph)
+    inputs, digits = read_digits(shuffled=True)
+    inputs, digits = inputs.reshape(-1, 8, 8, 1), one_hot(digits)
+    x, y, test = inputs[: args.images], digits[: args.images], (inputs[1440:], digits[1440:])
+    model = build_model(keras)
+    seen = {"start": flat(model), "updates": 0}
+
+    model.compile(optimizer=sgd(keras, args, RATE), loss="categorical_crossentropy", metrics=["accuracy"])
+    if args.way == "slices":
+        legacyga.micro_batch(model, SLICE)  # <--
+    # Keras has had fit for generators as well since TF 2.1, and no other since Keras 3.
+    fit_generator = getattr(model, "fit_generator", model.fit)
+    # Builds what evaluates, so that what follows is training's.
+    model.evaluate(test[0], test[1], batch_size=SLICE, verbose=0)
+    before = peak_memory()
+
+    with tempfile.TemporaryDirectory() as folder:
+        best = os.path.join(folder, "best.weights.h5")
+
+        def stage(first, last, factor):
+            fit_generator(
+                brightened(x, y),
+                steps_per_epoch=-(-len(x) // BATCH),
+                initial_epoch=first,
+                epochs=last,
+                verbose=0,
+                callbacks=[
+                    keras.callbacks.LearningRateScheduler(lambda epoch: factor * RATE * 0.8 ** (epoch - first)),
+                    keras.callbacks.ModelCheckpoint(best, "loss", save_best_only=True, save_weights_only=True),
+                ],
+            )
+            seen["updates"] += updates_of(keras, model)
+
+        stage(0, args.epochs, 1.0)
+        model.load_weights(best)
+        model.compile(optimizer=sgd(keras, args, 0.1 * RATE), loss="categorical_crossentropy", metrics=["accuracy"])
+        stage(args.epochs, 2 * args.epochs, 0.1)
+
+    seen["memory"] = None if before is None else peak_memory() - before
+    seen["accuracy"] = float(model.evaluate(test[0], test[1], batch_size=SLICE, verbose=0)[1])
+    seen["weights"] = flat(model)
+    seen["running"] = "{}, TensorFlow {}".format(args.home, tf.__version__)
+    with open(args.results, "w") as file:
+        json.dump(seen, file)
+
+
+def main():
+    arguments = parser(__doc__, epochs=3, images=1440, graph=True)
+    arguments.add_argument("--way", choices=list(WAYS), help=argparse.SUPPRESS)
+    arguments.add_argument("--results", help=argparse.SUPPRESS)
+    args = arguments.parse_args()
+    if args.way:
+        return train(args)
+
+    results = collections.OrderedDict()
+    # On the CPU, whose memory is measured.
+    environment = dict(os.environ, TF_CPP_MIN_LOG_LEVEL="2", CUDA_VISIBLE_DEVICES="-1")
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "results.json")
+        for name in WAYS:
+            subprocess.check_call([sys.executable] + sys.argv + ["--way", name, "--results", path], env=environment)
+            with open(path) as file:
+                results[name] = json.load(file)
+
+    whole = results["whole"]
+    print("{}: {} images, {} epochs".format(whole["running"], args.images, 2 * args.epochs))
+    row = "{:<16}  {:>7}  {:>8}  {:>6}  {:>8}".format
+    print(row("", "updates", "accuracy", "memory", "distance"))
+    for name, result in results.items():
+        result["distance"] = distance(result["weights"], whole["weights"], whole["start"])
+        memory = "-" if result["memory"] is None else "{:.0f}".format(result["memory"])
+        accuracy, off = "{:.4f}".format(result["accuracy"]), "{:.1e}".format(result["distance"])
+        print(row(WAYS[name], result["updates"], accuracy, memory, off))
+    told = [(WAYS[name], result["distance"]) for name, result in results.items() if name != "whole"]
+    print_ending(*told)
+
+
+if __name__ == "__main__":
+    main()

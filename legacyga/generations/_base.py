@@ -4,7 +4,7 @@ import contextlib
 import copy
 
 from legacyga import _gradients, _ops, _window
-from legacyga.generations import _updating
+from legacyga.generations import _horovod, _updating
 from legacyga.generations._registry import Registry
 
 HOOKS = []
@@ -105,6 +105,7 @@ class Accumulation(_updating.Updating):
             What the inner optimizer returns where it is called straight away; else the result, by default a tensor:
             whether there was an update.
         """
+        _horovod.check_inside(self.optimizer)
         kwargs = dict(kwargs)
         at = [i for i, (gradient, _) in enumerate(grads_and_vars) if gradient is not None]
         self._made += 1

@@ -106,6 +106,13 @@ class Measured(object):
         adding = second - (first if first > 1 else 0)
         return max(0.0, (more - (second - first) * self.mini_step[model]) / adding)
 
+    def adding_alone(self, model):
+        """Seconds that `wrap` adds to a mini-step where nothing waits for other workers: of one, its longest window."""
+        rows = self.windows(1, model)
+        steps = max(rows)
+        window = rows[steps]["seconds"]["window"][0]
+        return max(0.0, (window - steps * self.mini_step[model] - self.update[model]) / steps)
+
     def exchange(self, workers, model, steps=None):
         crowd = crowding(workers, self.cores)
         return exchange(workers, self.size(model, steps), self.bandwidth, self.latency, model == GATHERED, crowd)
@@ -220,7 +227,7 @@ def draw(measured, options):
 
 def fill(options, measured):
     """Take what no option says from the dense model that was measured."""
-    options.adding = 0.0 if options.mini_step is not None else measured.adding["dense"]
+    options.adding = 0.0 if options.mini_step is not None else measured.adding_alone("dense")
     if options.mini_step is None:
         options.mini_step = measured.mini_step["dense"]
     if options.update is None:

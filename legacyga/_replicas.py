@@ -122,8 +122,9 @@ class Replicas(object):
         """Raise under the parameter servers of TF 2: their workers would all count one window, and none waits."""
         distribute = getattr(self.tf, "distribute", None)
         kind = getattr(getattr(distribute, "experimental", None), "ParameterServerStrategy", ())
-        # In graph mode a lock on the server has the workers take turns.
-        if isinstance(self.strategy, kind) and self.v1.executing_eagerly_outside_functions():
+        # In graph mode a lock on the server has the workers take turns. TF 1.15 and 2.0 lack the function.
+        is_eager = getattr(self.v1, "executing_eagerly_outside_functions", self.tf.executing_eagerly)
+        if isinstance(self.strategy, kind) and is_eager():
             raise ValueError(
                 "The workers of a ParameterServerStrategy do not wait for each other. They would count one window at "
                 "the same time, and lose mini-steps. Received: {!r}. Use tf.distribute.MultiWorkerMirroredStrategy, or "

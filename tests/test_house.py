@@ -29,7 +29,7 @@ BELOW = {
     "_registry": {"_accumulators", "_graph", "_nonfinite", "_ops", "_sums", "_window"},
     "_horovod": {"_ops"},
     "_updating": {"_horovod"},
-    "_base": {"_gradients", "_ops", "_registry", "_updating", "_window"},
+    "_base": {"_gradients", "_horovod", "_ops", "_registry", "_updating", "_window"},
     "_copying": {"_compat", "_ops"},
     "_finding": {"_compat", "_ops", "_surface"},
     "_schedule": {"_surface", "_window"},

@@ -103,6 +103,43 @@ def test_fit_with_the_callback(home, tmpdir):
     np.testing.assert_allclose(np.load(str(tmpdir.join("weights-weighed.npy"))), flat(weights), rtol=0, atol=4e-6)
 
 
+IN_A_GRAPH = """
+import sys
+import numpy as np
+import tensorflow as tf
+import legacyga
+import test_replicas as data
+
+config = tf.config.experimental
+cpu = config.list_physical_devices("CPU")[0]
+config.set_virtual_device_configuration(cpu, [config.VirtualDeviceConfiguration()] * 2)
+with tf.distribute.MirroredStrategy(["/cpu:0", "/cpu:1"]).scope():
+    dense = tf.keras.layers.Dense
+    model = tf.keras.Sequential([dense(4, activation="tanh", input_shape=(3,)), dense(2)])
+    optimizer = legacyga.wrap(tf.keras.optimizers.SGD(data.LR, momentum=data.MOMENTUM), 3)
+    model.compile(optimizer, "mse")
+    model.set_weights(data.START)
+batches = tf.data.Dataset.from_tensor_slices((data.X[:24], data.Y[:24])).batch(8, drop_remainder=True).repeat(2)
+model.fit(batches, epochs=2, steps_per_epoch=3, shuffle=False, verbose=0)
+assert tf.keras.backend.get_value(optimizer.iterations) == 2
+np.save(sys.argv[1], np.concatenate([value.ravel() for value in model.get_weights()]))
+"""
+
+
+@pytest.mark.capability("R12 replicas")
+@pytest.mark.more
+def test_fit_in_graph_mode(home, tmpdir):
+    """TF 1.15, with a dataset."""
+    if (home.name, home.mode, home.tf_version) != ("tf.keras", "graph", (1, 15)):
+        skips.we_lack("replicas in graph mode are tested on TF 1.15 alone")
+    tmpdir.join("program.py").write(IN_A_GRAPH)
+    homes.run(str(tmpdir.join("program.py")), [str(tmpdir.join("weights.npy"))], path=[HERE] + sys.path)
+    sgd, weights = oracle.SGD(LR, MOMENTUM), [value.astype("float64") for value in START]
+    for _ in range(2):
+        weights = sgd.update(weights, oracle.gradients(weights, X[:24].astype("float64"), Y[:24].astype("float64")))
+    np.testing.assert_allclose(np.load(str(tmpdir.join("weights.npy"))), flat(weights), rtol=0, atol=4e-6)
+
+
 def by_rows(home):
     """The table: the momentum of OptimizerV2 moves the rows that a window touched, that of Keras 3 every row."""
     table, velocity = TABLE.astype("float64"), np.zeros(TABLE.shape)

@@ -104,6 +104,7 @@ def test_what_is_taken_from_a_file(found):
     assert measured.update == pytest.approx({"dense": 2e-3, "embedding": 1e-3})
     # (26 - 12 - 3 * 4) / 4 ms, and (9.5 - 4.5 - 3 * 1 - 1) / 4 for 1 MB of rows more.
     assert measured.adding == pytest.approx({"dense": 0.5e-3, "embedding": 0.25e-3})
+    assert measured.adding_alone("dense") == pytest.approx(0.5e-3)
 
 
 def test_what_wrap_adds_where_both_windows_add(found):

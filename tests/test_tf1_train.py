@@ -407,6 +407,28 @@ def test_a_saver_of_one_restores_the_other(home, tmpdir, first):
 
 @pytest.mark.long
 @pytest.mark.capability("R12 replicas")
+@pytest.mark.more
+def test_the_strategy_of_parameter_servers(home):
+    """In graph mode: one worker, by the strategy's own call."""
+    v1 = v1_of(home.tf)
+    experimental = getattr(getattr(v1, "distribute", None), "experimental", None)
+    if home.mode == "eager" or not hasattr(experimental, "ParameterServerStrategy"):
+        skips.senseless("graph mode, from TF 1.14 on")
+    with home.tf.Graph().as_default():
+        strategy = experimental.ParameterServerStrategy()
+        run = getattr(strategy, "run", None) or strategy.experimental_run_v2
+        with strategy.scope():
+            variable = home.tf.Variable(np.zeros(3, "float32"), use_resource=True)
+            optimizer = legacyga.wrap(v1.train.GradientDescentOptimizer(1.0), 3)
+            step = run(lambda: optimizer.apply_gradients([(home.tf.ones(3), variable)]))
+        with v1.Session() as session:
+            session.run(v1.global_variables_initializer())
+            for _ in range(7):
+                session.run(step)
+            np.testing.assert_array_equal(session.run(variable), np.full(3, -2.0, "float32"))
+            assert session.run([optimizer.iterations, optimizer.mini_step]) == [2, 1]
+
+
 def test_workers_of_a_parameter_server(home):
     """Each with a graph and threads of its own: their mini-steps are taken one after the other, in one window."""
     v1 = v1_of(home.tf)

@@ -4,7 +4,7 @@ import contextlib
 import copy
 
 from legacyga import _gradients, _ops, _window
-from legacyga.generations import _updating
+from legacyga.generations import _horovod, _updating
 from legacyga.generations._registry import Registry
 
 HOOKS = []
@@ -111,8 +111,7 @@ class Accumulation(_updating.Updating):
         if not at or not self.ops.in_replica_context():
             # Nothing to accumulate, or a call from where none is allowed: the inner optimizer has the error for it.
             return self.update(grads_and_vars, args, kwargs)
-        if self.has_windows:
-            self.ops.check_workers_wait()
+        self._check_can_accumulate()
         is_traced = self._is_in_function
         with self._outside_of_functions(scope):
             window = self._window_for_step(grads_and_vars, is_traced)
@@ -140,6 +139,11 @@ class Accumulation(_updating.Updating):
         taken = self.ops.on_all_replicas(take, (gradients,) if weight is None else (gradients, weight.value))
         self.keep_attributes(window)
         return taken
+
+    def _check_can_accumulate(self):
+        _horovod.check_inside(self.optimizer)
+        if self.has_windows:
+            self.ops.check_workers_wait()
 
     def _weight_here(self):
         """The `Weight` of a mini-step on this replica, None for 1."""

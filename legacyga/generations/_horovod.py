@@ -33,6 +33,12 @@ def check(optimizer, settings):
         raise ValueError(NO_POLICY.format(settings.on_nonfinite, optimizer))
 
 
+def check_inside(optimizer):
+    """Raise where an accumulating optimizer stands within one of Horovod's that accumulates by itself."""
+    if getattr(optimizer, "_agg_helper", None) is not None:
+        raise ValueError(TWICE.format(optimizer))
+
+
 def bases_before(cls):
     """The classes to put before an optimizer's class: one where Horovod made it, none else."""
     made = _made_by_horovod(cls)

@@ -5,7 +5,8 @@ from legacyga import _ops
 
 def variables_of(optimizer):
     """The list of all variables of an optimizer, as Keras saves them."""
-    listed = optimizer.variables if hasattr(optimizer, "variables") else optimizer.weights
+    # The `variables` of Horovod's optimizers for TF 1 are arrays.
+    listed = optimizer.weights if hasattr(optimizer, "weights") else optimizer.variables
     return list(listed() if callable(listed) else listed)
 
 

@@ -215,6 +215,34 @@ def test_every_rule_of_the_contract_has_a_column():
     assert {thing for thing in compat_matrix.CAPABILITIES.values() if thing} == set(compat_matrix.THINGS)
 
 
+@pytest.mark.parametrize(
+    "run_of, words",
+    [
+        ({}, []),
+        # A test that is new, and a reason that no longer is one.
+        (dict(R1__mean=row(passed=9, elsewhere={})), []),
+        (dict(R5__phase=row(passed=4)), []),
+        (dict(R1__mean=row(passed=7)), ["R1 mean: 8 tests are kept as passed, 7 were"]),
+        (
+            dict(R1__mean=row(passed=8, failed=1)),
+            ["MySGD: ('yes', []) is kept, ('broken', []) was seen"],
+        ),
+        (dict(R9__state=row(passed=2)), ["saving: ('no', ['x']) is kept, ('yes', []) was seen"]),
+        (dict(R9__state=row(we_lack={"y": 3})), ["saving: ('no', ['x']) is kept, ('no', ['y']) was seen"]),
+    ],
+)
+def test_what_a_run_does_not_show_of_what_is_kept(run_of, words):
+    rows = dict(every("MySGD", row(passed=8, elsewhere={"z": 1})), R9__state=row(we_lack={"x": 3}))
+    kept = run("keras", "graph", "1.8.0", "2.1.6", "3.6", **rows)
+    seen = run("keras", "graph", "1.8.0", "2.1.6", "3.6", **dict(rows, **run_of))
+    assert compat_matrix.untrue(kept, [kept], [seen]) == words
+
+
+def test_a_run_of_other_versions_shows_nothing():
+    kept, seen = [run("keras", "graph", "1.8.0", "2.1.6", python) for python in ("3.6", "3.5")]
+    assert compat_matrix.untrue(kept, [kept], [seen]) == ["it was not run with 1.8.0, keras 2.1.6, 3.6"]
+
+
 # ---------------------------------------------------------------------------------------------- what conftest.py counts
 
 Report = collections.namedtuple("Report", "outcome passed skipped longrepr nodeid")

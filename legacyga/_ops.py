@@ -57,7 +57,6 @@ class Ops(_replicas.Replicas):
         self.identity = tf.identity
         self.maximum = tf.maximum
         self.ones_like = tf.ones_like
-        self.zeros_like = tf.zeros_like
         self.reduce_any = tf.reduce_any
         # tf.math has it from TF 1.9 on, tf up to 1.15.
         self.is_finite = getattr(tf, "is_finite", None) or tf.math.is_finite
@@ -86,6 +85,20 @@ class Ops(_replicas.Replicas):
     def dense(self, gradient):
         """`gradient` as a tensor."""
         return self.tf.convert_to_tensor(gradient)
+
+    def zeros(self, shape, dtype):
+        """Zeros; in a graph of TF 1 such as take no memory but while they are needed."""
+        graph = None if self.tf.executing_eagerly() else self.v1.get_default_graph()
+        zero = self.tf.zeros([], dtype)
+        if graph is not None and not hasattr(graph, "outer_graph"):
+            # Up to TF 1.15 a session keeps what it can compute ahead, up to 10 MiB each, and it sees that a placeholder
+            # has a default. Deletable with 1.15.
+            zero = self.cast(self.v1.timestamp() < 0, dtype)
+        return self.tf.fill(shape, zero)
+
+    def zeros_like(self, value, dtype=None):
+        """Zeros of a tensor's shape, as `zeros` makes them."""
+        return self.zeros(self.tf.shape(value), value.dtype.base_dtype if dtype is None else dtype)
 
     def weighted(self, gradient, weight, dtype):
         """`weight * gradient` in a dtype that is wide enough, 0 where the weight is; IndexedSlices stay so."""

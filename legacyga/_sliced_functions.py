@@ -1,13 +1,11 @@
 """A batch in slices in graph mode: the training function of Keras, called once for each slice of what it is fed."""
 
-from legacyga import _graph, _ops, _slices
+from legacyga import _graph, _ops, _slice_checks, _slices
 from legacyga.accumulator import GradientAccumulator
 from legacyga.generations import _finding
 
 # What makes the functions that train, and where they are kept. TF 1.13 has one more, for fit.
 FUNCTIONS = {"_make_train_function": "train_function", "_make_fit_function": "_fit_function"}
-
-_DIVIDES = {}
 
 WEIGHED = (
     "{} divides a batch's loss by the sum of its sample weights where the loss is a function, and slices have sums of "
@@ -17,40 +15,19 @@ NOT_FED = (
     "In graph mode a batch can be cut where it is fed: as arrays, by fit, fit_generator or train_on_batch. Received: "
     "{!r}. Give a generator in place of a dataset or tensors."
 )
-ACTIVITY = (
-    "A batch can be cut into slices where its loss is a mean over the samples. {} adds up an activity_regularizer over "
-    "them. Received: the layer {!r} with {!r}. Leave it out, or add its mean to the loss with add_loss."
-)
-LOSS_SCALE = (
-    "In graph mode a batch cannot be cut for an optimizer that scales the loss. Received: {!r}. Give fit batches of {} "
-    "samples, and compile the model with legacyga.wrap(optimizer, gradient_accumulation_steps)."
-)
 
 
 def install(model, home, size):
     """Let the functions that the model makes to train with be cut, or no longer where `size` is None."""
-    if hasattr(model.optimizer, "get_unscaled_gradients"):
-        raise ValueError(LOSS_SCALE.format(model.optimizer, size))
     # A Sequential of Keras 2.0 and 2.1 has a model of its own, which trains.
     model = vars(model).get("model") or model
-    _slices.check_can_train(home.tf, model)
-    _check_activities(home, model)
+    if size is not None:
+        _slice_checks.check_compiled(home, model, size)
     for name, attribute in FUNCTIONS.items():
         if hasattr(type(model), name):
             vars(model)[name] = Maker(model, home, size, name)
             if getattr(model, attribute, None) is not None:
                 setattr(model, attribute, None)
-
-
-def _check_activities(home, model):
-    """Raise where what a layer gives is penalized by a sum over the batch: standalone Keras, and up to TF 1.9."""
-    if not home.is_standalone and not hasattr(model, "stateful_metric_names"):
-        return
-    layers = list(model.layers)
-    for layer in layers:
-        layers.extend(getattr(layer, "layers", ()))
-        if getattr(layer, "activity_regularizer", None) is not None:
-            raise ValueError(ACTIVITY.format(home, layer, layer.activity_regularizer))
 
 
 class Maker(object):
@@ -73,6 +50,8 @@ class Maker(object):
         optimizer, attribute = attributes["optimizer"], FUNCTIONS[self._name]
         before = getattr(model, attribute, None)
         if self._size is not None:
+            # It may have been compiled again.
+            _slice_checks.check_compiled(self._home, model, self._size)
             attributes["optimizer"] = _recorder(optimizer, self._home, model, made)
         try:
             getattr(type(model), self._name)(model)
@@ -121,7 +100,8 @@ class SlicedFunction(object):
         session = self._home.backend.get_session()
         if session is not self._session:
             session.run([each.initializer for each in self._variables])
-            self._session = session
+        # Whatever ends a batch early leaves sums behind: the next one then starts them anew.
+        self._session = None
         parts = [slice(start, start + self._size) for start in range(0, samples or 1, self._size)]
         losses = _LossMeans(self._home, self._model, parts)
         outputs, weights = [], self._sample_weights(fed, parts)
@@ -132,6 +112,7 @@ class SlicedFunction(object):
             outputs.append(self._accumulate(cut))
             losses.note()
         session.run(self._update)
+        self._session = session
         sizes = [len(range(samples)[part]) for part in parts]
         told = losses.of_the_batch(sizes)
         return [
@@ -156,7 +137,7 @@ class SlicedFunction(object):
 
     def _with_shares(self, weights, parts):
         """The parts of an array of weights, each times its share of those that are not 0 over that of them all."""
-        if _divides_by_weights(self._home):
+        if _slice_checks.divides_by(self._home, "weights"):
             means = [float(weights[part].mean()) for part in parts]
             if max(means) - min(means) > 1e-6 * max(means):
                 raise ValueError(WEIGHED.format(self._home, means))
@@ -173,8 +154,8 @@ class SlicedFunction(object):
         if len(values) == 1 or self._is_stateful(place):
             return values[-1]
         mean = sum(value * size for value, size in zip(values, sizes)) / float(sum(sizes))
-        # As Keras has it: NumPy's number of the same width.
-        return type(values[0])(mean)
+        # As Keras has it: an array, or NumPy's number, of the same width.
+        return mean.astype(values[0].dtype)
 
     def _is_stateful(self, place):
         names = getattr(self._model, "stateful_metric_names", None)
@@ -219,21 +200,13 @@ class _LossMeans(object):
         return {place + 1: total / count for place, (total, count) in enumerate(made)}
 
 
-def _divides_by_weights(home):
-    """Whether this Keras divides a function's weighted losses by their weights, not by how many are not 0."""
-    if home.root not in _DIVIDES:
-        weighted = home.weighted_objective(lambda y_true, y_pred: y_pred)
-        with home.tf.Graph().as_default(), home.v1.Session() as session:
-            losses, weights = home.tf.ones([2, 1]), home.tf.constant([0.5, 0.0])
-            _DIVIDES[home.root] = bool(session.run(weighted(losses, losses, weights, None)) == 1.0)
-    return _DIVIDES[home.root]
-
-
 def _recorder(optimizer, home, model, made):
     """The same optimizer, all of its state included, whose `get_updates` makes a mini-step."""
     cls, ops = type(optimizer), _ops.Ops(home.tf)
 
     def get_updates(self, loss, params):
+        if not params:
+            return optimizer.get_updates(loss=loss, params=params)
         known = set(home.v1.global_variables())
         accumulator = GradientAccumulator()
         samples = ops.cast(_slices.size_of(ops.tf, model._feed_inputs[0]), "float64")
@@ -269,9 +242,15 @@ def _make_local(home, variables):
 
 def _term(ops, mean, param):
     """A scalar whose gradient by `param` is `mean`."""
-    if _ops.is_sparse(mean):
-        param, mean = ops.tf.gather(param, mean.indices), mean.values
-    return ops.cast(ops.tf.reduce_sum(param * mean), "float32")
+    tf = ops.tf
+    is_sparse = _ops.is_sparse(mean)
+
+    @tf.custom_gradient
+    def term(_):
+        return tf.constant(0.0), lambda upstream: ops.cast(upstream, values.dtype) * values
+
+    values = mean.values if is_sparse else mean
+    return term(tf.gather(param, mean.indices) if is_sparse else tf.convert_to_tensor(param))
 
 
 def _part(value, samples, part):

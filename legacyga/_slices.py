@@ -3,18 +3,9 @@
 import collections
 import contextlib
 
-from legacyga import _compat, _ops
+from legacyga import _compat, _ops, _slice_checks
 
-SUMMED = (
-    "A batch can be cut into slices where its loss is a mean over the samples. Received: the loss {!r} with "
-    "reduction={!r}. Give it the reduction that it has by default."
-)
 NOT_ONCE = "A batch in slices needs a train_step that calls the optimizer once. Received: {} calls by that of {!r}."
-REPLICAS = (
-    "A batch cannot be cut into slices on several replicas: what layers exchange between them cannot stand in a loop. "
-    "Received: {} replicas. Give fit batches of a slice's size, and compile the model with "
-    "legacyga.wrap(optimizer, gradient_accumulation_steps)."
-)
 SIZES = "Each part of a batch in slices must have the same first dimension. Received: {} and {} samples."
 
 
@@ -47,8 +38,9 @@ def train_step(model, own, data, size):
     """
     step = _Step(model, own, size)
     samples = step.samples_in(data)
-    if isinstance(samples, int) and samples <= size:
-        return step.own(model, data)
+    # Where there is nothing to train there is no gradient, and the optimizer is not called.
+    if isinstance(samples, int) and samples <= size or model.built and not model.trainable_weights:
+        return own(model, data)
     return step.run(data, samples)
 
 
@@ -58,9 +50,10 @@ class _Step(object):
     def __init__(self, model, own, size):
         self.model, self.own, self.size = model, own, size
         self.optimizer = model.optimizer
-        self.ops = _ops.Ops(_compat.home_of(self.optimizer).tf)
+        self.home = _compat.home_of(self.optimizer)
+        self.ops = _ops.Ops(self.home.tf)
         self.means = _Means(model, self.ops)
-        check_can_train(self.ops.tf, model)
+        _slice_checks.check_strategy(self.home.tf)
 
     def samples_in(self, data):
         """The number of samples: an int where it is static, else a tensor."""
@@ -72,6 +65,8 @@ class _Step(object):
 
     def run(self, data, samples):
         ops, tf, size = self.ops, self.ops.tf, self.size
+        weighted = isinstance(data, tuple) and len(data) > 2 and data[2] is not None
+        _slice_checks.check_losses(self.home, self.model, weighted)
         with ops.after(self._checked(data, samples)):
             full = (samples - 1) // size if isinstance(samples, int) else tf.maximum((samples - 1) // size, 0)
         rest = samples - full * size
@@ -122,7 +117,7 @@ class _Step(object):
         part = self.ops.tf.nest.map_structure(lambda leaf: _slice(self.ops.tf, leaf, begin, length), data)
         attributes["optimizer"] = _recorder(self.optimizer, recorded)
         try:
-            with self.means.apart():
+            with self.means.apart(), _slice_checks.masks_refused(self.home, self.model):
                 logs = self.own(self.model, part)
         finally:
             attributes["optimizer"] = self.optimizer
@@ -188,19 +183,23 @@ class _Logs(collections.namedtuple("_Logs", ["structure"])):
 
 
 class _Means(object):
-    """The metrics of Keras 3 that take the mean of a batch's loss: of a batch in slices once, as without.
+    """The metrics that take the mean of a batch's loss as it is: of a batch in slices once, as without.
 
-    What they take of each slice is put apart. (Those of TensorFlow's Keras weigh a loss by its samples.)
+    What they take of each slice is put apart. They are those of Keras 3, and of a model of TensorFlow's Keras that has
+    no loss but by `add_loss`. (The others weigh a slice's loss by its samples.)
     """
 
     def __init__(self, model, ops):
         self._model, self._ops = model, ops
-        # (mean, what it was weighed by) of each metric.
+        # The mean that each metric took.
         self.taken = []
 
     def _metrics(self):
-        tracker, losses = [getattr(self._model, name, None) for name in ("_loss_tracker", "_compile_loss")]
-        return ([] if tracker is None else [tracker]) + list(getattr(losses, "metrics", ()))
+        model = self._model
+        tracker, losses = [getattr(model, name, None) for name in ("_loss_tracker", "_compile_loss")]
+        if tracker is not None:
+            return [tracker] + list(getattr(losses, "metrics", ()))
+        return [] if model.loss else list(model.compiled_loss.metrics)
 
     @contextlib.contextmanager
     def apart(self):
@@ -208,7 +207,7 @@ class _Means(object):
         metrics = self._metrics()
         before = [[variable + 0 for variable in each.variables] for each in metrics]
         for each in metrics:
-            each.reset_state()
+            _reset(each)
         yield
         self.taken = [(each.result() + 0, each.count + 0) for each in self._metrics()]
         for each, values in zip(metrics, before):
@@ -216,17 +215,29 @@ class _Means(object):
                 variable.assign(value)
         # Some are made by the first batch of all.
         for each in self._metrics()[len(metrics) :]:
-            each.reset_state()
+            _reset(each)
 
     def tell(self, losses, samples, logs):
-        """Give the metrics the batch's losses; the logs with what they then say."""
-        for each, (loss, sizes) in zip(self._metrics(), losses):
-            # Where a batch's size is static or nothing, this one's is nothing.
+        """Give the metrics the batch's losses; the logs with what they then say.
+
+        Args:
+            losses: the batch's mean of each, and the sum of what the slices' were weighed by.
+            samples: of the batch: an int where it is static.
+            logs: of the last slice.
+        """
+        for i, (each, (loss, sizes)) in enumerate(zip(self._metrics(), losses)):
             size = self._ops.cast(samples, sizes.dtype)
-            each.update_state(loss, self._ops.where(self._ops.equal(sizes, size), size, self._ops.ones_like(size)))
+            # Keras 3 weighs an output's by its samples where they are static. Slices of one would look alike.
+            weighs = isinstance(samples, int) if i else self._ops.equal(sizes, size)
+            each.update_state(loss, sample_weight=self._ops.where(weighs, size, self._ops.ones_like(size)))
             if each.name in logs:
                 logs[each.name] = each.result()
         return logs
+
+
+def _reset(metric):
+    # Named so up to TF 2.4; deletable with it.
+    (getattr(metric, "reset_state", None) or metric.reset_states)()
 
 
 def _clips_before(optimizer):
@@ -254,18 +265,6 @@ def _recorder(optimizer, recorded):
     made = object.__new__(Recorder)
     object.__setattr__(made, "__dict__", vars(optimizer))
     return made
-
-
-def check_can_train(tf, model):
-    """Raise where a model cannot train in slices: on several replicas, or with a loss that says that it is a sum."""
-    strategy = getattr(model, "distribute_strategy", None)
-    if strategy is not None and strategy.num_replicas_in_sync > 1:
-        raise ValueError(REPLICAS.format(strategy.num_replicas_in_sync))
-    losses = getattr(model, "loss", None)
-    for loss in losses.values() if isinstance(losses, dict) else losses if isinstance(losses, list) else [losses]:
-        reduction = getattr(loss, "reduction", None)
-        if reduction == "sum":
-            raise ValueError(SUMMED.format(loss, reduction))
 
 
 def _parts_of(tf, data):

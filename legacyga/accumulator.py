@@ -204,7 +204,7 @@ class GradientAccumulator(object):
 
     def _make_zeros(self, name, shape, dtype):
         tf = self._home.tf
-        return tf.Variable(tf.zeros(shape, dtype), trainable=False, name="gradient_accumulator/" + name)
+        return tf.Variable(self._ops.zeros(shape, dtype), trainable=False, name="gradient_accumulator/" + name)
 
     @contextlib.contextmanager
     def _making(self):

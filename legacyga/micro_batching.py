@@ -1,6 +1,6 @@
 """micro_batch: each batch trains in slices, within one training step."""
 
-from legacyga import _compat, _fit_hooks, _sliced_functions, _slices, _train_steps, _window
+from legacyga import _compat, _fit_hooks, _slice_checks, _sliced_functions, _train_steps, _window
 
 
 def micro_batch(model, size):
@@ -25,8 +25,9 @@ def micro_batch(model, size):
     Raises:
         ValueError: `size` is out of its range; the model is not compiled; it has a `train_step` of its own, in which
             `legacyga.train_step(self, data, micro_batch_size=size)` is to be called; it is in eager mode of TensorFlow
-            2.0 or 2.1, whose `fit` has no step to cut; it trains on several replicas; a loss is a sum over the samples;
-            in graph mode, the optimizer scales the loss, or, when it trains, a batch is no array.
+            2.0 or 2.1, whose `fit` has no step to cut; it trains on several replicas; a loss is a sum over the samples,
+            or, in some versions, over the time steps that a mask leaves; in graph mode, the optimizer scales the loss,
+            or, when it trains, a batch is no array.
 
     Example:
         >>> import numpy as np
@@ -65,5 +66,6 @@ def micro_batch(model, size):
             "micro_batch cuts what Keras's own train_step trains on. Received: {!r}, whose train_step is its own. Call "
             "legacyga.train_step(self, data, micro_batch_size={}) in it.".format(model, size)
         )
-    _slices.check_can_train(home.tf, model)
+    if size is not None:
+        _slice_checks.check_compiled(home, model, size)
     step.cut(size)

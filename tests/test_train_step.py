@@ -6,7 +6,7 @@ import pytest
 import skips
 
 import legacyga
-from legacyga import _sample_counts
+from legacyga import _slices
 
 RANDOM = np.random.RandomState(4)
 X = RANDOM.randn(14, 3).astype("float32")
@@ -277,7 +277,7 @@ def test_samples_of_any_input(home):
         ((ragged, Y[:3]), 3),
         ((sparse, Y[:5]), 5),
     ):
-        assert int(_sample_counts.samples_in(tf, data)) == samples
+        assert int(_slices.samples_in(tf, data)) == samples
 
 
 @pytest.mark.capability("errors")

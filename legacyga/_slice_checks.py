@@ -1,0 +1,154 @@
+"""What cannot be trained in slices: several replicas, losses that are no means over the samples. Each is an error."""
+
+import contextlib
+
+SUMMED = (
+    "A batch can be cut into slices where its loss is a mean over the samples. Received: the loss {!r} with "
+    "reduction={!r}. Give it the reduction that it has by default."
+)
+REPLICAS = (
+    "A batch cannot be cut into slices under a strategy: what layers exchange between replicas cannot stand in a loop. "
+    "Received: {!r} of {} replicas. Give fit batches of a slice's size, and compile the model with "
+    "legacyga.wrap(optimizer, gradient_accumulation_steps)."
+)
+MASKED = (
+    "{} divides a loss by the time steps that a mask leaves, and slices leave numbers of their own. Received: {!r}, "
+    "whose output has a mask. End it with a layer that takes no mask, and weigh the time steps by sample_weight."
+)
+ACTIVITY = (
+    "A batch can be cut into slices where its loss is a mean over the samples. {} adds up an activity_regularizer over "
+    "them. Received: the layer {!r} with {!r}. Leave it out, or add its mean to the loss with add_loss."
+)
+LOSS_SCALE = (
+    "In graph mode a batch cannot be cut for an optimizer that scales the loss. Received: {!r}. Give fit batches of {} "
+    "samples, and compile the model with legacyga.wrap(optimizer, gradient_accumulation_steps)."
+)
+
+_DIVIDES = {}
+
+
+def check_compiled(home, model, size):
+    """Raise where a compiled model cannot train in slices."""
+    strategy = getattr(model, "distribute_strategy", None)
+    if strategy is not None:
+        with strategy.scope():
+            check_strategy(home.tf)
+    check_losses(home, model, False)
+    if home.graph_mode:
+        if hasattr(model.optimizer, "get_unscaled_gradients"):
+            raise ValueError(LOSS_SCALE.format(model.optimizer, size))
+        _check_activities(home, model)
+        _check_masks(home, model)
+
+
+def check_strategy(tf):
+    """Raise under a strategy of which a step is more than the function that one replica runs."""
+    distribute = getattr(tf, "distribute", None)
+    if not hasattr(distribute, "has_strategy") or not distribute.has_strategy():
+        return
+    strategy = distribute.get_strategy()
+    if not isinstance(strategy, distribute.OneDeviceStrategy):
+        raise ValueError(REPLICAS.format(strategy, strategy.num_replicas_in_sync))
+
+
+def check_losses(home, model, weighted):
+    """Raise where a loss says that it is no mean over the samples, of a batch with sample weights or without."""
+    for loss in _leaves(getattr(model, "loss", None)):
+        reduction = getattr(loss, "reduction", "sum_over_batch_size")
+        # In graph mode Keras itself takes the mean of what is not reduced.
+        is_sum = reduction == "sum" or reduction in (None, "none") and not home.graph_mode
+        if is_sum or weighted and reduction == "mean_with_sample_weight":
+            raise ValueError(SUMMED.format(loss, reduction))
+
+
+def _leaves(value):
+    if isinstance(value, dict):
+        value = list(value.values())
+    return [leaf for each in value for leaf in _leaves(each)] if isinstance(value, (list, tuple)) else [value]
+
+
+def _check_activities(home, model):
+    """Raise where what a layer gives is penalized by a sum over the batch: standalone Keras, and up to TF 1.9."""
+    if not home.is_standalone and not hasattr(model, "stateful_metric_names"):
+        return
+    layers = list(model.layers)
+    for layer in layers:
+        layers.extend(getattr(layer, "layers", ()))
+        if getattr(layer, "activity_regularizer", None) is not None:
+            raise ValueError(ACTIVITY.format(home, layer, layer.activity_regularizer))
+
+
+def _check_masks(home, model):
+    """Raise where an output's loss is divided by what its mask leaves."""
+    # In TF 1.13 that of a loss function is, and that of an object is not.
+    functions = [each for each in getattr(model, "loss_functions", None) or [] if not hasattr(each, "reduction")]
+    if not getattr(model, "inputs", None):
+        return
+    if functions and divides_by(home, "mask") or _losses_divide_by_masks(home):
+        if any(each is not None for each in _leaves(model.compute_mask(model.inputs, None))):
+            raise ValueError(MASKED.format(home, model))
+
+
+def divides_by(home, what):
+    """Whether, in graph mode, this Keras divides a loss function's values by the sum of the "weights", or of a "mask".
+
+    Else it divides by how many there are. Deletable with TF 1.13.
+    """
+    if (home.root, what) not in _DIVIDES:
+        try:
+            weighted = home.weighted_objective(lambda y_true, y_pred: y_pred)
+        except ImportError:
+            return False
+        with home.tf.Graph().as_default(), home.v1.Session() as session:
+            # Two samples of one value, or one of two time steps.
+            losses = home.tf.ones([2, 1] if what == "weights" else [1, 2])
+            parts = home.tf.constant([0.5, 0.0] if what == "weights" else [[0.5, 0.0]])
+            given = dict(weights=None, mask=None)
+            given[what] = parts
+            _DIVIDES[home.root, what] = bool(session.run(weighted(losses, losses, **given)) == 1.0)
+    return _DIVIDES[home.root, what]
+
+
+@contextlib.contextmanager
+def masks_refused(home, model):
+    """A context, in eager mode: the model's loss raises where this Keras divides it by what an output's mask leaves."""
+    own, attributes = getattr(model, "compute_loss", None), vars(model)
+    if own is None or not _losses_divide_by_masks(home):
+        yield
+        return
+
+    def compute_loss(*args, **kwargs):
+        predicted = kwargs["y_pred"] if "y_pred" in kwargs else args[2]
+        if any(getattr(leaf, "_keras_mask", None) is not None for leaf in home.tf.nest.flatten(predicted)):
+            raise ValueError(MASKED.format(home, model))
+        return own(*args, **kwargs)
+
+    users = attributes.get("compute_loss")
+    attributes["compute_loss"] = compute_loss
+    try:
+        yield
+    finally:
+        attributes.pop("compute_loss")
+        if users is not None:
+            attributes["compute_loss"] = users
+
+
+def _losses_divide_by_masks(home):
+    """Whether this Keras's loss objects divide by what a mask leaves: Keras 3, and from TF 2.11 on."""
+    if (home.root, "objects") not in _DIVIDES:
+        tf, losses = home.tf, home.module.losses
+        if home.graph_mode:
+            with tf.Graph().as_default(), home.v1.Session() as session:
+                found = hasattr(losses, "MeanSquaredError") and session.run(_masked_mean(tf, losses)) == 1.0
+        else:
+            with tf.init_scope():
+                found = float(_masked_mean(tf, losses)) == 1.0
+        _DIVIDES[home.root, "objects"] = bool(found)
+    return _DIVIDES[home.root, "objects"]
+
+
+def _masked_mean(tf, losses):
+    """The loss of two time steps, 1 and 9, the second of which is masked: 1, 0.5 where all steps count, else 5."""
+    predicted = tf.constant([[[1.0], [3.0]]])
+    predicted._keras_mask = tf.constant([[True, False]])
+    return losses.MeanSquaredError()(tf.zeros_like(predicted), predicted)

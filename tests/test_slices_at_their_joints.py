@@ -1,0 +1,223 @@
+"""micro_batch beside what is no mean over the samples, what raises, and what has nothing to train."""
+
+import numpy as np
+import oracle
+import pytest
+import skips
+import test_micro_batch
+from kinds import RATE
+from test_micro_batch import BATCH, START, X, Y, assert_alike, start_anew  # noqa: F401
+
+import legacyga
+
+pytestmark = pytest.mark.capability("micro_batch")
+
+
+def plain_sgd(home):
+    # The stock optimizers of old graphs race.
+    return legacyga.MySGD(RATE, steps_per_update=1, keras=home.keras)
+
+
+def both(home, make, size=3, **kwargs):
+    """[(weights, history)] of what `make` made, in whole batches and in slices; or the error of the slices."""
+    ends = []
+    for each in (None, size):
+        home.reset()
+        model, x, y = make()
+        if each is not None:
+            legacyga.micro_batch(model, each)
+        fitted = dict(batch_size=BATCH, epochs=2, shuffle=False, verbose=0)
+        history = model.fit(x, y, **dict(fitted, **kwargs)).history
+        ends.append((model.get_weights(), {name: np.array(values) for name, values in history.items()}))
+    return ends
+
+
+def has_objects(home):
+    if not hasattr(home.keras.losses, "MeanSquaredError"):
+        skips.keras_lacks("losses that are objects")
+
+
+def test_masked_time_steps(home):
+    """Right, or refused where the loss is divided by the steps that a mask leaves."""
+    random, layers = np.random.RandomState(0), home.keras.layers
+    x = random.randint(1, 9, (21, 6))
+    for row in x:
+        row[random.randint(1, 6) :] = 0
+    y = random.randn(21, 6, 2).astype("float32")
+
+    def make():
+        inputs = layers.Input((6,))
+        hidden = layers.Embedding(9, 4, mask_zero=True)(inputs)
+        model = home.keras.models.Model(inputs, layers.TimeDistributed(layers.Dense(2))(hidden))
+        started = np.random.RandomState(5)
+        model.set_weights([started.randn(*value.shape).astype("float32") for value in model.get_weights()])
+        model.compile(plain_sgd(home), "mse")
+        return model, x, y
+
+    by_functions = home.name == "keras" and home.tf_version < (1, 15) or home.tf_version < (1, 13)
+    if by_functions or home.tf_version >= (2, 11):
+        with pytest.raises(ValueError, match="the time steps that a mask leaves.*Received.*takes no mask"):
+            both(home, make)
+    else:
+        whole, slices = both(home, make)
+        assert_alike(slices, whole)
+
+
+@pytest.mark.parametrize("case", ["none", "tuple", "weighted mean"])
+def test_losses_that_are_no_means(home, case):
+    has_objects(home)
+    if case == "none" and home.mode == "graph":
+        skips.senseless("in graph mode Keras itself takes the mean of it")
+    if case == "weighted mean" and not home.is_keras3:
+        skips.keras_lacks('reduction="mean_with_sample_weight"')
+    if case == "tuple" and home.tf_version == (1, 13):
+        skips.keras_lacks("a tuple of losses")
+    reduction = {"none": "none", "tuple": "sum", "weighted mean": "mean_with_sample_weight"}[case]
+    model, loss = home.network(START), home.keras.losses.MeanSquaredError(reduction=reduction)
+    if case == "tuple":
+        model = home.keras.models.Model(model.inputs, [model.outputs[0], model.outputs[0]])
+    model.compile(plain_sgd(home), ("mse", loss) if case == "tuple" else loss)
+    with pytest.raises(ValueError, match="is a mean over the samples. Received: .*reduction='{}'".format(reduction)):
+        legacyga.micro_batch(model, 3)
+        model.fit(X, Y, batch_size=BATCH, verbose=0, sample_weight=np.arange(21.0))
+
+
+def test_a_weighted_mean_without_weights(home):
+    has_objects(home)
+    if not home.is_keras3:
+        skips.keras_lacks('reduction="mean_with_sample_weight"')
+
+    def make():
+        model = home.network(START)
+        model.compile(plain_sgd(home), home.keras.losses.MeanSquaredError(reduction="mean_with_sample_weight"))
+        return model, X, Y
+
+    whole, slices = both(home, make)
+    assert_alike(slices, whole)
+
+
+def test_compiled_again_with_a_sum(home):
+    """It is refused when it trains."""
+    has_objects(home)
+    model = home.network(START)
+    model.compile(plain_sgd(home), "mse")
+    legacyga.micro_batch(model, 3)
+    model.compile(plain_sgd(home), home.keras.losses.MeanSquaredError(reduction="sum"))
+    with pytest.raises(ValueError, match="is a mean over the samples. Received: .*reduction='sum'"):
+        model.fit(X, Y, batch_size=BATCH, verbose=0)
+
+
+def test_a_batch_that_raises_leaves_nothing(home):
+    """The next one is as after no such batch."""
+    layers, ends = home.keras.layers, []
+    x, y = np.random.RandomState(3).randint(0, 9, (8, 2)), Y[:8]
+    wrong = x.copy()
+    wrong[-1, 0] = 1000
+    for with_wrong in (False, True):
+        home.reset()
+        inputs = layers.Input((2,))
+        model = home.keras.models.Model(inputs, layers.Dense(2)(layers.Flatten()(layers.Embedding(9, 3)(inputs))))
+        random = np.random.RandomState(5)
+        model.set_weights([random.randn(*value.shape).astype("float32") for value in model.get_weights()])
+        model.compile(plain_sgd(home), "mse")
+        legacyga.micro_batch(model, 3)
+        model.train_on_batch(x, y)
+        if with_wrong:
+            with pytest.raises(home.tf.errors.InvalidArgumentError):
+                model.train_on_batch(wrong, y)
+        model.train_on_batch(x, y)
+        ends.append((model.get_weights(), {}))
+    assert_alike(ends[1], ends[0], bar=1e-6)
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_losses_of_several_outputs(home, size):
+    """What is told is weighed as without slices, in slices of one, too."""
+    if (home.name, home.tf_version) == ("tf.keras", (1, 13)):
+        skips.we_lack("TF 1.13 tells an output's loss as a mean that is not that of batches")
+
+    def make():
+        network = home.network(START)
+        inputs = home.keras.layers.Input((3,))
+        hidden = network(inputs)
+        outputs = [home.keras.layers.Dense(2, name=name, kernel_initializer="ones")(hidden) for name in ("one", "two")]
+        model = home.keras.models.Model(inputs, outputs)
+        model.compile(plain_sgd(home), ["mse", "mae"], loss_weights=[1.0, 0.5])
+        return model, X, [Y, Y[:, ::-1]]
+
+    whole, slices = both(home, make, size)
+    assert_alike(slices, whole)
+
+
+def test_a_loss_by_add_loss_alone(home):
+    """Weights and what is told, of batches of 8, 8 and 5."""
+    if not hasattr(home.keras.models.Model, "add_loss") or home.is_keras3 or home.name == "keras":
+        skips.keras_lacks("add_loss of a tensor, by the model")
+
+    def make():
+        model = home.network(START)
+        model = home.keras.models.Model(model.inputs, model.outputs)
+        model.add_loss(home.tf.reduce_mean(home.tf.square(model.outputs[0] - 1.0)))
+        if home.mode == "graph" and home.tf_version < (1, 15):
+            skips.keras_lacks("compile without a loss")
+        model.compile(plain_sgd(home))
+        return model, X, None
+
+    whole, slices = both(home, make)
+    assert_alike(slices, whole)
+
+
+def test_a_penalty_that_is_no_scalar(home):
+    """Old detectors tell such ones: means that keep their dimensions."""
+    if home.mode == "eager":
+        skips.senseless("graph mode")
+    if not hasattr(home.keras.models.Model, "add_loss") or home.tf_version >= (2, 0):
+        skips.keras_lacks("add_loss of a tensor that is no scalar, by the model")
+
+    def make():
+        model = home.network(START)
+        model = home.keras.models.Model(model.inputs, model.outputs)
+        model.add_loss(home.tf.reduce_mean(home.tf.square(model.outputs[0]), keepdims=True))
+        model.compile(plain_sgd(home), "mse")
+        return model, X, Y
+
+    whole, slices = both(home, make)
+    assert_alike(slices, whole)
+
+
+def test_nothing_to_train(home):
+    """What is frozen whole is told of, as without."""
+
+    def make():
+        model = home.network(START)
+        for layer in model.layers:
+            layer.trainable = False
+        # The others raise here by themselves: MySGD of old Keras among them.
+        model.compile(home.bare_sgd(lr=RATE), "mse")
+        return model, X, Y
+
+    whole, slices = both(home, make)
+    for now, start in zip(slices[0], START):
+        np.testing.assert_array_equal(now, start)
+    weights = oracle.double(START)
+    wanted = sum(len(x) * oracle.loss(weights, x, y) for x, y in test_micro_batch.batches()) / len(X)
+    np.testing.assert_allclose(slices[1]["loss"], [wanted, wanted], rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["MirroredStrategy", "OneDeviceStrategy"])
+def test_a_strategy_of_one_replica(home, name):
+    """One that exchanges is refused; one that does not trains."""
+    if home.mode == "graph":
+        skips.senseless("graph mode")
+    strategy = getattr(home.tf.distribute, name)(["cpu:0"] if name == "MirroredStrategy" else "cpu:0")
+    with strategy.scope():
+        model = home.network(START)
+        model.compile(test_micro_batch.sgd(home), "mse", metrics=["mae"])
+    if name == "MirroredStrategy":
+        with pytest.raises(ValueError, match="under a strategy.*Received: .* of 1 replicas.*legacyga.wrap"):
+            legacyga.micro_batch(model, 3)
+    else:
+        legacyga.micro_batch(model, 3)
+        test_micro_batch.fit(model)
+        wanted = test_micro_batch.expected(oracle.SGD(RATE, test_micro_batch.MOMENTUM))
+        test_micro_batch.assert_close(model.get_weights(), wanted)

@@ -61,9 +61,6 @@ class Ground(object):
         loss: function of a batch's tensors.
         batches: list of tuples of arrays.
         given: function of a batch's tensors: the list of gradients, where they are not those of the loss.
-
-    Attributes:
-        traces: how often a function was traced, in graph mode how many operations there are.
     """
 
     model = sample = None
@@ -77,7 +74,7 @@ class Ground(object):
         self.variables, self._loss, self.given = variables, loss, given
         # Keras 3 keeps TensorFlow's variable in one of its own.
         self.sources = [each if hasattr(each, "read_value") else each.value for each in variables]
-        self.traces, self._known = 0, set()
+        self._traces, self._known = 0, set()
         if self.graph:
             self.batches = batches
             self.inputs = [self.v1.placeholder(each.dtype, (None,) + each.shape[1:]) for each in batches[0]]
@@ -99,16 +96,17 @@ class Ground(object):
             return run
 
         def traced(*batch):
-            self.traces += 1
+            self._traces += 1
             return make(*batch)
 
         # What is returned is computed; what only a control dependency asks for need not be.
-        compiled = self.tf.function(traced, **(dict(jit_compile=True) if self.options.jit else {}))
+        more = dict(jit_compile=True) if self.options.jit else {}
+        compiled = self.tf.function(traced, autograph=self.options.autograph, **more)
         return lambda batch: float(compiled(*batch)[0])
 
     def made(self):
         """How many functions have been traced, or how many operations there are in the graph."""
-        return len(self.v1.get_default_graph().get_operations()) if self.graph else self.traces
+        return len(self.v1.get_default_graph().get_operations()) if self.graph else self._traces
 
     def _session(self):
         backend = self.keras.backend
@@ -163,7 +161,12 @@ class Ground(object):
         return self.done(added)
 
     def done(self, operations):
+        """What else is to be computed of these: in eager mode a function runs all that writes."""
         return operations if self.graph else ()
+
+    def after(self, operations):
+        """A context: what is made in it runs after these."""
+        return self.tf.control_dependencies([each.op if hasattr(each, "op") else each for each in operations])
 
     def nothing(self):
         return self.tf.constant(0.0)
@@ -324,8 +327,7 @@ def accumulator(ground, steps):
         return loss, ground.done([sums(gradients)])
 
     def end(*batch):
-        updates = ground.apply(optimizer, sums.gradients)
-        with ground.tf.control_dependencies([each.op if hasattr(each, "op") else each for each in updates]):
+        with ground.after(ground.apply(optimizer, sums.gradients)):
             return ground.nothing(), ground.done([sums.reset()])
 
     return _with_end(ground.function(make), ground.function(end), steps)
@@ -339,10 +341,9 @@ def loop(ground, steps):
         return loss, ground.add(sums, [tf.convert_to_tensor(each) for each in gradients])
 
     def end(*batch):
-        means = [each.read_value() / steps for each in sums]
-        updates = ground.apply(optimizer, means)
-        with tf.control_dependencies([each.op if hasattr(each, "op") else each for each in updates]):
-            return ground.nothing(), ground.done([each.assign(tf.zeros(each.shape, each.dtype.base_dtype)) for each in sums])
+        with ground.after(ground.apply(optimizer, [each.read_value() / steps for each in sums])):
+            zeros = [tf.zeros(each.shape, each.dtype.base_dtype) for each in sums]
+            return ground.nothing(), ground.done([each.assign(zero) for each, zero in zip(sums, zeros)])
 
     return _with_end(ground.function(make), ground.function(end), steps)
 

@@ -53,20 +53,22 @@ def time_tables(each):
     bars = BARS.get(each["model"], {}) if each["steps"] > 1 else {}
     windows, mini_steps = [], []
     for name, found in each["ways"].items():
-        # The floors are what they are over.
-        own = {} if name in ("alone", "adding", "bare") else bars
-        if name not in ("alone", "adding"):
-            keys = ("over additions", "over passes", "over bare")
-            cells = [cell for key in keys for cell in (ratio(found[key], own.get(key)), quartiles(found[key]))]
-            windows.append([TITLES[name], milliseconds(found["window"])] + cells)
+        if name in ("alone", "adding", "bare"):
+            # All mini-steps of these are alike.
+            mini_steps.append([TITLES[name], "-", milliseconds(found.get("none", found["last"]))] + 6 * ["-"])
+            continue
+        keys = ("over additions", "over passes", "over bare")
+        cells = [cell for key in keys for cell in (ratio(found[key], bars.get(key)), quartiles(found[key]))]
+        windows.append([TITLES[name], milliseconds(found["window"])] + cells)
         cells = [milliseconds(found.get(key)) for key in ("first", "none", "last")]
-        cells += [ratio(found.get(key), own.get(key)) for key in ("none over bare", "none over pass", "none over adding")]
-        mini_steps.append([TITLES[name]] + cells + [ratio(found["last over bare"]), quartiles(found["last over bare"])])
-    head = [("a window over the floor with additions", "over additions"), ("its quartiles", "")]
+        keys = ("none over bare", "none over pass", "none over adding")
+        cells += [ratio(found.get(key), bars.get(key)) for key in keys]
+        mini_steps.append([TITLES[name]] + cells + [form(found["last over bare"]) for form in (ratio, quartiles)])
+    head = [("over the floor with additions", "over additions"), ("its quartiles", "")]
     head += [("over the floor without", "over passes"), ("its quartiles", "")]
-    head += [("over K steps of the bare optimizer", "over bare"), ("its quartiles", "")]
-    lines = markdown(["way", "a window, ms"] + with_bars(head, bars), windows)
-    head = ["mini-step", "the first, ms", "all without an update, ms", "with an update, ms"]
+    head += [("over K bare steps", "over bare"), ("its quartiles", "")]
+    lines = markdown(["a window of K", "ms"] + with_bars(head, bars), windows)
+    head = ["a mini-step", "the first, ms", "all without an update, ms", "with an update, ms"]
     head += with_bars([("without an update over a bare step", "none over bare")], bars)
     head += ["over a pass", "over a pass and the additions", "with an update over a bare step", "its quartiles"]
     return lines + [""] + markdown(head, mini_steps)
@@ -106,8 +108,9 @@ def report_memory(found):
                 cells += ["-"] * 3
             else:
                 copies = [(values[key][0] - bare[key][0]) / bare["parameters"][0] for key in ("variables", "peak")]
-                bar = COPIES if each["steps"] > 1 else 0.005
-                kept = "{:.2f}".format(copies[0]) if run["way"] == "bare" else against(copies[0], bar)
+                # At K = 1 the optimizers alone keep nothing.
+                bar = COPIES if each["steps"] > 1 else 0.005 if run["way"] in ("wrap", "MySGD") else 1000.0
+                kept = against(copies[0], bar)
                 cells += [kept, "{:.0f}".format(values["peak"][0] / MIB), "{:.2f}".format(copies[1])]
             cells += [milliseconds(values.get("import")), "{:.2f}".format(values["first step"][0])]
             rows.append(cells + ["{:.2f} to {:.2f}".format(*values["first step"][1:])])
@@ -149,7 +152,7 @@ def report_variables(found):
     head = ["variables", "way", "the first window, s", "mini-step without an update, ms", "over a bare step"]
     head += ["its quartiles", "with an update over a bare step"]
     counted = "traces" if found["mode"] == "eager" else "operations"
-    rows, missing, later = [], {}, {}
+    rows, missing, later = [], {}, []
     for each in found["variables"]:
         if "error" in each:
             missing["{} variables".format(each["number"])] = each["error"]
@@ -159,10 +162,12 @@ def report_variables(found):
             cells = [each["number"], TITLES[name], "{:.2f}".format(each["starts"][name]), milliseconds(values["none"])]
             cells += [ratio(values["none over bare"]), quartiles(values["none over bare"])]
             rows.append(cells + [ratio(values["last over bare"])])
-        later[each["number"]] = "{}: {} {}, then {} more".format(each["number"], each["made"], counted, each["later"])
+        later.append("{}: {} {}, then {} more".format(each["number"], each["made"], counted, each["later"]))
     lines = ["", "Many variables of 16 elements, K = 8:", ""] + markdown(head, rows) + [""]
-    return lines + ["in the first windows of all ways, variables {}".format("; ".join(later.values()))] + lines_of_missing(
-        missing
+    return (
+        lines
+        + ["in the first windows of all ways, variables {}".format("; ".join(later.values()))]
+        + lines_of_missing(missing)
     )
 
 
@@ -175,6 +180,8 @@ def report(found):
     said = "{home} in {mode} mode, {0}batches of {batch}, {cores} cores with a load of {load} before, {rounds} rounds"
     which = "" if found["optimizers"] is None else "{} optimizers, ".format(found["optimizers"])
     lines = [said.format(which + ("compiled by XLA, " if found["jit"] else ""), **found)]
+    if found["autograph"]:
+        lines[0] += ", AutoGraph on"
     lines.append(", ".join("{} {}".format(name, version) for name, version in versions.items()))
     for part, make in REPORTS:
         if part in found:

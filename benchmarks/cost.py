@@ -1,12 +1,12 @@
 """What accumulation costs: time of windows and mini-steps, memory, start, rows of embeddings, many small variables.
 
     python benchmarks/cost.py [--parts time memory rows variables] [--home keras | tf.keras | tf_keras]
-        [--mode graph | eager] [--optimizers legacy | new] [--jit] [--model dense-25M ...] [--optimizer sgd adam]
-        [--steps 8 ...] [--all] [--ways wrap loop ...] [--rounds 20] [--json FILE] [--picture FILE.png]
+        [--mode graph | eager] [--optimizers legacy | new] [--jit] [--autograph] [--model dense-25M ...]
+        [--optimizer sgd adam] [--steps 8 ...] [--all] [--ways wrap loop ...] [--rounds 20] [--json FILE] [--picture FILE.png]
 
 The ways: `legacyga.wrap`, `legacyga.MySGD`, a loop with `legacyga.GradientAccumulator`, a plain loop with variables of
-its own, Keras 3's own argument, the optimizer and the model of gradient-accumulator, and runai, as far as they are there.
-The bare optimizer makes an update each mini-step.
+its own, Keras 3's own argument, the optimizer and the model of gradient-accumulator, and runai, as far as they are
+there. The bare optimizer makes an update each mini-step.
 
 - time: for each model, optimizer and K one process, in which all ways train one model, mini-step by mini-step in turn.
   A mini-step is a forward and backward pass and the optimizer, in one compiled function or session call. Two floors are
@@ -40,9 +40,9 @@ ALL = dict(model=MODELS, optimizer=("sgd", "adam"), steps=(1, 2, 8, 32))
 def versions_of(options, keras):
     import numpy
     import tensorflow as tf
+    from peers import version_of
 
     import legacyga
-    from peers import version_of
 
     found = collections.OrderedDict(python="{}.{}".format(*sys.version_info), tensorflow=tf.__version__)
     found.update(numpy=numpy.__version__, legacyga=legacyga.__version__)
@@ -101,20 +101,21 @@ def measure_time(options):
 
 
 def measure_memory(options):
+    absent = set()
     for model in options.memory_model:
         for steps in options.memory_steps:
             large = options.batch * steps
             runs = [("bare", options.batch)] + [("bare", large)] * (steps > 1)
-            runs += [(way, options.batch) for way in options.ways]
+            runs += [(way, options.batch) for way in options.ways if way not in absent]
             found = collections.OrderedDict((run, []) for run in runs)
             for _ in range(options.repeats):
                 for way, batch in runs:
                     last = found[way, batch][-1:]
                     # What is not there is not asked for again.
                     if not last or "peak" in last[0]:
-                        # As many samples.
-                        own = dict(steps=1 if way == "bare" else steps, batch=batch, optimizer=options.optimizer[0])
+                        own = dict(steps=steps * options.batch // batch, batch=batch, optimizer=options.optimizer[0])
                         found[way, batch].append(process(options, "memory", model=model, way=way, **own))
+            absent.update(way for (way, _), each in found.items() if "missing" in each[0])
             yield dict(
                 model=model,
                 steps=steps,
@@ -156,6 +157,9 @@ def arguments():
     parser.add_argument("--mode", choices=("graph", "eager"), help="where a home has both (default: its own)")
     parser.add_argument("--optimizers", choices=("legacy", "new"), help="where a home has both (default: its own)")
     parser.add_argument("--jit", action="store_true", help="jit_compile=True, in eager mode")
+    parser.add_argument(
+        "--autograph", action="store_true", help="as in a tf.function of one's own; Keras's fit has none"
+    )
     parser.add_argument("--model", nargs="+", choices=MODELS, default=["dense-25M"])
     parser.add_argument("--optimizer", nargs="+", choices=ALL["optimizer"], default=list(ALL["optimizer"]))
     parser.add_argument("--steps", type=int, nargs="+", default=[8])
@@ -184,14 +188,11 @@ def main():
     if options.work:
         work(options.work)
         return
-    names = ("home", "optimizers", "jit", "batch", "rounds", "repeats", "ids")
+    names = ("home", "optimizers", "jit", "autograph", "batch", "rounds", "repeats", "ids")
     found = collections.OrderedDict((name, getattr(options, name)) for name in names)
     found.update(cores=os.cpu_count(), load=round(os.getloadavg()[0], 1))
     for part in options.parts:
-        found[part] = []
-        for each in MEASURES[part](options):
-            found[part].append(each)
-            print("{} {}".format(part, {k: v for k, v in each.items() if k in ("model", "steps")}), file=sys.stderr)
+        found[part] = list(MEASURES[part](options))
     found.update(mode=first_with(found, "mode"), versions=first_with(found, "versions"))
     print("\n".join(report(found)))
     if options.json:

@@ -2,7 +2,8 @@
 
     python benchmarks/cost.py [--parts time memory rows variables] [--home keras | tf.keras | tf_keras]
         [--mode graph | eager] [--optimizers legacy | new] [--jit] [--autograph] [--model dense-25M ...]
-        [--optimizer sgd adam] [--steps 8 ...] [--all] [--ways wrap loop ...] [--rounds 20] [--json FILE] [--picture FILE.png]
+        [--optimizer sgd adam] [--steps 8 ...] [--all] [--ways wrap loop ...] [--rounds 20] [--json FILE]
+        [--picture FILE.png]
 
 The ways: `legacyga.wrap`, `legacyga.MySGD`, a loop with `legacyga.GradientAccumulator`, a plain loop with variables of
 its own, Keras 3's own argument, the optimizer and the model of gradient-accumulator, and runai, as far as they are
@@ -194,11 +195,11 @@ def main():
     for part in options.parts:
         found[part] = list(MEASURES[part](options))
     found.update(mode=first_with(found, "mode"), versions=first_with(found, "versions"))
-    print("\n".join(report(found)))
     if options.json:
         with open(options.json, "w") as file:
             json.dump(found, file, indent=1)
             file.write("\n")
+    print("\n".join(report(found)))
     if options.picture:
         draw(found, options.picture)
 

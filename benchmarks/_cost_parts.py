@@ -84,7 +84,7 @@ def time_of_windows(options, keras):
     ways.update((name, programs.WAYS[name]) for name in options.ways)
     grounds = dict.fromkeys(ways, ground)
     there, missing = started(ways, grounds, options.steps)
-    check_floors(missing)
+    check_there(programs.FLOORS, missing)
     rounds = rounds_of(there, grounds, options.steps, options.rounds)
     return dict(
         parameters=parameters_of(ground),
@@ -93,8 +93,8 @@ def time_of_windows(options, keras):
     )
 
 
-def check_floors(missing):
-    for name in programs.FLOORS:
+def check_there(names, missing):
+    for name in names:
         if name in missing:
             raise RuntimeError("{}: {}".format(name, missing[name]))
 
@@ -138,6 +138,7 @@ def rows(options, keras):
     grounds = dict.fromkeys(ways, by_rows)
     grounds["dense"] = whole
     there, missing = started(ways, grounds, options.steps)
+    check_there(("scatter_add", "bare"), missing)
     found = collections.defaultdict(lambda: collections.defaultdict(list))
     for times in rounds_of(there, grounds, options.steps, options.rounds):
         scatter = statistics.mean(times["scatter_add"])

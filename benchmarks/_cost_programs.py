@@ -234,17 +234,20 @@ def of_model(options, keras):
     return ground
 
 
+def _variable(options, keras, shape):
+    """A variable of ones, as the home's layers make them."""
+    import tensorflow as tf
+
+    if options.mode == "graph":
+        return keras.backend.ones(shape)
+    return (keras.Variable if hasattr(keras.optimizers.SGD, "stateless_apply") else tf.Variable)(tf.ones(shape))
+
+
 def of_vectors(options, keras):
     """The `Ground` of `options.number` variables of a few elements each."""
     import tensorflow as tf
 
-    start = np.ones((16,), "float32")
-    if hasattr(keras.optimizers.SGD, "stateless_apply"):
-        variables = [keras.Variable(start) for _ in range(options.number)]
-    elif hasattr(keras.optimizers.SGD, "apply_gradients"):
-        variables = [tf.Variable(start) for _ in range(options.number)]
-    else:
-        variables = [keras.backend.variable(start) for _ in range(options.number)]
+    variables = [_variable(options, keras, (16,)) for _ in range(options.number)]
     values = [each if hasattr(each, "read_value") else each.value for each in variables]
 
     def loss(x):
@@ -262,12 +265,6 @@ def of_table(options, keras, dense=False):
     import tensorflow as tf
 
     shape = (options.rows, options.width)
-    if hasattr(keras.optimizers.SGD, "stateless_apply"):
-        table = keras.Variable(tf.zeros(shape))
-    elif hasattr(keras.optimizers.SGD, "apply_gradients"):
-        table = tf.Variable(tf.zeros(shape))
-    else:
-        table = keras.backend.zeros(shape)
 
     def given(ids, values):
         slices = tf.IndexedSlices(values, ids, tf.constant(shape, tf.int64))
@@ -278,7 +275,9 @@ def of_table(options, keras, dense=False):
         (random.randint(0, shape[0], (options.ids,), "int64"), random.randn(options.ids, shape[1]).astype("float32"))
         for _ in range(8)
     ]
-    return Ground(options, keras, [table], lambda ids, values: tf.reduce_sum(values), batches, given)
+    return Ground(
+        options, keras, [_variable(options, keras, shape)], lambda ids, values: tf.reduce_sum(values), batches, given
+    )
 
 
 # The ways. Each takes (ground, K) and returns a function of a mini-step's place in its window and of a batch.

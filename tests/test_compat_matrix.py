@@ -238,6 +238,11 @@ def test_what_a_run_does_not_show_of_what_is_kept(run_of, words):
     assert compat_matrix.untrue(kept, [kept], [seen]) == words
 
 
+def test_what_was_not_run_claims_nothing():
+    kept, seen = [run("keras", "graph", "1.8.0", "2.1.6", "3.6", **rows) for rows in ({}, every("MySGD", row(8)))]
+    assert compat_matrix.untrue(kept, [kept], [seen]) == []
+
+
 def test_a_run_of_other_versions_shows_nothing():
     kept, seen = [run("keras", "graph", "1.8.0", "2.1.6", python) for python in ("3.6", "3.5")]
     assert compat_matrix.untrue(kept, [kept], [seen]) == ["it was not run with 1.8.0, keras 2.1.6, 3.6"]

@@ -221,3 +221,70 @@ def test_a_strategy_of_one_replica(home, name):
         test_micro_batch.fit(model)
         wanted = test_micro_batch.expected(oracle.SGD(RATE, test_micro_batch.MOMENTUM))
         test_micro_batch.assert_close(model.get_weights(), wanted)
+
+
+def detector(home):
+    """In the manner of Mask R-CNN: losses in layers and in add_loss, and a stage in which a part of it is frozen."""
+    layers, backend, tf = home.keras.layers, home.keras.backend, home.tf
+    image, meta = layers.Input((8, 8, 3)), layers.Input((5,))
+    boxes, classes = layers.Input((6, 4)), layers.Input((6, 1), dtype="int32")
+    hidden = layers.Conv2D(4, (3, 3), strides=(2, 2), activation="relu", name="body")(image)
+    hidden = layers.concatenate([layers.Dense(8, activation="relu")(layers.Flatten()(hidden)), meta])
+    found = layers.Reshape((6, 4))(layers.Dense(24)(hidden))
+    logits = layers.Reshape((6, 3))(layers.Dense(18)(hidden))
+
+    def of_classes(given):
+        labels = tf.cast(tf.squeeze(given[0], 2), "int32")
+        return backend.mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=given[1]))
+
+    box_loss = layers.Lambda(lambda given: backend.mean(abs(given[0] - given[1])), name="box_loss")([boxes, found])
+    class_loss = layers.Lambda(of_classes, name="class_loss")([classes, logits])
+    model = home.keras.models.Model([image, meta, boxes, classes], [found, logits, box_loss, class_loss])
+    random = np.random.RandomState(5)
+    model.set_weights([0.5 * random.randn(*value.shape).astype("float32") for value in model.get_weights()])
+    return model
+
+
+def compile_detector(home, model):
+    tf = home.tf
+    model._losses, model._per_input_losses = [], {}
+    means = [tf.reduce_mean(model.get_layer(name).output, keepdims=True) for name in ("box_loss", "class_loss")]
+    for mean in means:
+        model.add_loss(mean)
+    penalty = home.keras.regularizers.l2(1e-2)
+    model.add_loss(
+        tf.add_n([penalty(weight) / tf.cast(tf.size(weight), "float32") for weight in model.trainable_weights])
+    )
+    optimizer = legacyga.MySGD(0.05, 0.9, clipnorm=0.5, steps_per_update=1, keras=home.keras)
+    model.compile(optimizer=optimizer, loss=[None] * len(model.outputs))
+    model.metrics_names.extend(["box_loss", "class_loss"])
+    model.metrics_tensors.extend(means)
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_an_old_detector(home, size):
+    """Batches of 4 from a generator without targets, compiled twice; micro_batch is called once."""
+    if home.name != "keras" or home.tf_version >= (1, 15):
+        skips.keras_lacks("metrics_tensors, of Keras up to 2.2")
+
+    def generator():
+        random = np.random.RandomState(1)
+        while True:
+            floats = [random.rand(4, *shape).astype("float32") for shape in ((8, 8, 3), (5,), (6, 4))]
+            yield floats + [random.randint(0, 3, (4, 6, 1)).astype("int32")], []
+
+    ends = []
+    for each in (None, size):
+        home.reset()
+        model, batches, history = detector(home), generator(), {}
+        for begin, end in ((0, 1), (1, 3)):
+            model.get_layer("body").trainable = begin > 0
+            compile_detector(home, model)
+            if begin == 0 and each is not None:
+                legacyga.micro_batch(model, each)
+            named = dict(steps_per_epoch=3, initial_epoch=begin, epochs=end, workers=0, verbose=0)
+            told = model.fit_generator(batches, **named).history
+            history.update({name + str(begin): np.ravel(values) for name, values in told.items()})
+        ends.append((model.get_weights(), history))
+    assert len(ends[0][1]) == 6
+    assert_alike(ends[1], ends[0], bar=4e-6)

@@ -43,7 +43,7 @@ class Maker(object):
     def __init__(self, model, home, size, name):
         self._model, self._home, self._size, self._name = model, home, size, name
         # Optimizers of the v1 API make their variables anew with each training function.
-        self._optimizer, self._weights = model.optimizer, list(getattr(model.optimizer, "weights", ()))
+        self._optimizer, self._weights = model.optimizer, _weights_of(model.optimizer)
 
     def __call__(self):
         model, attributes, made = self._model, vars(self._model), []
@@ -65,13 +65,21 @@ class Maker(object):
 
     def _keep_weights(self, optimizer):
         """Give the optimizer's variables the values of those that it had when this was put in place."""
-        old, new = self._weights, list(getattr(optimizer, "weights", ()))
+        old, new = self._weights, _weights_of(optimizer)
         self._weights = []
         pairs = [(there, here) for there, here in zip(old, new) if there is not here]
         if optimizer is self._optimizer and len(old) == len(new) and pairs:
             backend = self._home.backend
             values = backend.batch_get_value([there for there, _ in pairs])
             backend.batch_set_value(list(zip([here for _, here in pairs], values)))
+
+
+def _weights_of(optimizer):
+    try:
+        return list(getattr(optimizer, "weights", ()))
+    except NotImplementedError:
+        # Keras's cover of an optimizer of tf.train knows none.
+        return []
 
 
 class SlicedFunction(object):

@@ -185,6 +185,21 @@ def test_a_penalty_that_is_no_scalar(home):
     assert_alike(slices, whole)
 
 
+def test_an_optimizer_of_tensorflow_1(home):
+    """compile(tf.train.AdamOptimizer()), which Keras covers by one of its own."""
+    if home.mode == "eager":
+        skips.senseless("graph mode")
+
+    def make():
+        model = home.network(START)
+        train = getattr(getattr(home.tf, "compat", None), "v1", home.tf).train
+        model.compile(optimizer=train.MomentumOptimizer(RATE, 0.9), loss="mse")
+        return model, X, Y
+
+    whole, slices = both(home, make)
+    assert_alike(slices, whole)
+
+
 def test_nothing_to_train(home):
     """What is frozen whole is told of, as without."""
 

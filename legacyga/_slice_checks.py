@@ -80,13 +80,19 @@ def _check_activities(home, model):
 
 def _check_masks(home, model):
     """Raise where an output's loss is divided by what its mask leaves."""
-    # In TF 1.13 that of a loss function is, and that of an object is not.
-    functions = [each for each in getattr(model, "loss_functions", None) or [] if not hasattr(each, "reduction")]
     if not getattr(model, "inputs", None):
         return
-    if functions and divides_by(home, "mask") or _losses_divide_by_masks(home):
-        if any(each is not None for each in _leaves(model.compute_mask(model.inputs, None))):
-            raise ValueError(MASKED.format(home, model))
+    # In TF 1.13 that of a loss function is, and that of an object is not.
+    functions = [each for each in getattr(model, "loss_functions", None) or [] if not hasattr(each, "reduction")]
+    masks = []
+    if functions and divides_by(home, "mask"):
+        # These Kerases keep what it returns, and have called it in compile.
+        masks = _leaves(model.compute_mask(model.inputs, None))
+    elif _losses_divide_by_masks(home):
+        # Here it would call the layers once more, and count their losses twice.
+        masks = [getattr(each, "_keras_mask", None) for each in model.outputs]
+    if any(each is not None for each in masks):
+        raise ValueError(MASKED.format(home, model))
 
 
 def divides_by(home, what):

@@ -454,9 +454,9 @@ def untrue(record, siblings, run):
         return ["it was not run with " + ", ".join(stack_of(record)[:3])]
     found = []
     for thing in THINGS:
-        words = [verdict_on(thing, each, of) for each, of in ((record, siblings), (same[0], run))]
+        words = [verdict_on(thing, each, of)[0] for each, of in ((record, siblings), (same[0], run))]
         # What was not run claims nothing.
-        if words[0] != words[1] and words[0][0] != NOT_RUN:
+        if words[0] != words[1] and words[0] != NOT_RUN:
             found.append("{}: {!r} is kept, {!r} was seen".format(thing, *words))
     for name, row in record["capabilities"].items():
         passed = same[0]["capabilities"].get(name, {"passed": 0})["passed"]

@@ -127,6 +127,7 @@ np.save(sys.argv[1], np.concatenate([value.ravel() for value in model.get_weight
 
 
 @pytest.mark.capability("R12 replicas")
+@pytest.mark.more
 def test_fit_in_graph_mode(home, tmpdir):
     """TF 1.15, with a dataset."""
     if (home.name, home.mode, home.tf_version) != ("tf.keras", "graph", (1, 15)):

@@ -407,6 +407,7 @@ def test_a_saver_of_one_restores_the_other(home, tmpdir, first):
 
 @pytest.mark.long
 @pytest.mark.capability("R12 replicas")
+@pytest.mark.more
 def test_the_strategy_of_parameter_servers(home):
     """In graph mode: one worker, by the strategy's own call."""
     v1 = v1_of(home.tf)

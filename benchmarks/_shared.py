@@ -1,5 +1,6 @@
-"""What several of the benchmarks share: medians with their spread, tables, and pictures."""
+"""What several of the benchmarks share: medians with their spread, tables, files, and pictures."""
 
+import json
 import statistics
 
 
@@ -14,6 +15,14 @@ def markdown(head, rows):
     """The lines of a table, those of a Markdown page."""
     cells = [[str(each) for each in row] for row in [head] + rows]
     return ["| " + " | ".join(row) + " |" for row in [cells[0], ["---"] * len(head)] + cells[1:]]
+
+
+def keep(found, path):
+    """Write what was measured to a file as JSON, where there is a path."""
+    if path:
+        with open(path, "w") as file:
+            json.dump(found, file, indent=1)
+            file.write("\n")
 
 
 def figure(places):

@@ -29,6 +29,7 @@ import subprocess
 import sys
 
 from _cost_tables import draw, report
+from _shared import keep
 
 # This process imports neither TensorFlow nor NumPy: on Linux a process's peak counts from what had started it.
 MARK = "cost.py: "
@@ -195,10 +196,7 @@ def main():
     for part in options.parts:
         found[part] = list(MEASURES[part](options))
     found.update(mode=first_with(found, "mode"), versions=first_with(found, "versions"))
-    if options.json:
-        with open(options.json, "w") as file:
-            json.dump(found, file, indent=1)
-            file.write("\n")
+    keep(found, options.json)
     print("\n".join(report(found)))
     if options.picture:
         draw(found, options.picture)

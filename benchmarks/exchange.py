@@ -20,7 +20,7 @@ import time
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
-from _shared import figure, markdown, save, spread
+from _shared import figure, keep, markdown, save, spread
 
 BATCH, WIDTH, TABLE, IDS = 8, 512, (20000, 64), 64
 # In seconds, for one number of workers: one that fails leaves the others waiting for it.
@@ -259,10 +259,7 @@ def main():
     )
     for title, name, form in (("Bytes", "bytes", BYTES), ("Seconds", "seconds", SECONDS)):
         print("\n".join(["", title + ":", ""] + table(found, name, form)))
-    if options.json:
-        with open(options.json, "w") as file:
-            json.dump(found, file, indent=1)
-            file.write("\n")
+    keep(found, options.json)
     if options.picture:
         draw(found, options.picture)
 

@@ -25,7 +25,7 @@ import subprocess
 import sys
 import time
 
-from _shared import figure, markdown, save, spread
+from _shared import figure, keep, markdown, save, spread
 
 # This process imports neither TensorFlow nor NumPy: on Linux a process's peak counts from what had started it.
 MARK, MIB = "micro_batch.py: ", 2.0**20
@@ -285,10 +285,7 @@ def main():
         print("{}: parameters of {:.1f} MiB; the idle model's process had {:.0f} MiB".format(model, *numbers))
     for title, made in (("Memory, peak above the idle model", memory_table(found)), ("Time", time_table(found))):
         print("\n".join(["", title + ":", ""] + made))
-    if options.json:
-        with open(options.json, "w") as file:
-            json.dump(found, file, indent=1)
-            file.write("\n")
+    keep(found, options.json)
     if options.picture:
         draw(found, options.picture)
 

@@ -26,6 +26,27 @@ def one_hot(digits):
     return np.eye(10, dtype="float32")[digits]
 
 
+def pictures(number):
+    """`number` shuffled digits to train on and the last 357 to test, each as (8 by 8 pictures, one-hot classes)."""
+    images, digits = read_digits(shuffled=True)
+    images, classes = images.reshape(-1, 8, 8, 1), one_hot(digits)
+    return (images[:number], classes[:number]), (images[1440:], classes[1440:])
+
+
+def start_scaled(model):
+    """Give a network weights that keep the size of what passes through, the same ones in every process."""
+    import numpy as np
+
+    random = np.random.RandomState(1)
+    scales = [np.prod(w.shape[:-1]) ** -0.5 if w.ndim > 1 else 0.0 for w in model.get_weights()]
+    model.set_weights([scale * random.randn(*w.shape) for scale, w in zip(scales, model.get_weights())])
+
+
+def flat(model):
+    """A model's weights, as a list of numbers."""
+    return [float(number) for weight in model.get_weights() for number in weight.ravel()]
+
+
 def first_weights(*shapes):
     """Where a training starts, the large batch's and ours."""
     import numpy as np

@@ -27,7 +27,7 @@ import subprocess
 import sys
 import tempfile
 
-from _common import distance, keras_of, one_hot, parser, peak_memory, print_ending, read_digits
+from _common import distance, flat, keras_of, parser, peak_memory, pictures, print_ending, start_scaled
 
 import legacyga  # <--
 
@@ -48,17 +48,13 @@ def brightened(images, digits):
 
 def build_model(keras):
     """Without dropout and batch normalization, which see the slices: with them the two trainings would rightly part."""
-    import numpy as np
-
     layers = keras.layers
     picture = layers.Input(shape=(8, 8, 1))
     hidden = layers.UpSampling2D((3, 3))(picture)
     hidden = layers.Conv2D(64, (3, 3), padding="same", activation="tanh")(hidden)
     hidden = layers.Conv2D(16, (3, 3), strides=(3, 3), padding="same", activation="tanh")(hidden)
     model = keras.models.Model(picture, layers.Dense(10, activation="softmax")(layers.Flatten()(hidden)))
-    random = np.random.RandomState(1)
-    scales = [np.prod(w.shape[:-1]) ** -0.5 if w.ndim > 1 else 0.0 for w in model.get_weights()]
-    model.set_weights([scale * random.randn(*w.shape) for scale, w in zip(scales, model.get_weights())])
+    start_scaled(model)
     return model
 
 
@@ -76,19 +72,12 @@ def updates_of(keras, model):
     return int(keras.backend.get_value(count) if hasattr(keras.backend, "get_value") else count.numpy())
 
 
-def flat(model):
-    """A model's weights, as a list of numbers."""
-    return [float(number) for weight in model.get_weights() for number in weight.ravel()]
-
-
 def train(args):
     """What the process of one way does: train, and write the results to a file."""
     import tensorflow as tf
 
     keras = keras_of(args.home, args.graph)
-    inputs, digits = read_digits(shuffled=True)
-    inputs, digits = inputs.reshape(-1, 8, 8, 1), one_hot(digits)
-    x, y, test = inputs[: args.images], digits[: args.images], (inputs[1440:], digits[1440:])
+    (x, y), test = pictures(args.images)
     model = build_model(keras)
     seen = {"start": flat(model), "updates": 0}
 

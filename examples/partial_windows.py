@@ -27,7 +27,7 @@ import sys
 import tempfile
 import time
 
-from _common import distance, keras_of, one_hot, parser, peak_memory, print_ending, read_digits
+from _common import distance, flat, keras_of, parser, peak_memory, pictures, print_ending, start_scaled
 
 BATCH, K = 32, 4
 WAYS = {  # by name: title, batch size, K, what becomes of a partial window
@@ -39,22 +39,14 @@ WAYS = {  # by name: title, batch size, K, what becomes of a partial window
 }
 
 
-def flat(model):
-    """A model's weights, as a list of numbers."""
-    return [float(number) for weight in model.get_weights() for number in weight.ravel()]
-
-
 def train(args):
     """What the process of one way does: train, and write the results to a file."""
-    import numpy as np
     import tensorflow as tf
 
     import legacyga
 
     keras = keras_of(args.home, args.graph)
-    inputs, digits = read_digits(shuffled=True)
-    inputs, digits = inputs.reshape(-1, 8, 8, 1), one_hot(digits)
-    x, y, test = inputs[: args.images], digits[: args.images], (inputs[1440:], digits[1440:])
+    (x, y), test = pictures(args.images)
 
     layers = keras.layers
     picture = layers.Input(shape=(8, 8, 1))
@@ -62,9 +54,7 @@ def train(args):
     hidden = layers.Conv2D(48, (3, 3), padding="same", activation="tanh")(hidden)
     hidden = layers.Conv2D(16, (3, 3), strides=(3, 3), padding="same", activation="tanh")(hidden)
     model = keras.models.Model(picture, layers.Dense(10, activation="softmax")(layers.Flatten()(hidden)))
-    random = np.random.RandomState(1)
-    scales = [np.prod(w.shape[:-1]) ** -0.5 if w.ndim > 1 else 0.0 for w in model.get_weights()]
-    model.set_weights([scale * random.randn(*w.shape) for scale, w in zip(scales, model.get_weights())])
+    start_scaled(model)
 
     _, batch, steps, partial_window = WAYS[args.way]
     optimizer = legacyga.MySGD(lr=0.02, momentum=0.9, steps_per_update=steps, keras=keras)

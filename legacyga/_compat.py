@@ -124,16 +124,6 @@ class Home(TensorFlow):
     def backend(self):
         return importlib.import_module(self.root + ".backend")
 
-    def weighted_objective(self, loss):
-        """A loss function with arguments for weights and a mask, as this Keras makes it; deletable with TF 1.13."""
-        for name in (".engine.training_utils", ".engine.training"):
-            with contextlib.suppress(ImportError):
-                attributes = vars(importlib.import_module(self.root + name))
-                for each in ("weighted_masked_objective", "_weighted_masked_objective"):
-                    if each in attributes:
-                        return attributes[each](loss)
-        raise ImportError("{!r} weighs losses in a way that legacyga does not know".format(self))
-
     @property
     def graph_mode(self):
         """Whether a model of this home, built here and now, runs in a TensorFlow 1 graph."""

@@ -88,9 +88,10 @@ class Ops(_replicas.Replicas):
 
     def zeros(self, shape, dtype):
         """Zeros; in a graph of TF 1 such as take no memory but while they are needed."""
-        graph = None if self.tf.executing_eagerly() else self.v1.get_default_graph()
         zero = self.tf.zeros([], dtype)
-        if graph is not None and not hasattr(graph, "outer_graph"):
+        in_graph = not self.tf.executing_eagerly() and not hasattr(self.v1.get_default_graph(), "outer_graph")
+        # XLA takes no timestamp.
+        if in_graph and not self.is_compiled():
             # Up to TF 1.15 a session keeps what it can compute ahead, up to 10 MiB each, and it sees that a placeholder
             # has a default. Deletable with 1.15.
             zero = self.cast(self.v1.timestamp() < 0, dtype)

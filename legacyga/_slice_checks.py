@@ -1,6 +1,7 @@
 """What cannot be trained in slices: several replicas, losses that are no means over the samples. Each is an error."""
 
 import contextlib
+import importlib
 
 SUMMED = (
     "A batch can be cut into slices where its loss is a mean over the samples. Received: the loss {!r} with "
@@ -85,7 +86,7 @@ def _check_masks(home, model):
     # In TF 1.13 that of a loss function is, and that of an object is not.
     functions = [each for each in getattr(model, "loss_functions", None) or [] if not hasattr(each, "reduction")]
     masks = []
-    if functions and divides_by(home, "mask"):
+    if functions and divides_by_mask(home):
         # These Kerases keep what it returns, and have called it in compile.
         masks = _leaves(model.compute_mask(model.inputs, None))
     elif _losses_divide_by_masks(home):
@@ -95,24 +96,41 @@ def _check_masks(home, model):
         raise ValueError(MASKED.format(home, model))
 
 
-def divides_by(home, what):
-    """Whether, in graph mode, this Keras divides a loss function's values by the sum of the "weights", or of a "mask".
+def divides_by_weights(home):
+    """Whether, in graph mode, a loss function's weighted values are divided by the sum of their weights.
 
-    Else it divides by how many there are. Deletable with TF 1.13.
+    Else it is by how many weights are not 0. Deletable with TF 1.13, as `divides_by_mask` is.
     """
-    if (home.root, what) not in _DIVIDES:
-        try:
-            weighted = home.weighted_objective(lambda y_true, y_pred: y_pred)
-        except ImportError:
+    return _weighs_to_one(home, "weights", [1.0, 1.0], [0.5, 0.0])
+
+
+def divides_by_mask(home):
+    """Whether, in graph mode, a loss function's values are divided by what a mask leaves."""
+    return _weighs_to_one(home, "mask", [[1.0, 1.0]], [[0.5, 0.0]])
+
+
+def _weighs_to_one(home, name, losses, values):
+    """Whether this Keras makes 1 of a function's losses with `values` for the argument `name`."""
+    if (home.root, name) not in _DIVIDES:
+        weighted = _weighted_objective(home, lambda y_true, y_pred: y_pred)
+        if weighted is None:
             return False
         with home.tf.Graph().as_default(), home.v1.Session() as session:
-            # Two samples of one value, or one of two time steps.
-            losses = home.tf.ones([2, 1] if what == "weights" else [1, 2])
-            parts = home.tf.constant([0.5, 0.0] if what == "weights" else [[0.5, 0.0]])
-            given = dict(weights=None, mask=None)
-            given[what] = parts
-            _DIVIDES[home.root, what] = bool(session.run(weighted(losses, losses, **given)) == 1.0)
-    return _DIVIDES[home.root, what]
+            given = dict(dict(weights=None, mask=None), **{name: home.tf.constant(values)})
+            losses = home.tf.constant(losses)
+            _DIVIDES[home.root, name] = bool(session.run(weighted(losses, losses, **given)) == 1.0)
+    return _DIVIDES[home.root, name]
+
+
+def _weighted_objective(home, loss):
+    """A loss function with arguments for weights and a mask, as this Keras makes it; None from TF 1.14 on."""
+    for name in (".engine.training_utils", ".engine.training"):
+        with contextlib.suppress(ImportError):
+            attributes = vars(importlib.import_module(home.root + name))
+            for each in ("weighted_masked_objective", "_weighted_masked_objective"):
+                if each in attributes:
+                    return attributes[each](loss)
+    return None
 
 
 @contextlib.contextmanager
@@ -129,14 +147,13 @@ def masks_refused(home, model):
             raise ValueError(MASKED.format(home, model))
         return own(*args, **kwargs)
 
-    users = attributes.get("compute_loss")
+    users = {name: value for name, value in attributes.items() if name == "compute_loss"}
     attributes["compute_loss"] = compute_loss
     try:
         yield
     finally:
-        attributes.pop("compute_loss")
-        if users is not None:
-            attributes["compute_loss"] = users
+        del attributes["compute_loss"]
+        attributes.update(users)
 
 
 def _losses_divide_by_masks(home):

@@ -1,5 +1,7 @@
 """A batch in slices in graph mode: the training function of Keras, called once for each slice of what it is fed."""
 
+import contextlib
+
 from legacyga import _graph, _ops, _slice_checks, _slices
 from legacyga.accumulator import GradientAccumulator
 from legacyga.generations import _finding
@@ -105,28 +107,29 @@ class SlicedFunction(object):
         if not fed or any(isinstance(each, self._home.tf.Tensor) for each in fed):
             raise ValueError(NOT_FED.format(fed))
         samples = fed[0].shape[0]
+        parts = [slice(start, start + self._size) for start in range(0, samples or 1, self._size)]
+        losses = _LossMeans(self._home, self._model, parts)
+        outputs, weights = [], self._sample_weights(fed, parts)
+        with self._update_after() as accumulate:
+            for number, part in enumerate(parts):
+                cut = [_part(each, samples, part) for each in fed]
+                for place, of_parts in weights.items():
+                    cut[place] = of_parts[number]
+                outputs.append(accumulate(cut))
+                losses.note()
+        return self._told(outputs, losses, [len(range(samples)[part]) for part in parts])
+
+    @contextlib.contextmanager
+    def _update_after(self):
+        """A context that ends with the update. Yields the function to call for each slice in it."""
         session = self._home.backend.get_session()
         if session is not self._session:
             session.run([each.initializer for each in self._variables])
         # Whatever ends a batch early leaves sums behind: the next one then starts them anew.
         self._session = None
-        parts = [slice(start, start + self._size) for start in range(0, samples or 1, self._size)]
-        losses = _LossMeans(self._home, self._model, parts)
-        outputs, weights = [], self._sample_weights(fed, parts)
-        for part in parts:
-            cut = [_part(each, samples, part) for each in fed]
-            for place, of_parts in weights.items():
-                cut[place] = of_parts[len(outputs)]
-            outputs.append(self._accumulate(cut))
-            losses.note()
+        yield self._accumulate
         session.run(self._update)
         self._session = session
-        sizes = [len(range(samples)[part]) for part in parts]
-        told = losses.of_the_batch(sizes)
-        return [
-            told[place] if place in told else self._told(place, values, sizes)
-            for place, values in enumerate(zip(*outputs))
-        ]
 
     def _sample_weights(self, fed, parts):
         """{place: the sample weights of each part}, where an output's loss is divided by how many of them are not 0.
@@ -145,7 +148,7 @@ class SlicedFunction(object):
 
     def _with_shares(self, weights, parts):
         """The parts of an array of weights, each times its share of those that are not 0 over that of them all."""
-        if _slice_checks.divides_by(self._home, "weights"):
+        if _slice_checks.divides_by_weights(self._home):
             means = [float(weights[part].mean()) for part in parts]
             if max(means) - min(means) > 1e-6 * max(means):
                 raise ValueError(WEIGHED.format(self._home, means))
@@ -157,13 +160,17 @@ class SlicedFunction(object):
             made.append(weights[part] * (of_part / share) if of_part else weights[part] + 1e-30)
         return made
 
-    def _told(self, place, values, sizes):
-        """An output over the batch: the last one's where it is over all batches so far, else the mean."""
-        if len(values) == 1 or self._is_stateful(place):
-            return values[-1]
-        mean = sum(value * size for value, size in zip(values, sizes)) / float(sum(sizes))
-        # As Keras has it: an array, or NumPy's number, of the same width.
-        return mean.astype(values[0].dtype)
+    def _told(self, outputs, losses, sizes):
+        """The outputs over the batch: each from `losses`, the last slice's where it is over all so far, or the mean."""
+        told = losses.of_the_batch(sizes)
+        for place, values in enumerate(zip(*outputs)):
+            if place not in told and (len(values) == 1 or self._is_stateful(place)):
+                told[place] = values[-1]
+            elif place not in told:
+                mean = sum(value * size for value, size in zip(values, sizes)) / float(sum(sizes))
+                # As Keras has it: an array, or NumPy's number, of the same width.
+                told[place] = mean.astype(values[0].dtype)
+        return [told[place] for place in sorted(told)]
 
     def _is_stateful(self, place):
         names = getattr(self._model, "stateful_metric_names", None)

@@ -52,7 +52,7 @@ class _Step(object):
         self.optimizer = model.optimizer
         self.home = _compat.home_of(self.optimizer)
         self.ops = _ops.Ops(self.home.tf)
-        self.means = _Means(model, self.ops)
+        self.means = _Means(model, self.home, self.ops)
         _slice_checks.check_strategy(self.home.tf)
 
     def samples_in(self, data):
@@ -75,29 +75,40 @@ class _Step(object):
         is_alone, one = ops.equal(full, 0), tf.ones([], "float64")
         part = ops.where(is_alone, one, ops.cast(rest, "float64") / size)
         whole = ops.where(is_alone, one, ops.cast(samples, "float64") / size)
-        sums = [None if each is None else self._sum_of(each, part, full + 1) for each, _ in pairs]
-        at = [i for i, each in enumerate(sums) if each is not None]
+        # Those that have a gradient.
+        at = [i for i, (each, _) in enumerate(pairs) if each is not None]
+        sums = [self._sum_of(pairs[i][0], part, full + 1) for i in at]
         losses = [(ops.weighted(each, part, each.dtype), count) for each, count in self.means.taken]
-        logs, flat = _Logs.flattened(tf, logs)
+        sums, losses, flat = self._loop(data, rest, full, at, (sums, losses, _flat(tf, logs)))
+        gradients = [each for each, _ in pairs]
+        for i, total in zip(at, sums):
+            gradients[i] = self._mean(total, whole, gradients[i])
+        self._apply([(each, var) for each, (_, var) in zip(gradients, pairs)], *call)
+        losses = [(total / ops.cast(whole, total.dtype), sizes) for total, sizes in losses]
+        return self.means.tell(losses, samples, tf.nest.pack_sequence_as(logs, flat))
+
+    def _loop(self, data, rest, full, at, first):
+        """The sums, losses and logs after the `full` slices that come after the first `rest` samples.
+
+        Args:
+            at: the places of the pairs that have a gradient.
+            first: the sums, losses and logs of the first slice.
+        """
+        ops, tf = self.ops, self.ops.tf
+
+        def ready(number, sums, losses, flat):
+            # The next slice waits for this one, whose activations are then no more.
+            with ops.after([each for each in sums if not isinstance(each, _Rows)], losses, flat):
+                return ops.identity(number), sums, losses, flat
 
         def body(number, sums, losses, _):
-            logs, found, _ = self._take(data, rest + number * size, size)
-            added = [self._add(total, found[i][0], number + 1) for i, total in zip(at, sums)]
+            logs, found, _ = self._take(data, rest + number * self.size, self.size)
+            sums = [self._add(total, found[i][0], number + 1) for i, total in zip(at, sums)]
             losses = [(total + each, sizes + count) for (total, sizes), (each, count) in zip(losses, self.means.taken)]
-            flat = _Logs.flattened(tf, logs)[1]
-            # The next slice waits for this one, whose activations are then no more.
-            with ops.after([each for each in added if not isinstance(each, _Rows)], losses, flat):
-                return ops.identity(number + 1), added, losses, flat
+            return ready(number + 1, sums, losses, _flat(tf, logs))
 
-        with ops.after([sums[i] for i in at if not isinstance(sums[i], _Rows)], losses, flat):
-            first = (ops.identity(tf.constant(0)), [sums[i] for i in at], losses, flat)
-        _, added, losses, flat = tf.while_loop(lambda number, *_: number < full, body, first, parallel_iterations=1)
-        reduced = [None] * len(pairs)
-        for i, total in zip(at, added):
-            reduced[i] = self._mean(total, whole, pairs[i][0])
-        self._apply([(each, var) for each, (_, var) in zip(reduced, pairs)], *call)
-        losses = [(total / ops.cast(whole, total.dtype), sizes) for total, sizes in losses]
-        return self.means.tell(losses, samples, logs.filled(flat))
+        first = ready(tf.constant(0), *first)
+        return tf.while_loop(lambda number, *_: number < full, body, first, parallel_iterations=1)[1:]
 
     def _checked(self, data, samples):
         """Operations that raise where a part of the data has another number of samples."""
@@ -170,16 +181,9 @@ class _Rows(collections.namedtuple("_Rows", ["values", "indices"])):
         return _Rows(self.values.write(number, values), self.indices.write(number, indices))
 
 
-class _Logs(collections.namedtuple("_Logs", ["structure"])):
-    """What a train_step returned."""
-
-    @classmethod
-    def flattened(cls, tf, logs):
-        return cls((tf, logs)), [tf.convert_to_tensor(each) for each in tf.nest.flatten(logs)]
-
-    def filled(self, flat):
-        tf, logs = self.structure
-        return tf.nest.pack_sequence_as(logs, flat)
+def _flat(tf, logs):
+    """What a train_step returned, as a list of tensors."""
+    return [tf.convert_to_tensor(each) for each in tf.nest.flatten(logs)]
 
 
 class _Means(object):
@@ -189,16 +193,15 @@ class _Means(object):
     no loss but by `add_loss`. (The others weigh a slice's loss by its samples.)
     """
 
-    def __init__(self, model, ops):
-        self._model, self._ops = model, ops
-        # The mean that each metric took.
+    def __init__(self, model, home, ops):
+        self._model, self._home, self._ops = model, home, ops
+        # (mean, what it was weighed by) of each metric.
         self.taken = []
 
     def _metrics(self):
         model = self._model
-        tracker, losses = [getattr(model, name, None) for name in ("_loss_tracker", "_compile_loss")]
-        if tracker is not None:
-            return [tracker] + list(getattr(losses, "metrics", ()))
+        if self._home.is_keras3:
+            return [model._loss_tracker] + list(getattr(model._compile_loss, "metrics", ()))
         return [] if model.loss else list(model.compiled_loss.metrics)
 
     @contextlib.contextmanager
@@ -225,10 +228,11 @@ class _Means(object):
             samples: of the batch: an int where it is static.
             logs: of the last slice.
         """
+        is_keras3 = self._home.is_keras3
         for i, (each, (loss, sizes)) in enumerate(zip(self._metrics(), losses)):
             size = self._ops.cast(samples, sizes.dtype)
-            # Keras 3 weighs an output's by its samples where they are static. Slices of one would look alike.
-            weighs = isinstance(samples, int) if i else self._ops.equal(sizes, size)
+            # Keras 3 weighs an output's by its samples where they are static, TensorFlow's Keras none of these.
+            weighs = self._ops.equal(sizes, size) if is_keras3 and not i else is_keras3 and isinstance(samples, int)
             each.update_state(loss, sample_weight=self._ops.where(weighs, size, self._ops.ones_like(size)))
             if each.name in logs:
                 logs[each.name] = each.result()
@@ -249,6 +253,8 @@ def _recorder(optimizer, recorded):
     """The same optimizer, all of its state included, that puts what it is to apply into the list `recorded`."""
 
     class Recorder(type(optimizer)):
+        """What Keras's fit calls of an optimizer, writing nothing."""
+
         # fit of TF 2.2 and 2.3 calls them, to exchange and to clip; deletable with 2.3.
         _HAS_AGGREGATE_GRAD = False
 
@@ -279,5 +285,4 @@ def _slice(tf, leaf, begin, length):
         others = leaf.dense_shape[1:]
         starts = tf.concat([[tf.cast(begin, "int64")], tf.zeros_like(others)], 0)
         return tf.sparse.slice(leaf, starts, tf.concat([[tf.cast(length, "int64")], others], 0))
-    part = leaf[begin : begin + length]
-    return part
+    return leaf[begin : begin + length]

@@ -382,7 +382,7 @@ def test_mixed_precision(home):
         home.reset()
         keras = home.keras
         inner = keras.optimizers.SGD(2.0**-4)
-        optimizer = keras.mixed_precision.LossScaleOptimizer(inner, **scales(home))
+        optimizer = keras.mixed_precision.LossScaleOptimizer(inner, initial_scale=2.0**20, dynamic_growth_steps=100)
         model = home.network(START)
         model.compile(optimizer, "mse")
         legacyga.micro_batch(model, size)
@@ -395,11 +395,6 @@ def test_mixed_precision(home):
         ends.append((model.get_weights(), {"scale": np.array(told)}))
     assert ends[0][1]["scale"][2] == ends[0][1]["scale"][0] / 2
     assert_alike(ends[1], ends[0])
-
-
-def scales(home):
-    name = "initial_scale"
-    return {name: 2.0**20, "dynamic_growth_steps": 100}
 
 
 @pytest.mark.parametrize("form", ["ragged", "sparse"])

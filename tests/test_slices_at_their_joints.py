@@ -149,38 +149,37 @@ def test_losses_of_several_outputs(home, size):
     assert_alike(slices, whole)
 
 
-def test_a_loss_by_add_loss_alone(home):
-    """Weights and what is told, of batches of 8, 8 and 5."""
-    if not hasattr(home.keras.models.Model, "add_loss") or home.is_keras3 or home.name == "keras":
+def penalized(home, penalty, *loss):
+    """What makes a model with a penalty of its output by add_loss, for `both`."""
+    if not hasattr(home.keras.models.Model, "add_loss") or home.is_keras3:
         skips.keras_lacks("add_loss of a tensor, by the model")
 
     def make():
         model = home.network(START)
         model = home.keras.models.Model(model.inputs, model.outputs)
-        model.add_loss(home.tf.reduce_mean(home.tf.square(model.outputs[0] - 1.0)))
-        if home.mode == "graph" and home.tf_version < (1, 15):
-            skips.keras_lacks("compile without a loss")
-        model.compile(plain_sgd(home))
-        return model, X, None
+        model.add_loss(penalty(model.outputs[0]))
+        model.compile(plain_sgd(home), *loss)
+        return model, X, Y if loss else None
 
-    whole, slices = both(home, make)
+    return make
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_a_loss_by_add_loss_alone(home, size):
+    """Weights and what is told, of batches of 8, 8 and 5."""
+    if home.name == "keras" or home.mode == "graph" and home.tf_version < (1, 15):
+        skips.keras_lacks("compile without a loss")
+    tf = home.tf
+    whole, slices = both(home, penalized(home, lambda output: tf.reduce_mean(tf.square(output - 1.0))), size)
     assert_alike(slices, whole)
 
 
 def test_a_penalty_that_is_no_scalar(home):
     """Old detectors tell such ones: means that keep their dimensions."""
-    if home.mode == "eager":
-        skips.senseless("graph mode")
-    if not hasattr(home.keras.models.Model, "add_loss") or home.tf_version >= (2, 0):
+    if home.tf_version >= (2, 0):
         skips.keras_lacks("add_loss of a tensor that is no scalar, by the model")
-
-    def make():
-        model = home.network(START)
-        model = home.keras.models.Model(model.inputs, model.outputs)
-        model.add_loss(home.tf.reduce_mean(home.tf.square(model.outputs[0]), keepdims=True))
-        model.compile(plain_sgd(home), "mse")
-        return model, X, Y
-
+    tf = home.tf
+    make = penalized(home, lambda output: tf.reduce_mean(tf.square(output), keepdims=True), "mse")
     whole, slices = both(home, make)
     assert_alike(slices, whole)
 

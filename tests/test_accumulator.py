@@ -11,8 +11,10 @@ import numpy as np
 import oracle
 import pytest
 import skips
+from homes import v1_of
 
 import legacyga
+from legacyga import _ops
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 RANDOM = np.random.RandomState(5)
@@ -333,6 +335,7 @@ import sys
 import numpy as np
 import homes, oracle
 import legacyga
+from legacyga import _ops
 import test_accumulator as data
 
 home, strategy = homes.start_on_replicas(sys.argv[1])
@@ -558,3 +561,18 @@ def test_nobody_asks_for_contrib(home):
     folder = os.path.dirname(os.path.dirname(os.path.abspath(legacyga.__file__)))
     printed = subprocess.check_output([sys.executable, "-c", code], cwd=folder, universal_newlines=True)
     assert printed.splitlines()[-1] == "False"
+
+
+@pytest.mark.capability("GradientAccumulator")
+def test_zeros_that_xla_compiles(home):
+    """In a graph they are made when they are needed, by what XLA does not know."""
+    tf = home.tf
+    compile_by_xla = getattr(getattr(getattr(tf, "xla", None), "experimental", None), "compile", None)
+    if home.mode == "eager" or compile_by_xla is None:
+        skips.keras_lacks("tf.xla.experimental.compile, in graph mode")
+    ops = _ops.Ops(tf)
+    with tf.Graph().as_default(), v1_of(tf).Session() as session:
+        (found,) = session.run(compile_by_xla(lambda value: ops.zeros_like(value) + value, [tf.ones([3])]))
+        plain = session.run(ops.zeros([2, 3], "float64"))
+    np.testing.assert_array_equal(found, np.ones(3, "float32"))
+    np.testing.assert_array_equal(plain, np.zeros((2, 3)))

@@ -2,7 +2,7 @@
 
 import contextlib
 
-from legacyga import _compat, _gradients, _graph, _ops, _replicas, _sums, _window
+from legacyga import _autograph, _compat, _gradients, _graph, _ops, _replicas, _sums, _window
 from legacyga._accumulators import State
 
 
@@ -70,6 +70,12 @@ class GradientAccumulator(object):
 
     def __call__(self, gradients, weight=1.0):
         """Take a mini-step: the class's call arguments, and what it returns."""
+        return self._as_written(self._take_mini_step)(gradients, weight)
+
+    def _as_written(self, method):
+        return _autograph.as_written(self._home.tf, method)
+
+    def _take_mini_step(self, gradients, weight):
         ops = self._ops
         gradients = _gradients.check_gradients(self._home.tf, gradients, len(self._sums.states) or None)
         weight = _gradients.check_weight(ops, weight)
@@ -136,7 +142,7 @@ class GradientAccumulator(object):
                 "Call it with a list of gradients first."
             )
         self._note([None] * len(self._sums.states))
-        return self._on_each_replica(self._reduced)
+        return self._as_written(self._on_each_replica)(self._reduced)
 
     def reset(self):
         """Forget this window's gradients and begin the next one.
@@ -150,7 +156,7 @@ class GradientAccumulator(object):
             # A function that is traced now is to do it another time.
             self._prepare([])
         self._note([None] * len(self._sums.states))
-        return self._on_each_replica(lambda: self._one_at_a_time(self._clear))
+        return self._as_written(self._on_each_replica)(lambda: self._one_at_a_time(self._clear))
 
     def _reduced(self):
         # What the last window left is there until the first mini-step of this one writes over it.

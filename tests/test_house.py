@@ -15,6 +15,7 @@ pytestmark = pytest.mark.capability("house")
 # What a module may import of the package. The public modules may import everything below them.
 BELOW = {
     "_compat": set(),
+    "_autograph": {"_compat"},
     "_accumulators": set(),
     "_graph": {"_compat"},
     "_replicas": {"_compat", "_graph"},
@@ -25,7 +26,7 @@ BELOW = {
     "_fit_hooks": {"_compat"},
     "_gradients": {"_graph", "_ops"},
     "_restoring": {"_ops"},
-    "_surface": {"_compat", "_copying", "_horovod", "_restoring", "_window"},
+    "_surface": {"_autograph", "_compat", "_copying", "_horovod", "_restoring", "_window"},
     "_registry": {"_accumulators", "_graph", "_nonfinite", "_ops", "_sums", "_window"},
     "_horovod": {"_ops"},
     "_updating": {"_horovod"},

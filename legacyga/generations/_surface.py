@@ -6,7 +6,7 @@ All that we know of it stands in one object, its `_base.Accumulation`, so that n
 import contextlib
 import inspect
 
-from legacyga import _compat, _window
+from legacyga import _autograph, _compat, _window
 from legacyga.generations import _copying, _horovod, _restoring
 
 _CLASSES = {}
@@ -31,12 +31,23 @@ def class_for(bases, cls, home, **attributes):
         name = attributes.pop("__name__", NAME)
         attributes.setdefault("__qualname__", "Accumulating" + cls.__name__)
         attributes.update(_legacyga_class=(cls, home))
+        if _autograph.leaves(getattr(cls, "apply_gradients", None)):
+            attributes.update(_as_written(bases, home))
         # Where the user's class has a method of the same name, that one is kept.
         attributes.update({name: getattr(cls, name) for name in PUBLIC_METHODS if hasattr(cls, name)})
         docs = [inspect.getdoc(each) or "" for each in (AccumulatingOptimizer, cls)]
         attributes.setdefault("__doc__", WRAPPED.format(cls.__name__, *docs))
         _CLASSES[key] = type(name, bases + _horovod.bases_before(cls) + (cls,), attributes)
     return _CLASSES[key]
+
+
+def _as_written(bases, home):
+    """The methods that a user's function calls, {name: as AutoGraph leaves it}.
+
+    Not for a class with an `apply_gradients` of the user's: ours calls it, and then it is to be rewritten.
+    """
+    methods = {name: getattr(each, name) for each in reversed(bases) for name in ENTRIES if hasattr(each, name)}
+    return {name: _autograph.as_written(home.tf, method) for name, method in methods.items()}
 
 
 def accumulation_of(optimizer):
@@ -159,6 +170,7 @@ class AccumulatingOptimizer(object):
 
 
 PUBLIC_METHODS = ("mini_step_weight", "mini_steps_weigh", "end_windows", "drop_windows")
+ENTRIES = ("apply_gradients", "apply", "end_windows", "drop_windows")
 
 
 def wrapped(optimizer, home, settings):

@@ -78,6 +78,8 @@ def process(options, part, **own):
     if part == "memory":
         # Tensors that are freed are given back at once. Without it the threshold grows with them.
         environment["MALLOC_MMAP_THRESHOLD_"] = str(2**18)
+        # With oneDNN TensorFlow keeps a pool that gives nothing back, and grows by leaps.
+        environment["TF_ENABLE_ONEDNN_OPTS"] = "0"
     started = subprocess.Popen(
         [sys.executable, os.path.abspath(__file__), "--work", given],
         env=environment,

@@ -9,9 +9,9 @@ at most so many samples; in small batches of as many; and in windows of `legacyg
 Memory: each way has a process of its own. What is told is its peak less the peak of the same process before it
 trained, with the model built, compiled, and asked for one sample's prediction. So what is left out is TensorFlow, the
 data and the model's weights, and what is told is what training takes: activations, gradients, the optimizer's moments,
-and the graph of the training step. Tensors that are freed are given back at once (glibc alone can be told so): else the
-peak is of what the allocator keeps as well, and differs from run to run by copies of the parameters. With --repeats it
-is the median of so many processes.
+and the graph of the training step. Tensors that are freed are given back at once (glibc alone can be told so, and
+TensorFlow without oneDNN): else the peak is of what the allocator keeps as well, and differs from run to run by copies
+of the parameters. With --repeats it is the median of so many processes.
 
 Time: the ways of one size take turns in one process, each beginning as often as the others. A ratio is that of one
 round; told are the median over the rounds, and the quartiles.
@@ -175,6 +175,8 @@ def process(options, model, size, way=None):
     if way:
         # Without it the threshold grows with the tensors that are freed.
         environment["MALLOC_MMAP_THRESHOLD_"] = str(2**18)
+        # With oneDNN TensorFlow keeps a pool that gives nothing back, and grows by leaps.
+        environment["TF_ENABLE_ONEDNN_OPTS"] = "0"
     printed = subprocess.check_output(command, env=environment, universal_newlines=True)
     return json.loads([line for line in printed.splitlines() if line.startswith(MARK)][-1][len(MARK) :])
 

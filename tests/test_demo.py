@@ -131,7 +131,7 @@ def test_graph_mode_can_be_asked_for(home):
     if home.mode == "eager" or home.tf_version < (2,):
         skips.senseless("graph mode is asked for from TF 2.0 on")
     code = "import sys; from legacyga.cli import demo_training as demo; "
-    code += "print(demo._find_home(sys.argv[1], 'graph').graph_mode)"
+    code += "print(demo.find_home(sys.argv[1], 'graph').graph_mode)"
     folder = os.path.dirname(os.path.dirname(os.path.abspath(legacyga.__file__)))
     printed = subprocess.check_output([sys.executable, "-c", code, home.name], cwd=folder, universal_newlines=True)
     assert printed.splitlines()[-1] == "True"

@@ -41,7 +41,7 @@ BELOW = {
     "_sliced_functions": {"_finding", "_graph", "_ops", "_slice_checks", "_slices", "accumulator"},
 }
 GENERATIONS = ["keras_v1", "tf1_train", "optimizer_v2", "optimizer_v3", "keras3"]
-COMMAND_LINE = {"cli", "main", "demo", "demo_training", "versions"}
+COMMAND_LINE = {"cli", "main", "demo", "demo_training", "doctor", "versions"}
 FOREIGN = {"tensorflow", "keras", "tf_keras", "numpy", "horovod", "h5py", "pickle", "marshal", "shelve", "socket"}
 
 
@@ -104,8 +104,8 @@ def test_imports_go_one_way(name, path):
 @pytest.mark.parametrize("name, path", list(modules()), ids=lambda value: value if "." not in value else None)
 def test_no_module_imports_tensorflow_pickle_or_the_network(name, path):
     _, foreign = imports(path)
-    # Within its functions the demo works on arrays; that its import is quiet is tested with it.
-    assert not foreign & (FOREIGN - {"numpy"} if name.startswith("cli.demo") else FOREIGN)
+    # Within their functions the demo and the doctor work on arrays.
+    assert not foreign & (FOREIGN - {"numpy"} if name.startswith("cli.d") else FOREIGN)
 
 
 def test_versions_are_looked_at_in_compat_alone():

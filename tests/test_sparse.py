@@ -1,5 +1,6 @@
 """R10: a sparse gradient's update is that home's own on the large batch."""
 
+import homes
 import kinds
 import needs
 import numpy as np
@@ -80,6 +81,58 @@ def test_fit_of_an_embedding_with_momentum(home, sgd):
     bare = embedding_model(home, make(home, sgd, momentum=0.9))
     fit(bare, batches, batch_size=3 * BATCH)
     assert_close(model.get_weights(), bare.get_weights())
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+@pytest.mark.parametrize("name", ["SGD", "Adagrad", "Adam"])
+def test_windows_of_rows(home, name, dtype):
+    """With ids twice in a mini-step and in several: as the bare optimizer, given each row's mean once."""
+    if home.mode == "graph" and dtype == "int32":
+        skips.senseless("the placeholder of a graph is of int64")
+    random = np.random.RandomState(7)
+    ids = [random.randint(0, 8, 6).astype(dtype) for _ in range(6)]
+    rows = [(0.75 + random.randn(6, 2)).astype("float32") for _ in range(6)]
+    for optimizer in by_rows(home, name):
+        wrapped = homes.Fed(home, legacyga.wrap(optimizer(), 3), [TABLE], sparse=True)
+        bare = homes.Fed(home, optimizer(), [TABLE], sparse=True)
+        for begin in (0, 3):
+            total = np.zeros_like(TABLE)
+            for step in range(begin, begin + 3):
+                wrapped.step([ids[step], rows[step]])
+                np.add.at(total, ids[step], rows[step] / 3.0)
+            touched = np.unique(ids[begin : begin + 3])
+            bare.step([touched, total[touched]])
+            now, wanted = wrapped.read()[0][0], bare.read()[0][0]
+            assert np.max(np.abs(now - wanted)) <= 4e-6 * np.max(np.abs(wanted - TABLE))
+            assert_bits(now[8:], TABLE[8:])
+
+
+def by_rows(home, name):
+    """Functions that make the optimizer of this name in each generation."""
+    found = [each[name] for each in kinds.classes(home).values() if name in each]
+    made = [lambda cls=cls: make(home, cls) for cls in found if generation_of(cls) != "v1" or home.has_wrap_in_v1]
+    if not (home.name == "keras" and home.mode == "graph"):
+        named = {"SGD": "GradientDescentOptimizer"}.get(name, name + "Optimizer")
+        made.append(lambda: getattr(homes.v1_of(home.tf).train, named)(RATE))
+    return made
+
+
+def test_the_update_is_given_each_row_once(home, sgd):
+    needs.eager_only(home)
+    if generation_of(sgd) == "train":
+        skips.keras_lacks("its hooks are those of v2")
+    given, hook = [], "_resource_apply_sparse_duplicate_indices" if generation_of(sgd) == "v2" else "update_step"
+
+    def note(self, gradient, *args, **kwargs):
+        # OptimizerV2 takes IndexedSlices apart.
+        given.append(kwargs.get("indices", args[-1] if hook.startswith("_") else getattr(gradient, "indices", None)))
+        return getattr(super(Noting, self), hook)(gradient, *args, **kwargs)
+
+    Noting = type("Noting", (sgd,), {hook: note})
+    fed = homes.Fed(home, legacyga.wrap(make(home, Noting), 2), [TABLE], sparse=True)
+    for ids in ([5, 1, 5], [1, 7, 7]):
+        fed.step([np.array(ids), np.ones((3, 2), "float32")])
+    assert [each.numpy().tolist() for each in given] == [[1, 5, 7]]
 
 
 @pytest.mark.parametrize("ids", [(0, 3), (3, 4), (3, 3)], ids=str)

@@ -25,7 +25,7 @@ def train_one_way(name, home, mode, steps, epochs, path):
     logging.getLogger("tensorflow").setLevel(logging.ERROR)
     way = demo.ways(steps)[name]
     try:
-        found = _find_home(home, mode)
+        found = find_home(home, mode)
     except (ImportError, ValueError) as error:
         asked = "--home {}, --mode {}".format(home or "any", mode or "any")
         return demo.cannot("{}\nInstall what is missing, or ask for what is there. Received: {}".format(error, asked))
@@ -72,7 +72,7 @@ def train_one_way(name, home, mode, steps, epochs, path):
     return 0
 
 
-def _find_home(name, mode):
+def find_home(name, mode):
     """The `Home` to train with; an ImportError or a ValueError if there is none."""
     tf = _compat.TensorFlow().tf
     if mode == "graph" and tf.executing_eagerly():

@@ -2,7 +2,7 @@
 
 import argparse
 
-from legacyga.cli import demo, demo_training
+from legacyga.cli import demo, demo_training, doctor
 from legacyga.cli.versions import show_versions
 
 
@@ -11,6 +11,17 @@ def _positive(text):
     if value < 1:
         raise argparse.ArgumentTypeError("must be an integer of at least 1. Received: {}".format(text))
     return value
+
+
+def _add_home(parser, steps):
+    parser.add_argument(
+        "--home",
+        choices=("keras", "tf.keras", "tf_keras"),
+        help="the Keras to train with (default: the first that works)",
+    )
+    parser.add_argument("--mode", choices=("graph", "eager"), help="where a home has both (default: what it starts in)")
+    told = "micro-batches of an update (default: {})".format(steps)
+    parser.add_argument("--steps", type=_positive, default=steps, metavar="K", help=told)
 
 
 def _parser():
@@ -26,24 +37,29 @@ def _parser():
         "Exit codes: 0 accumulation, slices and the large batch agree to float32 rounding, 1 they do not, 2 the demo "
         "could not be run.",
     )
-    demo_parser.add_argument(
-        "--home",
-        choices=("keras", "tf.keras", "tf_keras"),
-        help="the Keras to train with (default: the first that works)",
-    )
-    demo_parser.add_argument(
-        "--steps", type=_positive, default=8, metavar="K", help="micro-batches of an update (default: 8)"
-    )
+    _add_home(demo_parser, 8)
     demo_parser.add_argument("--epochs", type=_positive, default=5, help="passes over the training images (default: 5)")
     demo_parser.add_argument(
         "--out", default="legacyga-demo.png", help="the picture's path (default: legacyga-demo.png)"
     )
-    demo_parser.add_argument(
-        "--mode", choices=("graph", "eager"), help="where a home has both (default: what it starts in)"
-    )
     # What the processes of a demo are started with.
     demo_parser.add_argument("--way", help=argparse.SUPPRESS)
     demo_parser.add_argument("--results", help=argparse.SUPPRESS)
+
+    doctor_parser = commands.add_parser(
+        "doctor",
+        help="is accumulation exact with the optimizer, the TensorFlow and the Keras that are here?",
+        description="Train a small dense network in ways that must come out alike, and print by how much they differ. "
+        "Exit codes: 0 all is exact to float32 rounding, 1 something drifts, 2 it could not be found out.",
+    )
+    doctor_parser.add_argument(
+        "--optimizer",
+        default="mysgd",
+        help="mysgd, a name that the Keras knows (adam), or module:object for your own: an optimizer, its class, or a "
+        "function without arguments that makes one (default: mysgd)",
+    )
+    _add_home(doctor_parser, 4)
+    doctor_parser.add_argument("--json", metavar="FILE", help="write it as JSON, too; - for standard output alone")
 
     commands.add_parser("versions", help="print what a bug report needs to know")
     return parser
@@ -55,6 +71,8 @@ def main(arguments=None):
     if options.command == "versions":
         show_versions()
         return 0
+    if options.command == "doctor":
+        return doctor.run(options.optimizer, options.steps, options.home, options.mode, options.json)
     if options.way:
         return demo_training.train_one_way(
             options.way, options.home, options.mode, options.steps, options.epochs, options.results

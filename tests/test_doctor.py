@@ -1,0 +1,111 @@
+"""`python -m legacyga doctor`: it finds nothing where all is well, and finds what is not."""
+
+import json
+
+import needs
+import pytest
+from test_demo import command_line
+
+from legacyga.cli import doctor
+from legacyga.cli.main import main
+
+pytestmark = pytest.mark.capability("demo and examples")
+
+
+@pytest.fixture(autouse=True)
+def fresh(home):
+    home.reset()
+
+
+def examined(home, tmp_path, *arguments):
+    """(exit code, what it wrote) of the command, in this process."""
+    path = str(tmp_path / "found.json")
+    code = main(["doctor", "--home", home.name, "--steps", "3", "--json", path] + list(arguments))
+    with open(path) as file:
+        return code, json.load(file)
+
+
+def drifts(found):
+    return {check["name"]: check["drift"] for check in found["checks"]}
+
+
+def test_mysgd_is_exact(home, tmp_path, capsys):
+    code, found = examined(home, tmp_path)
+    assert code == 0 and found["verdict"] == "exact", found
+    assert found["mode"] == home.mode and found["versions"]["tensorflow"] == home.tf.__version__
+    assert len(found["checks"]) == len(doctor.CHECKS) and found["changed"] == []
+    assert all(check["drift"] <= check["bound"] <= 4e-6 for check in found["checks"])
+    printed = capsys.readouterr().out
+    assert printed.count("\nexact ") == len(doctor.CHECKS) and "All 6 are exact" in printed
+
+
+@pytest.mark.long
+def test_an_optimizer_by_its_name(home, tmp_path):
+    needs.wrap(home)
+    code, found = examined(home, tmp_path, "--optimizer", "adam")
+    assert code == 0 and found["verdict"] == "exact", found
+
+
+@pytest.mark.long
+def test_a_class_of_ones_own(home, tmp_path, monkeypatch):
+    needs.wrap(home)
+    imported = {
+        "keras": "import keras",
+        "tf.keras": "from tensorflow import keras",
+        "tf_keras": "import tf_keras as keras",
+    }
+    # In graph mode of TF 2.11 and newer the legacy ones alone train.
+    of = "keras.optimizers" if home.is_keras3 else 'getattr(keras.optimizers, "legacy", keras.optimizers)'
+    written = "{}\n\n\nclass Mine({}.Adagrad):\n    pass\n\n\ndef made():\n    return Mine(0.02)\n"
+    (tmp_path / "mine_for_doctor.py").write_text(written.format(imported[home.name], of))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    code, found = examined(home, tmp_path, "--optimizer", "mine_for_doctor:made")
+    assert code == 0 and found["verdict"] == "exact", found
+
+
+def test_a_changed_keras_is_found(home, tmp_path, monkeypatch, capsys):
+    """A layer of which something has changed what it computes: windows are right, and it all is not Keras."""
+    dense = home.keras.layers.Dense
+    original = dense.call
+
+    def call(self, inputs, *args, **kwargs):
+        return original(self, inputs, *args, **kwargs) * 1.001
+
+    monkeypatch.setattr(dense, "call", call)
+    code, found = examined(home, tmp_path)
+    assert code == 1 and found["verdict"] == "drift"
+    assert "Dense.call is of test_doctor" in found["changed"]
+    first = found["checks"][0]
+    assert first["drift"] > 1e-4 and "start without it" in first["remedy"]
+    printed = capsys.readouterr().out
+    assert "\nDRIFT " in printed and "changed: Dense.call is of test_doctor" in printed
+
+
+def test_what_cannot_be_checked(home, tmp_path, monkeypatch, capsys):
+    code, found = examined(home, tmp_path, "--optimizer", "no_such_thing")
+    assert code == 2 and found["verdict"] == "cannot be checked"
+    assert "mysgd, a name that" in capsys.readouterr().err
+    code, found = examined(home, tmp_path, "--optimizer", "json:loads.__name__")
+    assert code == 2 and "must be, or make, an optimizer. Received: 'loads'" in found["error"]
+    code, found = examined(home, tmp_path, "--optimizer", "no_such_module:thing")
+    assert code == 2 and "no_such_module" in found["error"]
+
+
+def test_without_tensorflow(tmp_path, capsys, monkeypatch):
+    from legacyga import _compat
+
+    def missing():
+        raise ImportError("No module named tensorflow. Install the tensorflow, and the Keras, that the project uses.")
+
+    monkeypatch.setattr(_compat, "_tensorflow", missing)
+    assert main(["doctor"]) == 2
+    assert "Install the tensorflow" in capsys.readouterr().err
+
+
+@pytest.mark.long
+def test_the_command(home, once_in_an_environment, tmp_path):
+    code, printed, errors = command_line(["doctor", "--home", home.name, "--mode", home.mode, "--json", "-"], tmp_path)
+    assert code == 0, printed + errors
+    found = json.loads(printed)
+    assert found["verdict"] == "exact" and found["steps"] == 4 and max(drifts(found).values()) <= 4e-6
+    assert "exact " in errors

@@ -4,6 +4,7 @@
         [--mode graph | eager] [--optimizers legacy | new] [--jit] [--autograph] [--model dense-25M ...]
         [--optimizer sgd adam] [--steps 8 ...] [--all] [--ways wrap loop ...] [--rounds 20] [--json FILE]
         [--picture FILE.png]
+    python benchmarks/cost.py --kept FILE ... [--picture FILE.png]
 
 The ways: `legacyga.wrap`, `legacyga.MySGD`, a loop with `legacyga.GradientAccumulator`, a plain loop with variables of
 its own, Keras 3's own argument, the optimizer and the model of gradient-accumulator, and runai, as far as they are
@@ -18,6 +19,8 @@ there. The bare optimizer makes an update each mini-step.
 - rows: gradients of so many rows of tables of several sizes, over a `scatter_add` of them, and as dense ones.
 - variables: many small ones, and what is traced after the first window.
 
+What --json keeps of several runs, --kept shows in tables with a line a stack.
+
 A ratio is that of one round; told are medians over the rounds, and quartiles. What is over a bar is marked so.
 """
 
@@ -28,6 +31,7 @@ import os
 import subprocess
 import sys
 
+from _cost_summary import summarize
 from _cost_tables import draw, report
 from _shared import keep
 
@@ -180,6 +184,7 @@ def arguments():
     parser.add_argument("--numbers", type=int, nargs="+", default=[10, 100, 500, 2000])
     parser.add_argument("--json")
     parser.add_argument("--picture")
+    parser.add_argument("--kept", nargs="+", metavar="FILE", help="measure nothing: show what --json has written")
     parser.add_argument("--work", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.all:
@@ -191,6 +196,9 @@ def main():
     options = arguments()
     if options.work:
         work(options.work)
+        return
+    if options.kept:
+        summarize(options.kept, options.picture)
         return
     names = ("home", "optimizers", "jit", "autograph", "batch", "rounds", "repeats", "ids")
     found = collections.OrderedDict((name, getattr(options, name)) for name in names)

@@ -33,10 +33,12 @@ def test_mysgd_is_exact(home, tmp_path, capsys):
     code, found = examined(home, tmp_path)
     assert code == 0 and found["verdict"] == "exact", found
     assert found["mode"] == home.mode and found["versions"]["tensorflow"] == home.tf.__version__
-    assert len(found["checks"]) == len(doctor.CHECKS) and found["changed"] == []
+    # In graphs the bare optimizer is none to compare with.
+    number = len(doctor.CHECKS) - (home.mode == "graph")
+    assert len(found["checks"]) == number and found["changed"] == []
     assert all(check["drift"] <= check["bound"] <= 4e-6 for check in found["checks"])
     printed = capsys.readouterr().out
-    assert printed.count("\nexact ") == len(doctor.CHECKS) and "All 6 are exact" in printed
+    assert printed.count("\nexact ") == number and "All {} are exact".format(number) in printed
 
 
 @pytest.mark.long
@@ -68,8 +70,8 @@ def test_a_changed_keras_is_found(home, tmp_path, monkeypatch, capsys):
     dense = home.keras.layers.Dense
     original = dense.call
 
-    def call(self, inputs, *args, **kwargs):
-        return original(self, inputs, *args, **kwargs) * 1.001
+    def call(self, inputs):
+        return original(self, inputs) * 1.001
 
     monkeypatch.setattr(dense, "call", call)
     code, found = examined(home, tmp_path)

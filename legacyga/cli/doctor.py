@@ -50,7 +50,7 @@ def run(optimizer="mysgd", steps=4, home=None, mode=None, path=None):
         found.update(patient.described())
         tell.lines("{} {}".format(name, value) for name, value in found["versions"].items())
         tell.lines(["", "{}, in {} mode: {} with K = {}".format(found["home"], found["mode"], optimizer, steps), ""])
-        checks = list(tell.progress(CHECKS, patient))
+        checks = list(tell.progress(patient.checks, patient))
     except (ImportError, AttributeError, TypeError, ValueError) as error:
         found.update(verdict="cannot be checked", error="{}: {}".format(type(error).__name__, error))
         _write(found, path)
@@ -88,6 +88,12 @@ class _Patient(object):
     def is_mysgd(self):
         return self.name.lower() == "mysgd"
 
+    @property
+    def checks(self):
+        # In graphs of TF 1 a bare optimizer of Keras may write a weight before the other gradients have read it: Adam
+        # of Keras 2.2.4 on TF 1.13 ended 5e-4 off.
+        return [each for each in CHECKS if not (self.home.graph_mode and each is _check_bare)]
+
     def described(self):
         """What was found here, by name."""
         names = ("legacyga",) + versions.NAMES
@@ -114,7 +120,6 @@ class _Patient(object):
 
     def reference(self):
         """What a window's update must equal, on the large batch."""
-        # In graphs of TF 1 a bare optimizer of Keras may write a weight before the other gradients have read it.
         return self.accumulating(1) if self.home.graph_mode else self.bare()
 
     def model(self, optimizer):
@@ -194,8 +199,7 @@ def _check_bare(patient):
     """K = 1 is the optimizer as it is"""
     batch = MICRO_BATCH * patient.steps
     drift = _differ(patient.trained(patient.accumulating(1), batch), patient.trained(patient.bare(), batch))
-    remedy = "the bare optimizer itself may differ from run to run: see docs/guarantees.md on graphs of TensorFlow 1"
-    return drift, BOUND, remedy
+    return drift, BOUND, REPORT
 
 
 def _check_windows(patient):

@@ -15,6 +15,12 @@ def as_written(tf, function):
     return tf.autograph.experimental.do_not_convert(function)
 
 
+def methods_as_written(tf, classes, names):
+    """{name: method}: those of these names that the classes have, of the first that has it, as written."""
+    methods = {name: getattr(each, name) for each in reversed(classes) for name in names if hasattr(each, name)}
+    return {name: as_written(tf, method) for name, method in methods.items()}
+
+
 def leaves(function):
     """Whether AutoGraph leaves a function, or None, as it is: what TensorFlow or a Keras has written."""
     return getattr(function, "__module__", "").partition(".")[0] in _compat.KERAS

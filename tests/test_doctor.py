@@ -6,7 +6,7 @@ import needs
 import pytest
 from test_demo import command_line
 
-from legacyga.cli import doctor
+from legacyga.cli import doctor_checks
 from legacyga.cli.main import main
 
 pytestmark = pytest.mark.capability("demo and examples")
@@ -34,7 +34,7 @@ def test_mysgd_is_exact(home, tmp_path, capsys):
     assert code == 0 and found["verdict"] == "exact", found
     assert found["mode"] == home.mode and found["versions"]["tensorflow"] == home.tf.__version__
     # In graphs the bare optimizer is none to compare with.
-    number = len(doctor.CHECKS) - (home.mode == "graph")
+    number = len(doctor_checks.CHECKS) - (home.mode == "graph")
     assert len(found["checks"]) == number and found["changed"] == []
     assert all(check["drift"] <= check["bound"] <= 4e-6 for check in found["checks"])
     printed = capsys.readouterr().out

@@ -41,7 +41,7 @@ BELOW = {
     "_sliced_functions": {"_finding", "_graph", "_ops", "_slice_checks", "_slices", "accumulator"},
 }
 GENERATIONS = ["keras_v1", "tf1_train", "optimizer_v2", "optimizer_v3", "keras3"]
-COMMAND_LINE = {"cli", "main", "demo", "demo_training", "doctor", "versions"}
+COMMAND_LINE = {"cli", "main", "demo", "demo_training", "doctor", "doctor_checks", "versions"}
 FOREIGN = {"tensorflow", "keras", "tf_keras", "numpy", "horovod", "h5py", "pickle", "marshal", "shelve", "socket"}
 
 

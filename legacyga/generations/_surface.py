@@ -1,6 +1,6 @@
 """What an accumulating optimizer is: an object of a subclass of the user's optimizer class.
 
-All that we know of it stands in one object, its `_base.Accumulation`, so that no name of ours meets one of the user's.
+All that we know of it is in one object, its `_base.Accumulation`, so that no name of ours meets one of the user's.
 """
 
 import contextlib
@@ -28,26 +28,18 @@ def class_for(bases, cls, home, **attributes):
     """
     key = bases, cls, home.root
     if key not in _CLASSES:
-        name = attributes.pop("__name__", NAME)
         attributes.setdefault("__qualname__", "Accumulating" + cls.__name__)
         attributes.update(_legacyga_class=(cls, home))
+        # One of the user's is called by ours, and is to be rewritten.
         if _autograph.leaves(getattr(cls, "apply_gradients", None)):
-            attributes.update(_as_written(bases, home))
+            attributes.update(_autograph.methods_as_written(home.tf, bases, ENTRIES))
         # Where the user's class has a method of the same name, that one is kept.
         attributes.update({name: getattr(cls, name) for name in PUBLIC_METHODS if hasattr(cls, name)})
-        docs = [inspect.getdoc(each) or "" for each in (AccumulatingOptimizer, cls)]
+        docs = (inspect.getdoc(each) or "" for each in (AccumulatingOptimizer, cls))
         attributes.setdefault("__doc__", WRAPPED.format(cls.__name__, *docs))
-        _CLASSES[key] = type(name, bases + _horovod.bases_before(cls) + (cls,), attributes)
+        parents = bases + _horovod.bases_before(cls) + (cls,)
+        _CLASSES[key] = type(attributes.pop("__name__", NAME), parents, attributes)
     return _CLASSES[key]
-
-
-def _as_written(bases, home):
-    """The methods that a user's function calls, {name: as AutoGraph leaves it}.
-
-    Not for a class with an `apply_gradients` of the user's: ours calls it, and then it is to be rewritten.
-    """
-    methods = {name: getattr(each, name) for each in reversed(bases) for name in ENTRIES if hasattr(each, name)}
-    return {name: _autograph.as_written(home.tf, method) for name, method in methods.items()}
 
 
 def accumulation_of(optimizer):
@@ -285,8 +277,7 @@ class ConfiguredOptimizer(AccumulatingOptimizer):
 
     def save_own_variables(self, store):
         """Put all variables into the store of a `.keras` or `.weights.h5` file."""
-        values = type(self)._legacyga_class[1].values_of(_restoring.variables_of(self))
-        for i, value in enumerate(values):
+        for i, value in enumerate(home_of(self).values_of(_restoring.variables_of(self))):
             store[str(i)] = value
 
     def load_own_variables(self, store):
@@ -304,6 +295,6 @@ def _takes_itself_to_be_unbuilt(optimizer):
 
 
 def _is_built(optimizer):
-    keeper = _copying.keeper_of(optimizer)
     # Those of the v1 API and of OptimizerV2 have no such thing. The others of tf.keras have it once they are built.
+    keeper = _copying.keeper_of(optimizer)
     return getattr(keeper, "built", getattr(keeper, "_built", not hasattr(keeper, "update_step")))

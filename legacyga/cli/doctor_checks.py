@@ -1,0 +1,233 @@
+"""What the doctor looks at: a small network, trained in ways that must come out alike."""
+
+import collections
+import importlib
+import sys
+import types
+
+from legacyga import _compat
+from legacyga.cli import versions
+
+# float32 that is computed in another order: of each weight, and of those below 1 of 1.
+BOUND = 4e-6
+MICRO_BATCH, WINDOWS = 4, 3
+RATE, MOMENTUM = 0.05, 0.9
+SHAPES = ((5, 4), (4,), (4, 3), (3,))
+
+
+class Patient(object):
+    """What is looked at.
+
+    Args:
+        home: a `_compat.Home`.
+        optimizer, steps: as of `run`.
+    """
+
+    def __init__(self, home, optimizer, steps):
+        import numpy as np
+
+        self.home, self.name, self.steps = home, optimizer, steps
+        random, samples = np.random.RandomState(3), MICRO_BATCH * steps * WINDOWS
+        self.start = [random.randn(*shape).astype("float32") for shape in SHAPES]
+        self.x = random.randn(samples, SHAPES[0][0]).astype("float32")
+        self.y = random.randn(samples, SHAPES[-1][0]).astype("float32")
+        self._made = None if self.is_mysgd else _made_by(home, optimizer)
+        # It raises here what it has to say of the optimizer.
+        self.accumulating(steps)
+
+    @property
+    def is_mysgd(self):
+        return self.name.lower() == "mysgd"
+
+    @property
+    def checks(self):
+        # In graphs of TF 1 a bare optimizer of Keras may write a weight before the other gradients have read it: Adam
+        # of Keras 2.2.4 on TF 1.13 ended 5e-4 off.
+        return [each for each in CHECKS if not (self.home.graph_mode and each is _check_bare)]
+
+    def described(self):
+        """What was found here, by name."""
+        names = ("legacyga",) + versions.NAMES
+        numbers = collections.OrderedDict(python="{}.{}.{}".format(*sys.version_info))
+        numbers.update((name, _compat.installed_version(name)) for name in names)
+        mode = "graph" if self.home.graph_mode else "eager"
+        return [("versions", numbers), ("home", repr(self.home)), ("mode", mode)]
+
+    def bare(self):
+        """A new optimizer that does not accumulate."""
+        import legacyga
+
+        if self.is_mysgd:
+            return legacyga.MySGD(RATE, momentum=MOMENTUM, steps_per_update=1, keras=self.home.module)
+        return type(self._made).from_config(self._made.get_config())
+
+    def accumulating(self, steps):
+        """A new one that accumulates over `steps`."""
+        import legacyga
+
+        if self.is_mysgd:
+            return legacyga.MySGD(RATE, momentum=MOMENTUM, steps_per_update=steps, keras=self.home.module)
+        return legacyga.wrap(self._made, steps)
+
+    def reference(self):
+        """What a window's update must equal, on the large batch."""
+        return self.accumulating(1) if self.home.graph_mode else self.bare()
+
+    def model(self, optimizer):
+        """A compiled model, at the start."""
+        layers = self.home.module.layers
+        model = self.home.module.models.Sequential()
+        model.add(layers.Dense(SHAPES[1][0], activation="tanh", input_shape=(SHAPES[0][0],)))
+        model.add(layers.Dense(SHAPES[3][0]))
+        model.compile(optimizer, "mse")
+        model.set_weights(self.start)
+        return model
+
+    def trained(self, optimizer, batch, samples=None, callbacks=()):
+        """The weights after `fit` on the first `samples`, all of them if None."""
+        model = self.model(optimizer)
+        x, y = self.x[:samples], self.y[:samples]
+        model.fit(x, y, batch_size=batch, epochs=1, shuffle=False, verbose=0, callbacks=list(callbacks))
+        return model.get_weights()
+
+    def changes(self):
+        """What other packages have put into the home's classes: a list of "class.attribute of module"."""
+        inner = self.home.v1_optimizers.SGD if self.is_mysgd and self.home.graph_mode else type(self._made)
+        inner = self.home.eager_optimizers.SGD if self.is_mysgd and not self.home.graph_mode else inner
+        module = self.home.module
+        tops = (inner, module.models.Model, module.layers.Dense)
+        classes = {cls for top in tops for cls in top.__mro__ if _root_of(cls) in _compat.KERAS}
+        found = [(cls, name, getattr(value, "__func__", value)) for cls in classes for name, value in vars(cls).items()]
+        known = _compat.KERAS + NO_CHANGE
+        return sorted(
+            "{}.{} is of {}".format(cls.__name__, name, function.__module__)
+            for cls, name, function in found
+            if isinstance(function, types.FunctionType) and _root_of(function) not in known
+        )
+
+
+def _root_of(made):
+    return (made.__module__ or "").partition(".")[0]
+
+
+# Whose functions stand in Keras's own classes.
+NO_CHANGE = ("legacyga", "abc", "contextlib", "functools", "six", "typing", "collections", "builtins", "wrapt", "")
+
+
+def _made_by(home, text):
+    """An optimizer, by a home's name of it or by "module:object"."""
+    module, is_object, name = text.partition(":")
+    if not is_object:
+        try:
+            return home.module.optimizers.get(text)
+        except ValueError as error:
+            raise ValueError(
+                "--optimizer must be mysgd, a name that {!r} knows, or module:object. Received: {!r} ({})".format(
+                    home, text, str(error).strip().split("\n")[0]
+                )
+            )
+    made = importlib.import_module(module)
+    for part in name.split("."):
+        made = getattr(made, part)
+    made = made() if callable(made) and not hasattr(made, "get_config") or isinstance(made, type) else made
+    if _compat.generation_of(type(made)) is None:
+        raise ValueError("--optimizer {} must be, or make, an optimizer. Received: {!r}".format(text, made))
+    return made
+
+
+# The checks: functions of a `Patient`. In each docstring stands what is checked.
+
+
+def _check_keras(patient):
+    """This Keras's layers, loss and gradients, and an update, are NumPy's"""
+    import legacyga
+
+    optimizer = legacyga.MySGD(RATE, momentum=MOMENTUM, steps_per_update=1, keras=patient.home.module)
+    batch = MICRO_BATCH * patient.steps
+    drift = _differ(patient.trained(optimizer, batch), _by_numpy(patient, batch))
+    return drift, BOUND, "something in this process changes Keras itself: see below what, or start without it"
+
+
+def _check_bare(patient):
+    """K = 1 is the optimizer as it is"""
+    batch = MICRO_BATCH * patient.steps
+    drift = _differ(patient.trained(patient.accumulating(1), batch), patient.trained(patient.bare(), batch))
+    return drift, BOUND, REPORT
+
+
+def _check_windows(patient):
+    """K batches are one batch K times as large"""
+    small = patient.trained(patient.accumulating(patient.steps), MICRO_BATCH)
+    if patient.is_mysgd:
+        wanted = _by_numpy(patient, MICRO_BATCH * patient.steps)
+    else:
+        wanted = patient.trained(patient.reference(), MICRO_BATCH * patient.steps)
+    return _differ(small, wanted), BOUND, REPORT
+
+
+def _check_between(patient):
+    """Nothing moves before the window is full, and then it does"""
+    optimizer = patient.accumulating(patient.steps)
+    model, worst = patient.model(optimizer), 0.0
+    for i in range(patient.steps):
+        before = model.get_weights()
+        part = slice(i * MICRO_BATCH, (i + 1) * MICRO_BATCH)
+        model.train_on_batch(patient.x[part], patient.y[part])
+        moved = _differ(model.get_weights(), before)
+        if i + 1 < patient.steps:
+            worst = max(worst, moved)
+        elif not moved:
+            worst = 1.0
+    return worst, 0.0, REPORT
+
+
+def _check_count(patient):
+    """`iterations` counts updates"""
+    optimizer = patient.accumulating(patient.steps)
+    model = patient.model(optimizer)
+    model.fit(patient.x, patient.y, batch_size=MICRO_BATCH, epochs=1, shuffle=False, verbose=0)
+    return abs(patient.home.value_of(optimizer.iterations) - WINDOWS), 0, REPORT
+
+
+def _check_rest(patient):
+    """What does not fill a window is an update of its own, by the callback"""
+    import legacyga
+
+    whole, rest = MICRO_BATCH * patient.steps, MICRO_BATCH
+    samples = min(whole + rest, len(patient.x))
+    callback = legacyga.GradientAccumulationCallback()
+    small = patient.trained(patient.accumulating(patient.steps), MICRO_BATCH, samples, [callback])
+    large = patient.trained(patient.reference(), whole, samples)
+    return _differ(small, large), BOUND, REPORT
+
+
+CHECKS = (_check_keras, _check_bare, _check_windows, _check_between, _check_count, _check_rest)
+REPORT = (
+    "something else here takes part: start without the other packages that touch training. If it stays, report it with "
+    "what --json writes"
+)
+
+
+def _differ(weights, wanted):
+    import numpy as np
+
+    each = [np.abs(now - then) / np.maximum(1.0, np.abs(then)) for now, then in zip(weights, wanted)]
+    return float(max(np.max(one.astype("float64")) for one in each))
+
+
+def _by_numpy(patient, batch):
+    """The weights after SGD with momentum, in float64. The form of momentum is Keras's (Sutskever et al. 2013)."""
+    import numpy as np
+
+    weights = [each.astype("float64") for each in patient.start]
+    velocities = [np.zeros_like(each) for each in weights]
+    for begin in range(0, len(patient.x), batch):
+        x, y = patient.x[begin : begin + batch], patient.y[begin : begin + batch]
+        hidden = np.tanh(x.dot(weights[0]) + weights[1])
+        error = 2.0 * (hidden.dot(weights[2]) + weights[3] - y) / y.size
+        inner = error.dot(weights[2].T) * (1.0 - hidden**2)
+        gradients = [x.T.dot(inner), inner.sum(axis=0), hidden.T.dot(error), error.sum(axis=0)]
+        for i, gradient in enumerate(gradients):
+            velocities[i] = MOMENTUM * velocities[i] - RATE * gradient
+            weights[i] = weights[i] + velocities[i]
+    return weights

@@ -56,6 +56,7 @@ class Ops(_replicas.Replicas):
         self.cast = tf.cast
         self.identity = tf.identity
         self.maximum = tf.maximum
+        self.unstack = tf.unstack
         self.ones_like = tf.ones_like
         self.reduce_any = tf.reduce_any
         # tf.math has it from TF 1.9 on, tf up to 1.15.

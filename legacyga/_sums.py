@@ -68,7 +68,7 @@ class Sums(object):
 
     def write(self, given, held, begins):
         """Store the gradients {place: gradient} where a window begins, a Python bool, else add them."""
-        writes = []
+        writes, held = [], self.ops.unstack(held, len(self.states))
         for i, state in self._places():
             gradient = given.get(i)
             each = self._accumulator(state, self._form(i, gradient))
@@ -102,25 +102,23 @@ class Sums(object):
 
         # K may have become 1. The window then begins with these gradients, and they stand alone.
         totals = ops.choose(begins, lambda: sums(True), lambda: sums(False)) if dense else []
-        reduced = [None] * len(self.states)
+        reduced, divisors = [None] * len(self.states), _Divisors(ops, weight)
+
+        def reduce(total):
+            return total if self.reduction == "sum" else total / divisors[total.dtype]
+
         for (i, _), total in zip(dense, totals):
             state = self.states[i]
-            reduced[i] = ops.cast(total if state.largest else self._reduce(total, weight), state.dtype)
+            reduced[i] = ops.cast(total if state.largest else reduce(total), state.dtype)
+        held = ops.unstack(held, len(self.states)) if sparse else None
         for i, each in sparse:
             cleared = ops.choose(begins, lambda each=each, i=i: each.clear(held[i]), lambda: [ops.done([])])
             with ops.after(cleared):
                 values, indices = each.sum(given.get(i), held[i] * ops.cast(ops.logical_not(begins), "int32"))
             state = self.states[i]
-            values = ops.cast(self._reduce(values, weight), state.dtype)
+            values = ops.cast(reduce(values), state.dtype)
             reduced[i] = ops.indexed_slices(values, indices, state.total)
         return reduced
-
-    def _reduce(self, total, weight):
-        if self.reduction == "sum":
-            return total
-        # A window whose weights are all 0 is one of zero gradients.
-        weight = self.ops.where(self.ops.equal(weight, 0), self.ops.ones_like(weight), weight)
-        return total / self.ops.cast(weight, total.dtype)
 
     def _places(self):
         return [(i, state) for i, state in enumerate(self.states) if state is not None]
@@ -135,3 +133,17 @@ class Sums(object):
         if gradient is not None:
             return ROWS if self.ops.is_sparse(gradient) else WHOLE
         return self.forms.get(place) or int(held) or WHOLE
+
+
+class _Divisors(dict):
+    """{dtype: the sum of a window's weights in it}, each made once, where it is first asked for."""
+
+    def __init__(self, ops, weight):
+        super(_Divisors, self).__init__()
+        self._ops, self._weight = ops, weight
+
+    def __missing__(self, dtype):
+        ops, weight = self._ops, self._weight
+        # A window whose weights are all 0 is one of zero gradients.
+        self[dtype] = ops.cast(ops.where(ops.equal(weight, 0), ops.ones_like(weight), weight), dtype)
+        return self[dtype]

@@ -98,12 +98,16 @@ TABLES = [
 ]
 
 
-def summarize(paths, picture=None):
-    """Print the tables of the files that `--json` has written, and draw the windows."""
+def summarize(paths, steps, picture=None):
+    """Print the tables of the files that `--json` has written, for K in `steps`, and draw the windows."""
     founds = []
     for path in paths:
         with open(path) as file:
-            founds.append(json.load(file))
+            found = json.load(file)
+        for part in ("time", "memory"):
+            if part in found:
+                found[part] = [each for each in found[part] if each["steps"] in steps]
+        founds.append(found)
     for title, table in TABLES:
         lines = table(founds)
         if lines:

@@ -19,6 +19,7 @@ setup(
     long_description_content_type="text/markdown",
     license="MIT",
     packages=["legacyga", "legacyga.cli", "legacyga.generations"],
+    package_data={"legacyga": ["py.typed", "__init__.pyi"]},
     python_requires=">=3.6",
     # What a project has must not change: TensorFlow is the one that is there.
     install_requires=[],
@@ -31,6 +32,7 @@ setup(
         "Intended Audience :: Science/Research",
         "Operating System :: OS Independent",
         "Programming Language :: Python :: 3",
+        "Typing :: Typed",
     ]
     + ["Programming Language :: Python :: 3.{}".format(minor) for minor in range(6, 14)],
 )

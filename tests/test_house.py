@@ -1,6 +1,8 @@
 """Rules of the tree itself, read from its files: no TensorFlow is needed to test them."""
 
 import ast
+import importlib
+import inspect
 import os
 import re
 import subprocess
@@ -207,3 +209,35 @@ def test_the_environments_of_horovod_are_those_of_the_core_with_it():
         # The requirements of one environment that the other has not.
         ours, theirs = [compat_matrix.pins(each, "3.9")[0] for each in (env, without)]
         assert set(theirs) <= set(ours)
+
+
+def test_the_stub_says_what_there_is(monkeypatch):
+    """`__init__.pyi`: the public names, and the arguments of each with those that have defaults."""
+    monkeypatch.syspath_prepend(ROOT)
+    legacyga = importlib.import_module("legacyga")
+    with open(os.path.join(PACKAGE, "__init__.pyi")) as file:
+        tree = ast.parse(file.read())
+    said = {node.name: node for node in tree.body if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
+    (names,) = [ast.literal_eval(node.value) for node in tree.body if isinstance(node, ast.Assign)]
+    assert names == legacyga.__all__
+    assert {name for name in said if not name.startswith("_")} == set(names) - {"__version__"}
+
+    def arguments(node):
+        given = [each.arg for each in node.args.args]
+        return given, given[len(given) - len(node.args.defaults) :], node.args.kwarg and node.args.kwarg.arg
+
+    def there(function):
+        named = inspect.signature(function).parameters.values()
+        given = [each for each in named if each.kind is each.POSITIONAL_OR_KEYWORD]
+        rest = [each.name for each in named if each.kind is each.VAR_KEYWORD]
+        with_defaults = [each.name for each in given if each.default is not each.empty]
+        return [each.name for each in given], with_defaults, rest[0] if rest else None
+
+    for name in sorted(set(said) & set(names)):
+        made, node = getattr(legacyga, name), said[name]
+        if isinstance(node, ast.FunctionDef):
+            assert arguments(node) == there(made), name
+            continue
+        for method in [each for each in node.body if isinstance(each, ast.FunctionDef)]:
+            found = vars(made)[method.name]
+            assert arguments(method) == there(getattr(found, "fget", None) or found), (name, method.name)

@@ -69,6 +69,8 @@ def install_and_check(python, package, cwd):
     )
     where = run(python, "-c", code, cwd=cwd).strip()
     assert os.path.realpath(where).startswith(os.path.realpath(os.path.dirname(os.path.dirname(python))))
+    # For type checkers.
+    assert {"py.typed", "__init__.pyi"} <= set(os.listdir(where))
     # The next package finds the environment as this one did.
     run(python, "-m", "pip", "uninstall", "-q", "-y", "legacyga")
     assert freeze(python) == before

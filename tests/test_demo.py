@@ -223,7 +223,7 @@ def test_missing_packages_come_with_the_remedy(monkeypatch, capsys):
     assert "scikit-learn, matplotlib" in errors and 'pip install "legacyga[demo]"' in errors
 
 
-@pytest.mark.parametrize("arguments", [[], ["demo", "--steps", "0"], ["demo", "--home", "theano"], ["doctor"]])
+@pytest.mark.parametrize("arguments", [[], ["demo", "--steps", "0"], ["demo", "--home", "theano"], ["nurse"]])
 def test_wrong_arguments_are_exit_code_2(arguments, capsys):
     with pytest.raises(SystemExit) as stopped:
         main(arguments)

@@ -5,6 +5,7 @@ Keras that something has changed is found, too.
 """
 
 import collections
+import contextlib
 import json
 import logging
 import os
@@ -34,28 +35,47 @@ def run(optimizer="mysgd", steps=4, home=None, mode=None, path=None):
     Returns:
         The exit code: 0 all is exact, 1 something drifts, 2 it could not be found out.
     """
-    logging.getLogger("tensorflow").setLevel(logging.ERROR)
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
-    tell = _Teller(sys.stdout if path != "-" else sys.stderr)
-    began, found = time.time(), collections.OrderedDict(optimizer=optimizer, steps=steps)
+    began, tell = time.time(), _Teller(sys.stdout if path != "-" else sys.stderr)
+    found = collections.OrderedDict(optimizer=optimizer, steps=steps)
     try:
-        patient = Patient(demo_training.find_home(home, mode), optimizer, steps)
-        found.update(patient.described())
-        tell.lines("{} {}".format(name, value) for name, value in found["versions"].items())
-        tell.lines(["", "{}, in {} mode: {} with K = {}".format(found["home"], found["mode"], optimizer, steps), ""])
-        checks = list(tell.progress(patient.checks, patient))
+        with _quietly_on_the_cpu():
+            checks, changed = _examine(found, tell, home, mode)
     except (ImportError, AttributeError, TypeError, ValueError) as error:
         found.update(verdict="cannot be checked", error="{}: {}".format(type(error).__name__, error))
         _write(found, path)
         sys.stderr.write("legacyga doctor: {}\n".format(error))
         return CANNOT
     wrong = [each for each in checks if not each.drift <= each.bound]
-    found.update(checks=[each._asdict() for each in checks], changed=patient.changes())
+    found.update(checks=[each._asdict() for each in checks], changed=changed)
     found.update(verdict="drift" if wrong else "exact", seconds=round(time.time() - began, 1))
-    tell.lines(_report(checks, wrong, found["changed"]))
+    tell.lines(_report(checks, wrong, changed))
     _write(found, path)
     return DRIFT if wrong else EXACT
+
+
+def _examine(found, tell, home, mode):
+    """The checks, and what has been changed; `found` learns what is here."""
+    patient = Patient(demo_training.find_home(home, mode), found["optimizer"], found["steps"])
+    found.update(patient.described())
+    tell.lines("{} {}".format(name, value) for name, value in found["versions"].items())
+    tell.lines(["", "{home}, in {mode} mode: {optimizer} with K = {steps}".format(**found), ""])
+    return list(tell.progress(patient.checks, patient)), patient.changes()
+
+
+@contextlib.contextmanager
+def _quietly_on_the_cpu():
+    logger, before = logging.getLogger("tensorflow"), dict(os.environ)
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    os.environ.update(CUDA_VISIBLE_DEVICES="-1")
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+        for name in ("CUDA_VISIBLE_DEVICES", "TF_CPP_MIN_LOG_LEVEL"):
+            os.environ.pop(name, None)
+            os.environ.update({name: before[name]} if name in before else {})
 
 
 class _Teller(object):

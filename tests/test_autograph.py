@@ -98,6 +98,67 @@ def test_a_users_apply_gradients_is_rewritten(home):
     assert trained(home, optimizer).numpy() == [-0.5]
 
 
+@pytest.mark.parametrize("steps", [1, 2])
+def test_a_users_apply_is_rewritten(home, steps):
+    """Keras 3's: of a class with no more than that."""
+    tf, stock = home.tf, home.keras.optimizers.SGD
+    if not home.is_keras3:
+        skips.keras_lacks("Keras 3 alone has apply")
+
+    class Clipping(stock):
+        def apply(self, grads, trainable_variables=None):
+            grads = list(grads)
+            if tf.reduce_max(grads[0]) > 0.5:
+                grads[0] = grads[0] / 2.0
+            return super(Clipping, self).apply(grads, trainable_variables)
+
+    variable = home.keras.Variable([0.0])
+    optimizer = legacyga.wrap(dense.make(home, Clipping, rate=1.0), steps)
+    optimizer.build([variable])
+
+    @tf.function
+    def step(gradient):
+        optimizer.apply([gradient], [variable])
+
+    for _ in range(2):
+        step(tf.constant([4.0]))
+    assert variable.numpy() == [-4.0 / steps]
+
+
+@pytest.mark.parametrize("steps", [1, 2])
+def test_what_keras_rewrites_in_an_update_is_rewritten(home, steps):
+    """A layer of the user's, which the user's own update calls: Keras asks AutoGraph for it, in `fit` too."""
+    tf, stock = home.tf, home.keras.optimizers.SGD
+    if home.is_keras3:
+        skips.keras_lacks("Keras 3 has AutoGraph rewrite no layer")
+
+    class Halving(home.keras.layers.Layer):
+        def call(self, inputs):
+            if tf.reduce_max(inputs) > 0.5:
+                inputs = inputs / 2.0
+            return inputs
+
+    layer = Halving()
+    layer.build((1,))
+    hook = "_resource_apply_dense" if generation_of(stock) == "v2" else "update_step"
+
+    def halved(self, gradient, *args, **kwargs):
+        return getattr(super(Own, self), hook)(layer(gradient), *args, **kwargs)
+
+    Own = type("Own", (stock,), {hook: halved})
+    optimizer = legacyga.wrap(dense.make(home, Own, rate=1.0), steps)
+    # Gradients 1 and 2, or their mean.
+    assert trained(home, optimizer).numpy() == [-1.5 / steps]
+
+
+def test_a_method_of_no_module(home):
+    namespace = dict(super_of=lambda self: super(Made, self), getattr=getattr)
+    exec("def apply_gradients(self, pairs): return super_of(self).apply_gradients(pairs)", namespace)
+    namespace["apply_gradients"].__module__ = None
+    Made = type("Made", (home.keras.optimizers.SGD,), dict(apply_gradients=namespace["apply_gradients"]))
+    assert trained(home, legacyga.wrap(dense.make(home, Made, rate=1.0), 2)).numpy() == [-1.5]
+
+
 def test_an_accumulator_is_left_as_it_is(home):
     accumulator, tf, notes = legacyga.GradientAccumulator(), home.tf, []
 

@@ -93,6 +93,61 @@ def test_what_cannot_be_checked(home, tmp_path, monkeypatch, capsys):
     assert code == 2 and "no_such_module" in found["error"]
 
 
+OWN = """
+import legacyga
+from legacyga import _compat
+
+home = _compat.find_home({!r} and __import__({!r}, fromlist=["x"]))
+optimizers = getattr(home.module.optimizers, "legacy", home.module.optimizers)
+optimizers = home.module.optimizers if home.is_keras3 else optimizers
+
+
+def zero():
+    return optimizers.SGD(0.0)
+
+
+def fails():
+    raise KeyError("rate")
+
+
+def diverges():
+    return optimizers.SGD(float("nan"))
+
+
+class Forgetful(optimizers.SGD):
+    def __init__(self, rate, **kwargs):
+        super(Forgetful, self).__init__(rate, **kwargs)
+
+
+def forgetful():
+    return Forgetful(0.3)
+"""
+
+
+def test_optimizers_of_ones_own(home, tmp_path, monkeypatch):
+    """A rate that begins at 0 moves nothing, nor need it; a function is called for each optimizer, and may fail."""
+    needs.wrap(home)
+    module = {"keras": "keras", "tf.keras": "tensorflow.keras", "tf_keras": "tf_keras"}[home.name]
+    (tmp_path / "own_for_doctor.py").write_text(OWN.format(module, module))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    code, found = examined(home, tmp_path, "--optimizer", "own_for_doctor:zero")
+    assert code == 0 and found["verdict"] == "exact", found
+    code, found = examined(home, tmp_path, "--optimizer", "own_for_doctor:forgetful")
+    if home.is_keras3:
+        assert code == 2 and "Give its class a get_config with all arguments" in found["error"]
+    else:
+        assert code == 0 and found["verdict"] == "exact", found
+    code, found = examined(home, tmp_path, "--optimizer", "own_for_doctor:fails")
+    assert code == 2 and found["error"] == "KeyError: 'rate'"
+    code, found = examined(home, tmp_path, "--optimizer", "own_for_doctor:diverges")
+    assert code == 2 and "diverges on the doctor's numbers" in found["error"]
+
+
+def test_a_file_that_cannot_be_written(home, tmp_path, capsys):
+    assert main(["doctor", "--home", home.name, "--json", str(tmp_path / "no" / "such.json")]) == 2
+    assert "--json must name a file that can be written" in capsys.readouterr().err
+
+
 def test_without_tensorflow(tmp_path, capsys, monkeypatch):
     from legacyga import _compat
 

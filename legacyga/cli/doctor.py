@@ -38,12 +38,19 @@ def run(optimizer="mysgd", steps=4, home=None, mode=None, path=None):
     began, tell = time.time(), _Teller(sys.stdout if path != "-" else sys.stderr)
     found = collections.OrderedDict(optimizer=optimizer, steps=steps)
     try:
+        # Asked before the training rather than found out after it.
+        _write({}, None if path == "-" else path)
+    except OSError as error:
+        sys.stderr.write("legacyga doctor: --json must name a file that can be written: {}\n".format(error))
+        return CANNOT
+    try:
         with _quietly_on_the_cpu():
             checks, changed = _examine(found, tell, home, mode)
-    except (ImportError, AttributeError, TypeError, ValueError) as error:
+    # Whatever a module of the user's, a Keras or TensorFlow raises.
+    except Exception as error:
         found.update(verdict="cannot be checked", error="{}: {}".format(type(error).__name__, error))
         _write(found, path)
-        sys.stderr.write("legacyga doctor: {}\n".format(error))
+        sys.stderr.write("legacyga doctor: {error}\n".format(**found))
         return CANNOT
     wrong = [each for each in checks if not each.drift <= each.bound]
     found.update(checks=[each._asdict() for each in checks], changed=changed)

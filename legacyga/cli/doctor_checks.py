@@ -31,7 +31,7 @@ class Patient(object):
         self.start = [random.randn(*shape).astype("float32") for shape in SHAPES]
         self.x = random.randn(samples, SHAPES[0][0]).astype("float32")
         self.y = random.randn(samples, SHAPES[-1][0]).astype("float32")
-        self._made = None if self.is_mysgd else _made_by(home, optimizer)
+        self._make, self._given = (None, None) if self.is_mysgd else _made_by(home, optimizer)
         # It raises here what it has to say of the optimizer.
         self.accumulating(steps)
 
@@ -59,7 +59,9 @@ class Patient(object):
 
         if self.is_mysgd:
             return legacyga.MySGD(RATE, momentum=MOMENTUM, steps_per_update=1, keras=self.home.module)
-        return type(self._made).from_config(self._made.get_config())
+        if self._given is None:
+            return self._make()
+        return type(self._given).from_config(self._given.get_config())
 
     def accumulating(self, steps):
         """A new one that accumulates over `steps`."""
@@ -67,7 +69,7 @@ class Patient(object):
 
         if self.is_mysgd:
             return legacyga.MySGD(RATE, momentum=MOMENTUM, steps_per_update=steps, keras=self.home.module)
-        return legacyga.wrap(self._made, steps)
+        return legacyga.wrap(self._make() if self._given is None else self._given, steps)
 
     def reference(self):
         """What a window's update must equal, on the large batch."""
@@ -85,17 +87,20 @@ class Patient(object):
 
     def trained(self, optimizer, batch, samples=None, callbacks=()):
         """The weights after `fit` on the first `samples`, all of them if None."""
+        import numpy as np
+
         model = self.model(optimizer)
         x, y = self.x[:samples], self.y[:samples]
         model.fit(x, y, batch_size=batch, epochs=1, shuffle=False, verbose=0, callbacks=list(callbacks))
-        return model.get_weights()
+        weights = model.get_weights()
+        if not all(np.all(np.isfinite(each)) for each in weights):
+            raise ValueError("it diverges on the doctor's numbers, also without accumulation. Make its rate smaller")
+        return weights
 
     def changes(self):
         """What other packages have put into the home's classes: a list of "class.attribute of module"."""
-        inner = self.home.v1_optimizers.SGD if self.is_mysgd and self.home.graph_mode else type(self._made)
-        inner = self.home.eager_optimizers.SGD if self.is_mysgd and not self.home.graph_mode else inner
         module = self.home.module
-        tops = (inner, module.models.Model, module.layers.Dense)
+        tops = (type(self.accumulating(self.steps)), module.models.Model, module.layers.Dense)
         classes = {cls for top in tops for cls in top.__mro__ if _root_of(cls) in _compat.KERAS}
         found = [(cls, name, getattr(value, "__func__", value)) for cls in classes for name, value in vars(cls).items()]
         known = _compat.KERAS + NO_CHANGE
@@ -115,24 +120,26 @@ NO_CHANGE = ("legacyga", "abc", "contextlib", "functools", "six", "typing", "col
 
 
 def _made_by(home, text):
-    """An optimizer, by a home's name of it or by "module:object"."""
+    """(function that makes an optimizer, None), or (None, an optimizer): by a home's name of it, or "module:object"."""
     module, is_object, name = text.partition(":")
     if not is_object:
         try:
-            return home.module.optimizers.get(text)
+            home.module.optimizers.get(text)
         except ValueError as error:
             raise ValueError(
                 "--optimizer must be mysgd, a name that {!r} knows, or module:object. Received: {!r} ({})".format(
                     home, text, str(error).strip().split("\n")[0]
                 )
             )
-    made = importlib.import_module(module)
+        return lambda: home.module.optimizers.get(text), None
+    given = importlib.import_module(module)
     for part in name.split("."):
-        made = getattr(made, part)
-    made = made() if callable(made) and not hasattr(made, "get_config") or isinstance(made, type) else made
+        given = getattr(given, part)
+    is_made = callable(given) and (isinstance(given, type) or not hasattr(given, "get_config"))
+    made = given() if is_made else given
     if _compat.generation_of(type(made)) is None:
         raise ValueError("--optimizer {} must be, or make, an optimizer. Received: {!r}".format(text, made))
-    return made
+    return (given, None) if is_made else (None, made)
 
 
 # The checks: functions of a `Patient`. In each docstring stands what is checked.
@@ -166,7 +173,7 @@ def _check_windows(patient):
 
 
 def _check_between(patient):
-    """Nothing moves before the window is full, and then it does"""
+    """Nothing moves before the window is full, and then what is to move does"""
     optimizer = patient.accumulating(patient.steps)
     model, worst = patient.model(optimizer), 0.0
     for i in range(patient.steps):
@@ -176,9 +183,10 @@ def _check_between(patient):
         moved = _differ(model.get_weights(), before)
         if i + 1 < patient.steps:
             worst = max(worst, moved)
-        elif not moved:
-            worst = 1.0
-    return worst, 0.0, REPORT
+    # A rate may begin at 0.
+    batch = MICRO_BATCH * patient.steps
+    is_to_move = _differ(patient.trained(patient.reference(), batch, batch), patient.start) > BOUND
+    return 1.0 if is_to_move and not moved else worst, 0.0, REPORT
 
 
 def _check_count(patient):

@@ -30,9 +30,7 @@ def class_for(bases, cls, home, **attributes):
     if key not in _CLASSES:
         attributes.setdefault("__qualname__", "Accumulating" + cls.__name__)
         attributes.update(_legacyga_class=(cls, home))
-        # One of the user's is called by ours, and is to be rewritten.
-        if _autograph.leaves(getattr(cls, "apply_gradients", None)):
-            attributes.update(_autograph.methods_as_written(home.tf, bases, ENTRIES))
+        attributes.update(_autograph.methods_as_written(home.tf, bases, cls))
         # Where the user's class has a method of the same name, that one is kept.
         attributes.update({name: getattr(cls, name) for name in PUBLIC_METHODS if hasattr(cls, name)})
         docs = (inspect.getdoc(each) or "" for each in (AccumulatingOptimizer, cls))
@@ -162,7 +160,6 @@ class AccumulatingOptimizer(object):
 
 
 PUBLIC_METHODS = ("mini_step_weight", "mini_steps_weigh", "end_windows", "drop_windows")
-ENTRIES = ("apply_gradients", "apply", "end_windows", "drop_windows")
 
 
 def wrapped(optimizer, home, settings):

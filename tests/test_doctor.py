@@ -65,6 +65,7 @@ def test_a_class_of_ones_own(home, tmp_path, monkeypatch):
     assert code == 0 and found["verdict"] == "exact", found
 
 
+@pytest.mark.long
 def test_a_changed_keras_is_found(home, tmp_path, monkeypatch, capsys):
     """A layer of which something has changed what it computes: windows are right, and it all is not Keras."""
     dense = home.keras.layers.Dense
@@ -124,6 +125,7 @@ def forgetful():
 """
 
 
+@pytest.mark.long
 def test_optimizers_of_ones_own(home, tmp_path, monkeypatch):
     """A rate that begins at 0 moves nothing, nor need it; a function is called for each optimizer, and may fail."""
     needs.wrap(home)

@@ -1,7 +1,7 @@
 """What AutoGraph is to leave as it is in a `tf.function` of the user's: our methods, as it leaves Keras's own.
 
 They are written without tensors in Python's `if`, and to rewrite a mini-step takes seconds: on TF 2.10 the first step
-of a small model with Adam took 11 seconds, and takes 1.4.
+of two dense layers took 5 seconds, and takes 0.7 (docs/cost.md).
 """
 
 import importlib

@@ -1,4 +1,4 @@
-"""R3: what a graph executes: on a mini-step that ends no window no operation of the update."""
+"""What a graph executes: on a mini-step that ends no window no operation of the update (R3)."""
 
 import homes
 import kinds
@@ -11,7 +11,7 @@ from homes import v1_of
 
 import legacyga
 
-pytestmark = pytest.mark.capability("R3 nothing else moves")
+pytestmark = pytest.mark.capability("wrap: every optimizer")
 # Adam's own, one of which is in every generation's update.
 OF_THE_UPDATE = {"Sqrt", "ApplyAdam", "ResourceApplyAdam"}
 

@@ -11,7 +11,6 @@ from homes import v1_of
 
 import legacyga
 
-pytestmark = pytest.mark.capability("wrap: every optimizer")
 # Adam's own, one of which is in every generation's update.
 OF_THE_UPDATE = {"Sqrt", "ApplyAdam", "ResourceApplyAdam"}
 
@@ -47,6 +46,7 @@ def check(home, optimizer):
         assert bool(found) == (number % 3 == 0), (number, found)
 
 
+@pytest.mark.capability("wrap: every optimizer")
 def test_of_a_keras(home, adam):
     if home.mode == "eager":
         skips.senseless("what a session executes")
@@ -54,6 +54,7 @@ def test_of_a_keras(home, adam):
     check(home, lambda: legacyga.wrap(make(home, adam), 3))
 
 
+@pytest.mark.capability("wrap: TF 1 optimizers")
 def test_of_tensorflow_1(home):
     if home.mode == "eager" or home.name == "keras":
         skips.senseless("sessions of TensorFlow's own Keras")

@@ -3,6 +3,10 @@
 import json
 import statistics
 
+# For a process whose peak is measured: what is freed is given back at once. glibc's threshold grows with the tensors
+# that are freed, and with oneDNN TensorFlow keeps a pool that gives nothing back and grows by leaps.
+GIVEN_BACK = {"MALLOC_MMAP_THRESHOLD_": str(2**18), "TF_ENABLE_ONEDNN_OPTS": "0"}
+
 
 def spread(values):
     """[median, lower quartile, upper quartile], of few values too."""

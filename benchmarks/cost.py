@@ -33,7 +33,7 @@ import sys
 
 from _cost_summary import summarize
 from _cost_tables import draw, report
-from _shared import keep
+from _shared import GIVEN_BACK, keep
 
 # This process imports neither TensorFlow nor NumPy: on Linux a process's peak counts from what had started it.
 MARK = "cost.py: "
@@ -80,10 +80,7 @@ def process(options, part, **own):
     environment = dict(os.environ, CUDA_VISIBLE_DEVICES="-1", PYTHONWARNINGS="ignore")
     environment.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     if part == "memory":
-        # Tensors that are freed are given back at once. Without it the threshold grows with them.
-        environment["MALLOC_MMAP_THRESHOLD_"] = str(2**18)
-        # With oneDNN TensorFlow keeps a pool that gives nothing back, and grows by leaps.
-        environment["TF_ENABLE_ONEDNN_OPTS"] = "0"
+        environment.update(GIVEN_BACK)
     started = subprocess.Popen(
         [sys.executable, os.path.abspath(__file__), "--work", given],
         env=environment,

@@ -25,7 +25,7 @@ import subprocess
 import sys
 import time
 
-from _shared import figure, keep, markdown, save, spread
+from _shared import GIVEN_BACK, figure, keep, markdown, save, spread
 
 # This process imports neither TensorFlow nor NumPy: on Linux a process's peak counts from what had started it.
 MARK, MIB = "micro_batch.py: ", 2.0**20
@@ -173,10 +173,7 @@ def process(options, model, size, way=None):
     environment = dict(os.environ, TF_CPP_MIN_LOG_LEVEL="2", CUDA_VISIBLE_DEVICES="-1")
     environment.setdefault("PYTHONWARNINGS", "ignore::FutureWarning")
     if way:
-        # Without it the threshold grows with the tensors that are freed.
-        environment["MALLOC_MMAP_THRESHOLD_"] = str(2**18)
-        # With oneDNN TensorFlow keeps a pool that gives nothing back, and grows by leaps.
-        environment["TF_ENABLE_ONEDNN_OPTS"] = "0"
+        environment.update(GIVEN_BACK)
     printed = subprocess.check_output(command, env=environment, universal_newlines=True)
     return json.loads([line for line in printed.splitlines() if line.startswith(MARK)][-1][len(MARK) :])
 

@@ -73,7 +73,9 @@ class GradientAccumulator(object):
         return self._as_written(self._take_mini_step)(gradients, weight)
 
     def _as_written(self, method):
-        return _autograph.as_written(self._home.tf, method)
+        # Outside of functions nothing is rewritten.
+        tf = self._home.tf
+        return method if tf.executing_eagerly() else _autograph.as_written(tf, method)
 
     def _take_mini_step(self, gradients, weight):
         ops = self._ops

@@ -1,6 +1,6 @@
 """What an accumulating optimizer is: an object of a subclass of the user's optimizer class.
 
-All that we know of it is in one object, its `_base.Accumulation`, so that no name of ours meets one of the user's.
+All that we know of it stands in one object, its `_base.Accumulation`, so that no name of ours meets one of the user's.
 """
 
 import contextlib
@@ -28,15 +28,15 @@ def class_for(bases, cls, home, **attributes):
     """
     key = bases, cls, home.root
     if key not in _CLASSES:
+        name = attributes.pop("__name__", NAME)
         attributes.setdefault("__qualname__", "Accumulating" + cls.__name__)
         attributes.update(_legacyga_class=(cls, home))
         attributes.update(_autograph.methods_as_written(home.tf, bases, cls))
         # Where the user's class has a method of the same name, that one is kept.
         attributes.update({name: getattr(cls, name) for name in PUBLIC_METHODS if hasattr(cls, name)})
-        docs = (inspect.getdoc(each) or "" for each in (AccumulatingOptimizer, cls))
+        docs = [inspect.getdoc(each) or "" for each in (AccumulatingOptimizer, cls)]
         attributes.setdefault("__doc__", WRAPPED.format(cls.__name__, *docs))
-        parents = bases + _horovod.bases_before(cls) + (cls,)
-        _CLASSES[key] = type(attributes.pop("__name__", NAME), parents, attributes)
+        _CLASSES[key] = type(name, bases + _horovod.bases_before(cls) + (cls,), attributes)
     return _CLASSES[key]
 
 
@@ -274,7 +274,8 @@ class ConfiguredOptimizer(AccumulatingOptimizer):
 
     def save_own_variables(self, store):
         """Put all variables into the store of a `.keras` or `.weights.h5` file."""
-        for i, value in enumerate(home_of(self).values_of(_restoring.variables_of(self))):
+        values = type(self)._legacyga_class[1].values_of(_restoring.variables_of(self))
+        for i, value in enumerate(values):
             store[str(i)] = value
 
     def load_own_variables(self, store):
@@ -292,6 +293,6 @@ def _takes_itself_to_be_unbuilt(optimizer):
 
 
 def _is_built(optimizer):
-    # Those of the v1 API and of OptimizerV2 have no such thing. The others of tf.keras have it once they are built.
     keeper = _copying.keeper_of(optimizer)
+    # Those of the v1 API and of OptimizerV2 have no such thing. The others of tf.keras have it once they are built.
     return getattr(keeper, "built", getattr(keeper, "_built", not hasattr(keeper, "update_step")))

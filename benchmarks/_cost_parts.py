@@ -155,7 +155,8 @@ def rows(options, keras):
 def variables(options, keras):
     """Of many small variables."""
     ground = programs.of_vectors(options, keras)
-    ways = collections.OrderedDict([("bare", programs.bare)])
+    # No accumulation can cost less than a conditional around the update, that adds nothing and updates with what it has.
+    ways = collections.OrderedDict([("bare", programs.bare), ("conditional", programs.conditional)])
     ways.update((name, programs.WAYS[name]) for name in options.ways)
     there, missing, starts = collections.OrderedDict(), {}, {}
     for name, way in ways.items():

@@ -305,6 +305,26 @@ def bare(ground, steps):
     return _every(ground.step(ground.optimizer()))
 
 
+def conditional(ground, steps):
+    if ground.graph:
+        raise UnavailableError("in eager mode alone")
+    tf, optimizer = ground.tf, ground.build(ground.optimizer())
+    count = tf.Variable(0, trainable=False)
+
+    def make(*batch):
+        loss, gradients = ground.gradients(*batch)
+        count.assign((count + 1) % steps)
+
+        def update():
+            ground.apply(optimizer, gradients)
+            return ground.nothing()
+
+        tf.cond(tf.equal(count, 0), update, ground.nothing)
+        return loss, ()
+
+    return _every(ground.function(make))
+
+
 def wrap(ground, steps):
     legacyga = importlib.import_module("legacyga")
     return _every(ground.step(legacyga.wrap(ground.optimizer(), steps)))

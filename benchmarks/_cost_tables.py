@@ -24,6 +24,7 @@ TITLES = {
     "runai": "runai",
     "scatter_add": "`scatter_add`",
     "dense": "`legacyga.wrap`, made dense",
+    "conditional": "a conditional around the bare update",
 }
 
 

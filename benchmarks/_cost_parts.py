@@ -155,7 +155,7 @@ def rows(options, keras):
 def variables(options, keras):
     """Of many small variables."""
     ground = programs.of_vectors(options, keras)
-    # No accumulation can cost less than a conditional around the update, that adds nothing and updates with what it has.
+    # No accumulation costs less than a conditional around an update with what there is.
     ways = collections.OrderedDict([("bare", programs.bare), ("conditional", programs.conditional)])
     ways.update((name, programs.WAYS[name]) for name in options.ways)
     there, missing, starts = collections.OrderedDict(), {}, {}

@@ -3,7 +3,7 @@
 import contextlib
 import importlib
 
-from legacyga import _compat
+from legacyga import _compat, _graph_parts
 
 
 def lifts_variables(tf):
@@ -41,9 +41,12 @@ def lifted_variables(tf, made):
         if found is not None:
             return found
         value = kwargs["initial_value"]
-        if hasattr(value, "graph"):
-            value = constant_value(tf, value)
+        is_tensor = hasattr(value, "graph")
+        value = constant_value(tf, value) if is_tensor else value
         with tf.init_scope():
+            # A graph holds all of a constant, and no more than 2 GiB.
+            if is_tensor and value.size and (value == value.flat[0]).all():
+                value = tf.fill(value.shape, value.flat[0])
             made.append(next_creator(**dict(kwargs, initial_value=value)))
         return made[-1]
 
@@ -106,36 +109,43 @@ class Mutex(object):
             yield free
 
 
-def ordered(get_updates, ops):
-    """An operation that runs an optimizer's updates: all that they read before all they write.
+def ordered(get_updates, ops, gradients):
+    """An operation that runs an optimizer's updates: what they read of a variable before they write it.
 
     In TensorFlow 1 graphs nothing orders the stock optimizers' reads of `iterations`, of their slots and of the
-    parameters with the writes of the same step. The update operations get an edge from everything that is written.
+    parameters with the writes of the same step. The update operations get an edge from everything that is written;
+    and where the update of one parameter reads nothing that another's writes, one parameter's goes after the other's,
+    so that only its new values are there beside the old.
 
     Args:
         get_updates: function that returns the updates, whose operations it makes.
         ops: an `_ops.Ops`.
+        gradients: what they are made of: list of tensors or IndexedSlices, None for a variable without.
     """
     graph = ops.v1.get_default_graph()
     made_before = len(graph.get_operations())
-    updates = get_updates()
-    late = [update for update in updates if isinstance(update, tuple)]
-    writes = [getattr(update, "op", update) for update in updates if not isinstance(update, tuple)]
+    updates = [update[0].assign(update[1]) if isinstance(update, tuple) else update for update in get_updates()]
+    writes = [getattr(update, "op", update) for update in updates]
     _check_made_here(writes, graph)
     # An update that is a conditional's result writes in a branch, and what is in it need not run.
     assigns = [write for write in writes if write.type.startswith("Assign")]
-    values = [tensor.op for write in assigns for tensor in write.inputs[1:]] + [value.op for _, value in late]
-    before = set(writes)
-    _order_early_writes(before, set(writes + values), graph.get_operations()[made_before:])
-    # A value that is computed from a write of this step stays after that write, as its author meant.
-    values = [value for value in values if not _reaches(value, before)]
-    with ops.control_dependencies(values):
-        barrier = ops.tf.no_op()
-    for write in writes:
-        write._add_control_input(barrier)
-    with ops.control_dependencies([barrier]):
-        writes += [variable.assign(value) for variable, value in late]
-    return ops.done(writes)
+    values = [tensor.op for write in assigns for tensor in write.inputs[1:]]
+    before, made = set(writes), graph.get_operations()[made_before:]
+    _order_early_writes(before, set(writes + values), made)
+    done = []
+    for part in _graph_parts.parts(writes, made, gradients):
+        values = [tensor.op for write in part.writes if write in assigns for tensor in write.inputs[1:]]
+        # A value that is computed from a write of this step stays after that write, as its author meant.
+        with ops.control_dependencies(done + [value for value in values if not _reaches(value, before)]):
+            barrier = ops.tf.no_op()
+        for write in part.writes:
+            write._add_control_input(barrier)
+        for entry in part.entries:
+            for each in done:
+                entry._add_control_input(each)
+        with ops.control_dependencies(part.writes):
+            done = [ops.tf.no_op()]
+    return ops.done(done)
 
 
 def _check_made_here(writes, graph):

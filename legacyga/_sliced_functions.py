@@ -229,14 +229,14 @@ def _recorder(optimizer, home, model, made):
         means = accumulator.gradients
         variables = [each for each in home.v1.global_variables() if each not in known]
         _make_local(home, variables)
-        # A loss of which the means are the gradients: what the optimizer does with gradients, it does with them.
-        terms = [_term(ops, mean, param) for mean, param in zip(means, params) if mean is not None]
 
         def updates():
+            # A loss of which the means are the gradients: what the optimizer does with gradients, it does with them.
+            terms = [_term(ops, mean, param) for mean, param in zip(means, params) if mean is not None]
             return optimizer.get_updates(loss=ops.tf.add_n(terms), params=params)
 
         # One that accumulates has its own order.
-        update = updates() if _finding.optimizers_in(optimizer) else _graph.ordered(updates, ops)
+        update = updates() if _finding.optimizers_in(optimizer) else _graph.ordered(updates, ops, means)
         with ops.after(update):
             made[:] = [accumulator.reset(), variables]
         return [taken.op]

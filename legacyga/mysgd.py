@@ -2,7 +2,7 @@
 
 import numbers
 
-from legacyga import _compat, _window
+from legacyga import _compat, _graph, _window
 from legacyga.generations import _surface, keras3, keras_v1, optimizer_v2
 
 
@@ -151,25 +151,25 @@ class _GraphAccumulation(keras_v1.Accumulation):
 
     def make_update(self, gradients, params, weights):
         optimizer, ops = self.optimizer, self.ops
-        lr = optimizer.lr
-        if optimizer.initial_decay > 0:
-            iterations = ops.cast(optimizer.iterations, optimizer.decay.dtype.base_dtype)
-            lr = lr * (1.0 / (1.0 + optimizer.decay * iterations))
-        writes = []
-        for param, gradient, moment in zip(params, gradients, weights[1:]):
-            velocity = optimizer.momentum * moment - lr * gradient
-            if optimizer.nesterov:
-                new_param = param + optimizer.momentum * velocity - lr * gradient
-            else:
-                new_param = param + velocity
-            if getattr(param, "constraint", None) is not None:
-                new_param = param.constraint(new_param)
-            writes += [(moment, velocity), (param, new_param)]
-        # Reference variables (TF 1) are written in place: everything is read before anything is written.
-        with ops.after([value for _, value in writes]):
-            written = [variable.assign(value) for variable, value in writes]
-        with ops.after(written):
-            return optimizer.iterations.assign_add(1)
+
+        def get_updates():
+            lr = optimizer.lr
+            if optimizer.initial_decay > 0:
+                iterations = ops.cast(optimizer.iterations, optimizer.decay.dtype.base_dtype)
+                lr = lr * (1.0 / (1.0 + optimizer.decay * iterations))
+            updates = [(optimizer.iterations, optimizer.iterations + 1)]
+            for param, gradient, moment in zip(params, gradients, weights[1:]):
+                velocity = optimizer.momentum * moment - lr * gradient
+                if optimizer.nesterov:
+                    new_param = param + optimizer.momentum * velocity - lr * gradient
+                else:
+                    new_param = param + velocity
+                if getattr(param, "constraint", None) is not None:
+                    new_param = param.constraint(new_param)
+                updates += [(moment, velocity), (param, new_param)]
+            return updates
+
+        return _graph.ordered(get_updates, ops, gradients)
 
 
 class _EagerAccumulation(optimizer_v2.AccumulationBefore24):

@@ -167,7 +167,7 @@ class Accumulation(_base.Accumulation):
 
         try:
             with _graph.lifted_variables(self.home.tf, lifted):
-                update = _graph.ordered(get_updates, ops)
+                update = _graph.ordered(get_updates, ops, gradients)
         finally:
             self.reduced = None
             vars(optimizer).update(hidden)

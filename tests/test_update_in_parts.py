@@ -1,0 +1,140 @@
+"""In graph mode the update of one parameter goes after another's, where none reads what the other writes."""
+
+import kinds
+import needs
+import numpy as np
+import oracle
+import pytest
+import skips
+from dense import RATE, START, gradients_by_hand
+from homes import generation_of
+
+import legacyga
+from legacyga import _graph, _graph_parts
+
+pytestmark = pytest.mark.capability("R7 one result")
+
+RUNS = 5
+
+
+def pytest_generate_tests(metafunc):
+    kinds.parametrize(metafunc, "sgd", "SGD")
+    kinds.parametrize(metafunc, "adam", "Adam")
+
+
+@pytest.fixture(autouse=True)
+def fresh(home):
+    needs.wrap(home)
+    needs.graph_only(home)
+    home.reset(plain_session=True)
+
+
+def of_v1(stock):
+    if generation_of(stock) != "v1":
+        skips.senseless("get_updates is of the v1 API")
+
+
+def steps_of(home, make):
+    """Variables that start at START, and a function of the gradients, for an optimizer that `make` makes of them."""
+    backend = home.backend
+    variables = [backend.variable(value) for value in START]
+    given = [backend.placeholder(value.shape) for value in START]
+    loss = sum(backend.sum(variable * each) for variable, each in zip(variables, given))
+    train = backend.function(given, [loss], updates=make(variables).get_updates(loss, variables))
+    return variables, lambda gradients: train(list(gradients))
+
+
+def assert_has(home, variables, weights):
+    for now, then in zip(home.backend.batch_get_value(variables), weights):
+        assert np.max(np.abs(now - then)) <= 4e-6
+
+
+def test_a_value_that_reads_all_parameters(home, sgd):
+    """Each parameter is pulled to the mean of all: as they were before the update, whichever is written first."""
+    of_v1(sgd)
+    backend = home.backend
+
+    class Pulled(sgd):
+        def get_updates(self, loss, params):
+            gradients = self.get_gradients(loss, params)
+            self.updates = []
+            for param, gradient in zip(params, gradients):
+                mean = sum(backend.mean(each) for each in params) / len(params)
+                self.updates.append(backend.update(param, param - RATE * gradient - 0.5 * (param - mean)))
+            return self.updates
+
+    for _ in range(RUNS):
+        home.reset(plain_session=True)
+        fed = gradients_by_hand(8)
+        variables, step = steps_of(home, lambda variables: legacyga.wrap(Pulled(), 2))
+        weights = oracle.double(START)
+        for i, gradients in enumerate(fed):
+            step(gradients)
+            if i % 2:
+                means = [np.mean(each, axis=0, dtype="float64") for each in zip(*fed[i - 1 : i + 1])]
+                mean = sum(np.mean(each) for each in weights) / len(weights)
+                weights = [each - RATE * by - 0.5 * (each - mean) for each, by in zip(weights, means)]
+        assert_has(home, variables, weights)
+
+
+def test_what_was_computed_before_of_a_parameter(home, sgd):
+    """A tensor of all parameters that was made outside of get_updates: of what they were before the update too."""
+    of_v1(sgd)
+    backend = home.backend
+
+    class Shrinking(sgd):
+        norms = None
+
+        def get_updates(self, loss, params):
+            gradients = self.get_gradients(loss, params)
+            self.updates = [
+                backend.update(param, param - RATE * gradient - 1e-3 * sum(self.norms) * param)
+                for param, gradient in zip(params, gradients)
+            ]
+            return self.updates
+
+    def make(variables):
+        inner = Shrinking()
+        inner.norms = [backend.sum(backend.square(each)) for each in variables]
+        return legacyga.wrap(inner, 2)
+
+    for _ in range(RUNS):
+        home.reset(plain_session=True)
+        fed = gradients_by_hand(8)
+        variables, step = steps_of(home, make)
+        weights = oracle.double(START)
+        for i, gradients in enumerate(fed):
+            step(gradients)
+            if i % 2:
+                means = [np.mean(each, axis=0, dtype="float64") for each in zip(*fed[i - 1 : i + 1])]
+                norm = sum(np.sum(np.square(each)) for each in weights)
+                weights = [each - RATE * by - 1e-3 * norm * each for each, by in zip(weights, means)]
+        assert_has(home, variables, weights)
+
+
+def test_new_values_wait(home, adam, monkeypatch):
+    """The new values of a parameter are made when another's are written; the rate that all share is not."""
+    of_v1(adam)
+    found, parts = [], _graph_parts.parts
+    monkeypatch.setattr(_graph_parts, "parts", lambda *args: found.append(parts(*args)) or found[-1])
+    steps_of(home, lambda variables: legacyga.wrap(adam(clipnorm=1.0), 2))
+    assert [len(part.writes) for part in found[-1]] == [3] * len(START) + [1]
+    for part, after in zip(found[-1], found[-1][1:]):
+        for write in after.writes:
+            assert _graph._reaches(write, set(part.writes))
+            assert not any(_graph._reaches(each, {write}) for each in part.writes)
+    for part, after in zip(found[-1], found[-1][1:-1]):
+        values = [tensor.op for write in after.writes for tensor in write.inputs[1:]]
+        assert all(_graph._reaches(value, set(part.writes)) for value in values)
+
+
+def test_slots_are_no_constants_of_the_graph(home, adam):
+    """A graph holds each constant whole: slots of 4 MB each were of a model of 2 GB the end."""
+    of_v1(adam)
+    backend = home.backend
+    variable = backend.variable(np.ones((1000, 1000), "float32"))
+    before = len(home.tf.Graph.as_graph_def(variable.graph).SerializeToString())
+    optimizer = legacyga.wrap(adam(), 2)
+    optimizer.get_updates(backend.sum(variable), [variable])
+    after = len(home.tf.Graph.as_graph_def(variable.graph).SerializeToString())
+    assert len(optimizer.weights) > 2 and after - before < 1e6

@@ -35,9 +35,11 @@ def parts(writes, made, gradients):
     given = [tensor for gradient in gradients if gradient is not None for tensor in _tensors(gradient)]
     if _reads_outside(writes, made, given):
         return together
-    # The division by the sum of the weights is one more new value of each parameter's size.
-    made = [each.op for each in given if each.op.type == "RealDiv"] + list(made)
     within = set(made)
+    # The division by the sum of the weights is one more new value of each parameter's size.
+    divisions = [each.op for each in given if each.op.type == "RealDiv" and within.issuperset(_consumers(each.op))]
+    made = divisions + list(made)
+    within.update(divisions)
     of_gradients = _below([each for tensor in given for each in tensor.consumers()], within)
     own, last = [each for each in writes if each in of_gradients], [each for each in writes if each not in of_gradients]
     needs = {write: _below(_readers(write), within) for write in own}

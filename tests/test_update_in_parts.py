@@ -118,12 +118,14 @@ def test_new_values_wait(home, adam, monkeypatch):
     found, parts = [], _graph_parts.parts
     monkeypatch.setattr(_graph_parts, "parts", lambda *args: found.append(parts(*args)) or found[-1])
     steps_of(home, lambda variables: legacyga.wrap(adam(clipnorm=1.0), 2))
-    assert [len(part.writes) for part in found[-1]] == [3] * len(START) + [1]
+    sizes = [len(part.writes) for part in found[-1]]
+    # tf.keras writes `iterations` ahead of everything.
+    assert sizes[: len(START)] == [3] * len(START) and sizes[len(START) :] in ([], [1])
     for part, after in zip(found[-1], found[-1][1:]):
         for write in after.writes:
             assert _graph._reaches(write, set(part.writes))
             assert not any(_graph._reaches(each, {write}) for each in part.writes)
-    for part, after in zip(found[-1], found[-1][1:-1]):
+    for part, after in zip(found[-1], found[-1][1 : len(START)]):
         values = [tensor.op for write in after.writes for tensor in write.inputs[1:]]
         assert all(_graph._reaches(value, set(part.writes)) for value in values)
 

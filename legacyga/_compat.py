@@ -135,18 +135,20 @@ class Home(TensorFlow):
 
     def values_of(self, variables):
         """The NumPy values of a list of variables."""
-        if self.graph_mode:
-            return self.backend.batch_get_value(variables)
-        return [variable.numpy() for variable in variables]
+        return self.backend.batch_get_value(variables) if self.graph_mode else [each.numpy() for each in variables]
 
-    @contextlib.contextmanager
+    @property
+    def session(self):
+        """In graph mode, the session that the home's models run in."""
+        try:
+            return self.backend.get_session()
+        except RuntimeError:
+            # Keras 2.3 has none of its own on TF 2.
+            return self.v1.keras.backend.get_session()
+
     def default_session(self):
         """A context: in graph mode Keras's session is the default one, which those of tf.compat.v1.train ask for."""
-        if not self.graph_mode:
-            yield
-            return
-        with self.backend.get_session().as_default():
-            yield
+        return self.session.as_default() if self.graph_mode else contextlib.ExitStack()
 
     @property
     def v1_optimizers(self):
@@ -281,7 +283,9 @@ def find_home(keras=None):
         raise ValueError(
             "keras must be the Keras module of your model: keras, tf.keras or tf_keras. Received: {!r}".format(keras)
         )
-    found = _candidates()
+    standalone = sys.modules.get("keras")
+    is_old = standalone is not None and () < version_of(standalone) < (2, 4)
+    found = ([standalone] if is_old else []) + ([sys.modules["tf_keras"]] if "tf_keras" in sys.modules else [])
     if len(found) > 1:
         raise ValueError(
             "Two Keras are imported, {} {} and {} {}, and an optimizer belongs to one. Name the one your model is made "
@@ -291,10 +295,3 @@ def find_home(keras=None):
             )
         )
     return Home(found[0] if found else _tensorflow().keras)
-
-
-def _candidates():
-    """The Keras that this process has imported, beside TensorFlow's own."""
-    standalone = sys.modules.get("keras")
-    is_old = standalone is not None and () < version_of(standalone) < (2, 4)
-    return ([standalone] if is_old else []) + ([sys.modules["tf_keras"]] if "tf_keras" in sys.modules else [])

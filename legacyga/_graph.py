@@ -11,6 +11,12 @@ def lifts_variables(tf):
     return type(tf.Variable) is not type
 
 
+def variable_creator_scope(tf):
+    """tf.variable_creator_scope, which is public from TF 1.12 on."""
+    found = getattr(_compat.v1_of(tf), "variable_creator_scope", None)
+    return found or importlib.import_module("tensorflow.python.ops.variable_scope").variable_creator_scope
+
+
 def check_branches_take(tf, variable):
     """Raise where a reference variable cannot be written inside of a conditional."""
     in_functions = getattr(_compat.v1_of(tf), "control_flow_v2_enabled", bool)
@@ -50,7 +56,7 @@ def lifted_variables(tf, made):
             made.append(next_creator(**dict(kwargs, initial_value=value)))
         return made[-1]
 
-    with _compat.v1_of(tf).variable_creator_scope(lift):
+    with variable_creator_scope(tf)(lift):
         yield
 
 

@@ -2,7 +2,7 @@
 
 import contextlib
 
-from legacyga import _compat, _graph
+from legacyga import _graph
 
 
 @contextlib.contextmanager
@@ -16,7 +16,7 @@ def replica_local_variables(tf):
         kwargs.update(synchronization=tf.VariableSynchronization.ON_READ, aggregation=tf.VariableAggregation.SUM)
         return next_creator(**kwargs)
 
-    with _compat.v1_of(tf).variable_creator_scope(make_local):
+    with _graph.variable_creator_scope(tf)(make_local):
         yield
 
 

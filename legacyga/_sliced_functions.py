@@ -122,7 +122,7 @@ class SlicedFunction(object):
     @contextlib.contextmanager
     def _update_after(self):
         """A context that ends with the update. Yields the function to call for each slice in it."""
-        session = self._home.backend.get_session()
+        session = self._home.session
         if session is not self._session:
             session.run([each.initializer for each in self._variables])
         # Whatever ends a batch early leaves sums behind: the next one then starts them anew.

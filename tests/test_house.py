@@ -21,7 +21,7 @@ BELOW = {
     "_accumulators": set(),
     "_graph_parts": set(),
     "_graph": {"_compat", "_graph_parts"},
-    "_replicas": {"_compat", "_graph"},
+    "_replicas": {"_graph"},
     "_ops": {"_compat", "_replicas"},
     "_sums": {"_accumulators"},
     "_nonfinite": set(),

@@ -43,7 +43,7 @@ class Accumulation(_base.Accumulation):
     def _values_of(self, variables):
         """Read in one call: a session takes its whole graph up anew before the first call after each new operation."""
         are_there = [self.home.v1.is_variable_initialized(variable) for variable in variables]
-        are_there = self.home.backend.get_session().run(are_there)
+        are_there = self.home.session.run(are_there)
         there = [variable for variable, is_there in zip(variables, are_there) if is_there]
         read = iter(self.home.backend.batch_get_value(there))
         # K.manual_variable_initialization(True): the program has not initialized the others yet.
@@ -83,7 +83,7 @@ class Accumulation(_base.Accumulation):
         return backend.variable(value, dtype=dtype.name, name=name)
 
     def session(self, variable, action):
-        return self.home.backend.get_session()
+        return self.home.session
 
     # How a mini-step is made.
 

@@ -108,7 +108,7 @@ class Accumulation(_base.Accumulation):
         return created
 
     def session(self, variable, action):
-        return self.home.backend.get_session()
+        return self.home.session
 
 
 class AccumulatingOptimizer(_surface.ConfiguredOptimizer):

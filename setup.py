@@ -18,6 +18,8 @@ setup(
     long_description=read("README.md"),
     long_description_content_type="text/markdown",
     license="MIT",
+    author="the legacyga maintainers",
+    keywords="tensorflow keras gradient accumulation optimizer batch size memory",
     packages=["legacyga", "legacyga.cli", "legacyga.generations"],
     package_data={"legacyga": ["py.typed", "__init__.pyi"]},
     python_requires=">=3.6",
@@ -28,10 +30,13 @@ setup(
         "test": ["pytest", "hypothesis", "scikit-learn", "matplotlib"],
     },
     classifiers=[
+        "Development Status :: 4 - Beta",
         "Intended Audience :: Developers",
         "Intended Audience :: Science/Research",
         "Operating System :: OS Independent",
         "Programming Language :: Python :: 3",
+        "Programming Language :: Python :: 3 :: Only",
+        "Topic :: Scientific/Engineering :: Artificial Intelligence",
         "Typing :: Typed",
     ]
     + ["Programming Language :: Python :: 3.{}".format(minor) for minor in range(6, 14)],

@@ -1,3 +1,4 @@
+import io
 import os
 import re
 
@@ -7,7 +8,8 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 def read(*path):
-    with open(os.path.join(HERE, *path), encoding="utf-8") as file:
+    # io.open: that Python 2.7 comes as far as python_requires.
+    with io.open(os.path.join(HERE, *path), encoding="utf-8") as file:
         return file.read()
 
 

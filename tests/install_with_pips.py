@@ -84,8 +84,9 @@ class Environment(object):
         self.has_pip = self._installs(["pip" + ("==" + pip if pip else "")])
         if self.has_pip:
             self._uv("pip", "install", "--python", self.python, *THERE[version])
-        code, printed = run(self.python, "-m", "pip", "--version")
-        self.pip_version = None if code else printed.split()[1]
+        # Some tell their version on a Python on which they do nothing else.
+        works = run(self.python, "-m", "pip", "freeze")[0] == 0
+        self.pip_version = run(self.python, "-m", "pip", "--version")[1].split()[1] if works else None
 
     def have(self, packages):
         """Have these packages to build with, and no others. False where this Python cannot have them."""

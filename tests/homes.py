@@ -72,7 +72,7 @@ def available():
     import tensorflow as tf
 
     keras = version("keras") or ""
-    standalone = [("keras", "graph")] if keras.startswith(("2.1.", "2.2.", "2.3.")) else []
+    standalone = [("keras", "graph")] if keras.startswith(("2.0.", "2.1.", "2.2.", "2.3.")) else []
     if version("tf_keras"):
         found = [("tf_keras", "graph"), ("tf_keras", "eager")]
     elif keras.startswith("3."):

@@ -105,7 +105,7 @@ Find your line. A cell says whether the thing works there, as the tests of that 
 
 The column "tested" has the day of the run. "Earlier code" says that `legacyga/` has changed since then.
 Each stack has a section below: how to install it, what to write, and what is not possible.
-What cannot be installed is listed at the end.
+What cannot be installed, or does not work at all, is listed at the end.
 """
 FOOT = """Made by `python tests/compat_matrix.py` from the result files in `tests/results`. A run of every environment,
 `python tests/full_matrix.py`, keeps what it finds there. A check in `tox -e lint` fails when the two differ.
@@ -309,7 +309,7 @@ def reasons_of(record, kind):
 def sentence(reason):
     # What begins with a name in code begins with it as it is.
     first = reason.split()[0]
-    is_code = first == "wrap" or re.search(r"[._]", first)
+    is_code = first in ("wrap", "tf-keras") or re.search(r"[._]", first)
     return (reason if is_code else reason[0].upper() + reason[1:]) + ("" if reason.endswith(".") else ".")
 
 
@@ -433,7 +433,11 @@ def not_installable_lines(reasons):
             if kind in factors
         ]
         rows.append([factors["tf"], keras[0] if keras else "tf.keras", factors.get("py", "any"), sentence(reason)])
-    return ["## What cannot be tested", ""] + table(["TensorFlow", "Keras", "Python", "why"], rows) + [""]
+    return (
+        ["## What cannot be installed, or does not work at all", ""]
+        + table(["TensorFlow", "Keras", "Python", "why"], rows)
+        + [""]
+    )
 
 
 def render(found, config=None, code=None, not_installable=()):

@@ -83,6 +83,13 @@ def test_where_wrap_takes_the_optimizers_of_keras():
         assert compat_matrix.works(word) == newer, env
 
 
+def test_the_oldest_keras_3():
+    """That of the README is the oldest which has an environment."""
+    (oldest,) = claimed("README.md", r"Keras 3 needs to be ([\d.]+\d) or newer")
+    factors = [environments.factors_of(env).get("keras", "") for env in environments.environments()]
+    assert oldest == min((each for each in factors if each.startswith("3.")), key=as_numbers)
+
+
 def test_the_pythons_of_setup_py():
     """Each has an environment, and was tested, or lies between two that were."""
     with open(os.path.join(ROOT, "setup.py")) as file:

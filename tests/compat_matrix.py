@@ -1,27 +1,31 @@
 """Make compat_matrix.md from the result files of test runs: `python tests/compat_matrix.py [--check]`.
 
 A result file is written by a run of the tests (run_homes.py), one for every environment, home and mode, into
-.tox/results. Those of the last full run are kept in tests/results: `--results .tox/results --keep` puts them there.
-With --check nothing is written: it ends with 1 if compat_matrix.md is not what the kept files say; or, with --results,
-if an environment of tox.ini was not run, or a kept file claims what this run does not show. An environment of which
-nothing is kept stands in the table as not run.
+.tox/results. Those of the last runs are kept in tests/results: full_matrix.py puts them there, and so does
+`--results .tox/results --keep`. With --check nothing is written: it ends with 1 if compat_matrix.md is not what the
+kept files say; or, with --results, if an environment of the label was not run, or a kept file claims what this run
+does not show. An environment of which nothing is kept stands in the table as not run.
 """
 
 import argparse
 import collections
-import configparser
 import difflib
 import glob
-import json
-import operator
 import os
 import re
 import shutil
 import sys
 
 HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, HERE)
+
+import environments  # noqa: E402
+import result_files  # noqa: E402
+from environments import as_numbers, minor  # noqa: E402
+
 ROOT = os.path.dirname(HERE)
 KEPT = os.path.join(HERE, "results")
+NOT_INSTALLABLE = os.path.join(HERE, "not_installable.json")
 TARGET = os.path.join(ROOT, "compat_matrix.md")
 
 # What a test may be marked with, in the order of the tables: a rule of the contract or a part of the surface; and the
@@ -83,115 +87,50 @@ KINDS = collections.OrderedDict(
 )
 COUNTS = [("passed", "passed"), ("failed", "failed"), ("xfailed", "known to fail")] + list(KINDS.items())
 NO_SUCH_THING, NOT_RUN = "there is no such thing", "not run"
+BETWEEN = "not run; between two that pass"
 
 HEAD = """# Does it work on mine?
 
 Find your line. A cell says whether the thing works there, as the tests of that stack have it:
 
 - **yes**: tested, every number against an oracle.
+- **yes, but**: tested, and a test is known to fail there; the note says why.
+- **in part**: tested, and legacyga does not do all of it there; the note says what is missing.
 - **no**: legacyga does not do it there; the note says why.
 - **there is no such thing**: that TensorFlow or Keras has nothing of the kind.
+- **not run; between two that pass**: nothing was tested there. The nearest tested stacks with an older and with a newer
+  TensorFlow, of the same Keras and mode, say yes; the note names them.
 - **not run**: nothing was tested, and nothing is claimed.
 - **broken**: a test fails.
 
+The column "tested" has the day of the run. "Earlier code" says that `legacyga/` has changed since then.
 Each stack has a section below: how to install it, what to write, and what is not possible.
+What cannot be installed, or does not work at all, is listed at the end.
 """
-FOOT = """Made by `python tests/compat_matrix.py` from result files of test runs. `python -m tox run-parallel -m core`
-writes those, and `python tests/compat_matrix.py --results .tox/results --keep` keeps them in `tests/results`.
-A check in `tox -e lint` fails when the two differ.
+FOOT = """Made by `python tests/compat_matrix.py` from the result files in `tests/results`. A run of every environment,
+`python tests/full_matrix.py`, keeps what it finds there. A check in `tox -e lint` fails when the two differ.
 """
 
 
-def tox_ini():
-    config = configparser.ConfigParser(interpolation=None)
-    config.read(os.path.join(ROOT, "tox.ini"))
-    return config
-
-
-def environments():
-    """The test environments of tox.ini, by their TensorFlow."""
-
-    def version(env):
-        return [int(part) for part in re.search(r"tf(\d+)\.(\d+)", env).groups()]
-
-    return sorted(tox_ini()["tox"]["env_list"].split(), key=lambda env: (version(env), env))
-
-
-def load(folder):
-    """{environment: [records of its runs]}."""
-    found = collections.OrderedDict((env, []) for env in environments())
+def load(folder, config=None):
+    """{environment: [records of its runs]}, for all of the label `full`, in the order of the table."""
+    found = collections.OrderedDict((env, {}) for env in environments.environments(config=config))
     for path in sorted(glob.glob(os.path.join(folder, "*.json"))):
         name = os.path.basename(path)
-        env = next((env for env in found if name.startswith(env + "-")), None)
-        if env is None:
+        match = re.match(environments.RUN_FILE, name)
+        env, run = match and match.group(1), match and match.groups()[1:]
+        if env not in found or run not in environments.runs_of(env):
             sys.exit("{} belongs to no environment of tox.ini".format(name))
-        with open(path) as file:
-            found[env].append(json.load(file))
-    return found
-
-
-# ----------------------------------------------------------------------------------------------- how to install a stack
-
-
-def conditional(lines, env):
-    """The lines of a setting of tox.ini that a condition on factors adds for `env`, as [(factors, what they add)]."""
-    factors, found = set(env.split("-")), []
-    for line in lines.strip().splitlines():
-        condition, colon, value = line.strip().partition(": ")
-        if not colon or not re.match(r"^[\w.!, -]+$", condition):
-            continue
-        for each in condition.split(","):
-            names = each.strip().split("-")
-            if all((name[1:] not in factors) if name.startswith("!") else (name in factors) for name in names):
-                found.append((names, value.strip()))
-                break
-    return found
-
-
-def holds(marker, python):
-    """Whether an environment marker on python_version holds for a Python such as "3.10"."""
-    compare, version = re.match(r"python_version\s*(<=|>=|==|<|>)\s*[\"']([\d.]+)[\"']$", marker.strip()).groups()
-    by_name = {"<=": operator.le, ">=": operator.ge, "==": operator.eq, "<": operator.lt, ">": operator.gt}
-    one, other = (tuple(int(part) for part in each.split(".")) for each in (python, version))
-    return by_name[compare](one, other)
-
-
-def pins(env, python, config=None):
-    """What pip is given for an environment: ([requirements], [those to install after them, without dependencies])."""
-    config = config or tox_ini()
-    alone = set()
-    for names, value in conditional(config["testenv"].get("set_env", ""), env):
-        # The override takes away what a package asks for.
-        if value.startswith("UV_OVERRIDE"):
-            alone.update(names)
-    found, after = [], []
-    for names, requirement in conditional(config["testenv"]["deps"], env):
-        requirement, semicolon, marker = requirement.partition(";")
-        if not semicolon or holds(marker, python):
-            (after if alone & set(names) else found).append(requirement.strip())
-    return found, after
-
-
-def install(env, python, config=None):
-    """The commands that make a stack, in a fresh environment of that Python."""
-    found, after = pins(env, python, config)
-
-    def command(options, requirements):
-        quoted = ['"{}"'.format(each) if re.search("[<>*]", each) else each for each in requirements]
-        return "python{} -m pip install {}".format(python, " ".join(options + quoted))
-
-    return [command([], ["legacyga"] + found)] + ([command(["--no-deps"], after)] if after else [])
+        record = result_files.read(path)
+        if (record["home"], record["mode"]) != run:
+            sys.exit("{} holds the run of {} in {} mode".format(name, record["home"], record["mode"]))
+        found[env][run] = record
+    return collections.OrderedDict(
+        (env, [records[run] for run in environments.runs_of(env) if run in records]) for env, records in found.items()
+    )
 
 
 # ------------------------------------------------------------------------------------------ what a result file comes to
-
-
-def minor(version):
-    return ".".join(version.split(".")[:2])
-
-
-def as_numbers(version):
-    return tuple(int(part) for part in re.findall(r"\d+", version)[:2])
 
 
 def verdict(row):
@@ -201,7 +140,8 @@ def verdict(row):
     if row["failed"]:
         return "broken", []
     if row["passed"]:
-        return "yes", []
+        word = "in part" if row["we_lack"] else "yes, but" if row["xfailed"] else "yes"
+        return word, sorted(set(row["we_lack"]) | set(row["xfailed"]))
     if row["xfailed"]:
         return "no", sorted(row["xfailed"])
     if row["we_lack"]:
@@ -211,8 +151,18 @@ def verdict(row):
     return (NO_SUCH_THING, []) if row["keras_lacks"] or row["senseless"] else (NOT_RUN, [])
 
 
+# A reason that begins with the name of a call is about that call, in whatever test it stands.
+SUBJECTS = {"wrap": "wrap", "micro_batch": "batches in slices"}
+
+
+def without_others(thing, row):
+    """A row without the tests of other things that legacyga does not do, if something else was tested too."""
+    own = {why: n for why, n in row["we_lack"].items() if SUBJECTS.get(why.split()[0], thing) == thing}
+    return dict(row, we_lack=own) if row["passed"] else row
+
+
 # Of the capabilities of one thing the first of these that there is decides.
-WORST_FIRST = ["broken", "no", "yes", "elsewhere", NO_SUCH_THING, NOT_RUN]
+WORST_FIRST = ["broken", "no", "in part", "yes, but", "yes", "elsewhere", NO_SUCH_THING, NOT_RUN]
 
 
 def verdict_on(thing, record, siblings=()):
@@ -223,14 +173,50 @@ def verdict_on(thing, record, siblings=()):
         record: of a run.
         siblings: the records of the same environment, of which one may have what is tested there.
     """
+    if record.get("crashed"):
+        return "broken", []
     rows = [record["capabilities"].get(name) for name, of in CAPABILITIES.items() if of == thing]
-    verdicts = [verdict(row) for row in rows]
+    verdicts = [verdict(row and without_others(thing, row)) for row in rows]
     worst = min((word for word, _ in verdicts), key=WORST_FIRST.index)
     reasons = sorted({reason for word, found in verdicts for reason in found if word == worst})
     if worst != "elsewhere":
         return worst, reasons
     others = [verdict_on(thing, each)[0] for each in siblings if each is not record]
     return ("yes", reasons) if "yes" in others else (NOT_RUN, [])
+
+
+def works(word):
+    return word in ("yes", "yes, but")
+
+
+class Neighbours(object):
+    """What was tested on both sides of an environment that was not run.
+
+    Args:
+        found: {environment: [records of its runs]}.
+    """
+
+    def __init__(self, found):
+        self._tested = collections.OrderedDict()
+        for at, env in sorted((environments.position(env), env) for env in found):
+            for record in found[env]:
+                of = environments.family_of(env, record["home"]), record["mode"]
+                words = {thing: verdict_on(thing, record, found[env])[0] for thing in THINGS}
+                self._tested.setdefault(of, []).append((at, env, words))
+
+    def of(self, env, home, mode):
+        """The nearest tested environments before and after `env`: [(name, {thing: word})], two where there are two."""
+        tested, own = self._tested.get((environments.family_of(env, home), mode), []), environments.position(env)
+        before = [(name, words) for at, name, words in tested if at < own]
+        after = [(name, words) for at, name, words in tested if at > own]
+        return before[-1:] + after[:1]
+
+    def verdict(self, thing, env, home, mode):
+        """(what a cell of an environment that was not run says, the reasons)."""
+        both = self.of(env, home, mode)
+        if len(both) < 2 or any(words[thing] != "yes" for _, words in both):
+            return NOT_RUN, []
+        return BETWEEN, ["nothing was tested here; it passes in {} and in {}".format(*[name for name, _ in both])]
 
 
 class Notes(object):
@@ -253,25 +239,28 @@ def table(head, rows):
 
 
 def stack_of(record):
-    """[TensorFlow, Keras, Python, mode] of a run."""
+    """[TensorFlow, Keras, Python, NumPy, mode] of a run."""
     versions = record["versions"]
     # TensorFlow's own Keras says no more about itself than TensorFlow does.
     keras = record["home"] if record["home"] == "tf.keras" else "{} {}".format(record["home"], versions["keras"])
-    return [versions["tensorflow"], keras, versions["python"], record["mode"]]
+    return [versions["tensorflow"], keras, versions["python"], versions.get("numpy", ""), record["mode"]]
 
 
-def title_of(record):
-    tensorflow, keras, python, mode = stack_of(record)
-    return "TensorFlow {}, {}, Python {}, {} mode".format(tensorflow, keras, python, mode)
+def same_stack(one, other):
+    """Whether two runs are of one stack: another patch of Python, and another NumPy, make no other."""
+
+    def of(record):
+        tensorflow, keras, python, _, mode = stack_of(record)
+        return tensorflow, keras, minor(python), mode
+
+    return of(one) == of(other)
 
 
-def asked_for(env):
-    """[TensorFlow, Keras, Python] that the name of an environment asks for."""
-    factors = dict(re.match(r"([a-z]+)(.*)", factor).groups() for factor in env.split("-"))
-    keras = "keras {}".format(factors["keras"]) if "keras" in factors else "tf.keras"
-    keras = "tf_keras {}".format(factors["tfkeras"]) if "tfkeras" in factors else keras
-    python = factors.get("py", "")
-    return [factors["tf"], keras, "{}.{}".format(python[0], python[1:]) if python else "newest"]
+def tested_on(record, code):
+    """The cell that says when a run was, and whether of the present code, whose hash is `code`."""
+    if not record.get("code") or not record.get("date"):
+        return "earlier code, day not recorded"
+    return record["date"] + ("" if record["code"] == code else ", earlier code")
 
 
 # ------------------------------------------------------------------------------------------------------------- the text
@@ -279,7 +268,7 @@ def asked_for(env):
 
 def what_to_write(record, words):
     """Lines of a program for this stack, of those things that work there."""
-    tensorflow, mode = as_numbers(record["versions"]["tensorflow"]), record["mode"]
+    tensorflow, mode = as_numbers(record["versions"]["tensorflow"])[:2], record["mode"]
     lines = ["import legacyga"]
     if mode == "graph":
         lines.append("import tensorflow as tf")
@@ -289,15 +278,15 @@ def what_to_write(record, words):
         lines += ["tf.compat.v1.disable_eager_execution()"]
     # From TF 2.11 on the optimizers of a graph are these.
     optimizers = "keras.optimizers.legacy" if mode == "graph" and tensorflow >= (2, 11) else "keras.optimizers"
-    if words["MySGD"] == "yes":
+    if works(words["MySGD"]):
         lines.append("optimizer = legacyga.MySGD(lr=0.01, momentum=0.9, steps_per_update=8)")
-    if words["wrap"] == "yes":
+    if works(words["wrap"]):
         lines += ["# Or, of any other optimizer:"]
         lines.append("optimizer = legacyga.wrap({}.Adam(), gradient_accumulation_steps=8)".format(optimizers))
     lines.append('model.compile(optimizer=optimizer, loss="mse")')
-    if words["fit and callback"] == "yes":
+    if works(words["fit and callback"]):
         lines.append("model.fit(x, y, batch_size=4, callbacks=[legacyga.GradientAccumulationCallback()])")
-    if words["tf.train"] == "yes" and mode == "graph":
+    if works(words["tf.train"]) and mode == "graph":
         train = "tf.compat.v1.train" if tensorflow >= (1, 13) else "tf.train"
         lines += ["# Or, in a session of your own:"]
         lines.append(
@@ -320,40 +309,62 @@ def reasons_of(record, kind):
 def sentence(reason):
     # What begins with a name in code begins with it as it is.
     first = reason.split()[0]
-    is_code = first == "wrap" or re.search(r"[._]", first)
+    is_code = first in ("wrap", "tf-keras") or re.search(r"[._]", first)
     return (reason if is_code else reason[0].upper() + reason[1:]) + ("" if reason.endswith(".") else ".")
 
 
-def section(env, record, siblings, config=None):
-    """The lines on one stack."""
-    found = collections.OrderedDict((thing, verdict_on(thing, record, siblings)) for thing in THINGS)
-    words = {thing: word for thing, (word, _) in found.items()}
-    works = [thing for thing in THINGS if words[thing] == "yes"]
-    commands = install(env, record["versions"]["python"], config)
-    lines = ["### " + title_of(record), ""]
-    lines += ["To install it, in a fresh environment:", "", "```"] + commands + ["```", ""]
-    if len(commands) > 1:
-        lines += ["The second asks for the full `tensorflow`, beside which `tensorflow-cpu` must not stand.", ""]
-    lines += ["To write:", "", "```python"] + what_to_write(record, words) + ["```", ""]
-    lines.append("Tested here: {}.".format(listed(works)) if works else "Nothing works here.")
-    broken = [thing for thing in THINGS if words[thing] == "broken"]
-    if broken:
-        lines.append("Broken here: {}.".format(listed(broken)))
-    missing = [thing for thing in THINGS if words[thing] == NO_SUCH_THING]
-    if missing:
-        lines.append("There is no such thing here: {}.".format(listed(missing)))
-    untested = [thing for thing in THINGS if words[thing] == NOT_RUN]
-    if untested:
-        lines.append("Not run, and nothing claimed: {}.".format(listed(untested)))
-    lacking = reasons_of(record, "we_lack") + reasons_of(record, "xfailed")
+def section_of_run(record, siblings, code):
+    """The lines on one home and mode of a stack."""
+    words = {thing: verdict_on(thing, record, siblings)[0] for thing in THINGS}
+    tensorflow, _, python, numpy, mode = stack_of(record)
+    ran_on = ["TensorFlow " + tensorflow, "Keras " + record["versions"]["keras"], "Python " + python]
+    lines = ["#### {}, {} mode".format(record["home"], mode), ""]
+    lines.append("Tested with {}.".format(listed(ran_on + (["NumPy " + numpy] if numpy else []))))
+    lines.append(
+        "Tested: {}. Hash of the code: {}.".format(tested_on(record, code), record.get("code") or "not recorded")
+    )
+    if record.get("crashed"):
+        return lines + ["Broken here: the run did not end, {}.".format(record["crashed"]), ""]
+    lines += ["", "To write:", "", "```python"] + what_to_write(record, words) + ["```", ""]
+    working = [thing for thing in THINGS if works(words[thing])]
+    lines.append("Tested here: {}.".format(listed(working)) if working else "Nothing works here.")
+    for title, word in (
+        ("Broken here", "broken"),
+        ("There is no such thing here", NO_SUCH_THING),
+        ("Not run, and nothing claimed", NOT_RUN),
+    ):
+        things = [thing for thing in THINGS if words[thing] == word]
+        if things:
+            lines.append("{}: {}.".format(title, listed(things)))
     for title, reasons in (
-        ("What legacyga does not do here:", lacking),
+        ("What legacyga does not do here:", reasons_of(record, "we_lack")),
+        ("Tests that are known to fail here:", reasons_of(record, "xfailed")),
         ("What this TensorFlow or Keras does not have:", reasons_of(record, "keras_lacks")),
         ("What was tested in another run:", reasons_of(record, "elsewhere")),
     ):
         if reasons:
             lines += ["", title, ""] + ["- " + sentence(reason) for reason in reasons]
+    if record.get("failing"):
+        lines += ["", "Tests that fail here:", ""] + ["- `{}`".format(name) for name in record["failing"]]
     return lines + [""] + counts(record) + [""]
+
+
+def section(env, records, neighbours, code, config=None):
+    """The lines on one stack."""
+    python = records[0]["versions"]["python"] if records else environments.python_of(env)
+    command = environments.install(env, python, config)
+    lines = ["### " + env, "", "To install it, in a fresh environment:", "", "```", command, "```", ""]
+    if "--no-deps" in command:
+        lines += ["The second asks for the full `tensorflow`, beside which `tensorflow-cpu` must not stand.", ""]
+    for home, mode in environments.runs_of(env):
+        found = [record for record in records if (record["home"], record["mode"]) == (home, mode)]
+        if found:
+            lines += section_of_run(found[0], records, code)
+            continue
+        both = [name for name, _ in neighbours.of(env, home, mode)]
+        nearest = "The nearest that were: {}.".format(listed(both)) if both else "Nothing near it was."
+        lines += ["#### {}, {} mode".format(home, mode), "", "Not run. " + nearest, ""]
+    return lines
 
 
 def counts(record):
@@ -372,66 +383,111 @@ def counts(record):
     return [summary, ""] + table(head, rows) + ["", "</details>"]
 
 
-def render(found, config=None):
+def rows_of(found, code, config=None):
+    """The rows of the first table: [(the stack's cells, {thing: (word, reasons)})]."""
+    neighbours = Neighbours(found)
+    for env, records in found.items():
+        by_run = {(record["home"], record["mode"]): record for record in records}
+        for home, mode in environments.runs_of(env):
+            record = by_run.get((home, mode))
+            if record:
+                stack = stack_of(record) + [tested_on(record, code)]
+                yield stack, {thing: verdict_on(thing, record, records) for thing in THINGS}
+            else:
+                tensorflow, keras, python = environments.asked_for(env, home, config)
+                words = {thing: neighbours.verdict(thing, env, home, mode) for thing in THINGS}
+                yield [tensorflow, keras, python, "", mode, NOT_RUN], words
+
+
+def summary(found, code):
+    """How much of the table was tested, and with which code."""
+    records = [record for each in found.values() for record in each]
+    rows = sum(len(environments.runs_of(env)) for env in found)
+    present = [record for record in records if record.get("code") == code]
+    lines = [
+        "{} environments, {} lines: {} tested, {} not.".format(len(found), rows, len(records), rows - len(records))
+    ]
+    if present:
+        lines.append("{} lines were tested with the present code, whose hash is {}.".format(len(present), code))
+    if len(records) > len(present):
+        days = sorted(record["date"] for record in records if record not in present and record.get("date"))
+        oldest = "the oldest on {}".format(days[0]) if days else "on days that were not recorded"
+        lines.append("{} were tested with earlier code, {}.".format(len(records) - len(present), oldest))
+    return lines
+
+
+def cannot_be_installed():
+    """{environment: why there is none}, sorted."""
+    found = result_files.read(NOT_INSTALLABLE)
+    return collections.OrderedDict((env, found[env]) for env in sorted(found, key=environments.position))
+
+
+def not_installable_lines(reasons):
+    """The table of what cannot be installed, or does not start."""
+    rows = []
+    for env, reason in reasons.items():
+        factors = environments.factors_of(env)
+        keras = [
+            home + " " + factors[kind]
+            for kind, home in (("keras", "keras"), ("tfkeras", "tf_keras"))
+            if kind in factors
+        ]
+        rows.append([factors["tf"], keras[0] if keras else "tf.keras", factors.get("py", "any"), sentence(reason)])
+    return (
+        ["## What cannot be installed, or does not work at all", ""]
+        + table(["TensorFlow", "Keras", "Python", "why"], rows)
+        + [""]
+    )
+
+
+def render(found, config=None, code=None, not_installable=()):
     """The text of compat_matrix.md.
 
     Args:
         found: {environment: [records of its runs]}.
         config: a ConfigParser over tox.ini, by default that of this tree.
+        code: the hash of the present code.
+        not_installable: {environment: why there is none}.
     """
-    notes, rows = Notes(), []
-    for env, records in found.items():
-        for record in records:
-            cells = []
-            for thing in THINGS:
-                word, reasons = verdict_on(thing, record, records)
-                cells.append(("**broken**" if word == "broken" else word) + notes.mark(reasons))
-            rows.append(stack_of(record) + cells)
-        if not records:
-            rows.append(asked_for(env) + [""] + [NOT_RUN] * len(THINGS))
-    lines = [HEAD] + table(["TensorFlow", "Keras", "Python", "mode"] + THINGS, rows)
+    notes, rows, config = Notes(), [], config or environments.tox_ini()
+    for stack, words in rows_of(found, code, config):
+        shown = {"broken": "**broken**"}
+        rows.append(stack + [shown.get(word, word) + notes.mark(why) for word, why in (words[each] for each in THINGS)])
+    lines = [HEAD] + summary(found, code) + [""]
+    lines += table(["TensorFlow", "Keras", "Python", "NumPy", "mode", "tested"] + THINGS, rows)
     if notes.reasons:
         lines += [""] + ["{}. {}".format(i, sentence(reason)) for i, reason in enumerate(notes.reasons, 1)]
     lines += ["", "## The stacks", ""]
+    neighbours = Neighbours(found)
     for env, records in found.items():
-        for record in records:
-            lines += section(env, record, records, config)
+        lines += section(env, records, neighbours, code, config)
+    if not_installable:
+        lines += not_installable_lines(not_installable)
     return "\n".join(lines + [FOOT])
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--results", default=KEPT, help="the folder of the result files (default: those that are kept)")
-    parser.add_argument("--keep", action="store_true", help="copy the files of --results over those that are kept")
-    parser.add_argument("--check", action="store_true", help="compare instead of writing")
-    parser.add_argument("--counts", action="store_true", help="only print what each run passed, and the sum")
-    args = parser.parse_args()
-    found = load(args.results)
-    if args.counts:
-        passed = failed = 0
-        for env, records in found.items():
-            for record in records:
-                rows = record["capabilities"].values()
-                counts = [sum(row[name] for row in rows) for name in ("passed", "failed")]
-                passed, failed = passed + counts[0], failed + counts[1]
-                print("{}, {} in {} mode: {} passed, {} failed".format(env, record["home"], record["mode"], *counts))
-        missing = [env for env, records in found.items() if not records]
-        print("not run: {}".format(", ".join(missing) or "none"))
-        print("{} passed, {} failed".format(passed, failed))
-        sys.exit(1 if failed or missing else 0)
-    if args.keep:
-        if not os.path.isdir(KEPT):
-            os.makedirs(KEPT)
-        for path in glob.glob(os.path.join(args.results, "*.json")):
-            shutil.copy(path, KEPT)
-        found = load(KEPT)
-    text = render(found)
-    if not args.check:
-        with open(TARGET, "w") as file:
-            file.write(text)
-        return
-    if args.results != KEPT:
-        return check_run(found, load(KEPT))
+def present_text():
+    """compat_matrix.md as the kept files have it."""
+    return render(load(KEPT), code=result_files.present_code(), not_installable=cannot_be_installed())
+
+
+def keep(paths):
+    """Copy result files over those that are kept."""
+    if not os.path.isdir(KEPT):
+        os.makedirs(KEPT)
+    for path in paths:
+        shutil.copy(path, KEPT)
+
+
+def write():
+    text = present_text()
+    with open(TARGET, "w") as file:
+        file.write(text)
+
+
+def check_text():
+    """Exit with 1 if compat_matrix.md is not what the kept files say."""
+    text = present_text()
     with open(TARGET) as file:
         kept = file.read()
     if kept != text:
@@ -439,6 +495,47 @@ def main():
             difflib.unified_diff(kept.splitlines(True), text.splitlines(True), "compat_matrix.md", "results")
         )
         sys.exit("compat_matrix.md is not what the result files say: run python tests/compat_matrix.py and look")
+
+
+def print_counts(found):
+    """Print what each run passed, and the sum; exit with 1 if a test failed or an environment was not run."""
+    passed = failed = 0
+    for env, records in found.items():
+        for record in records:
+            rows = record["capabilities"].values()
+            counts = [sum(row[name] for row in rows) for name in ("passed", "failed")]
+            counts[1] += bool(record.get("crashed"))
+            passed, failed = passed + counts[0], failed + counts[1]
+            print("{}, {} in {} mode: {} passed, {} failed".format(env, record["home"], record["mode"], *counts))
+    missing = [env for env, records in found.items() if not records]
+    print("not run: {}".format(", ".join(missing) or "none"))
+    print("{} passed, {} failed".format(passed, failed))
+    sys.exit(1 if failed or missing else 0)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--results", default=KEPT, help="the folder of the result files (default: those that are kept)")
+    parser.add_argument("--label", default="core", help="of tox.ini: what --counts and --check --results look at")
+    parser.add_argument("--keep", action="store_true", help="copy the files of --results over those that are kept")
+    parser.add_argument("--check", action="store_true", help="compare instead of writing")
+    parser.add_argument("--counts", action="store_true", help="only print what each run passed, and the sum")
+    args = parser.parse_args()
+
+    def of_label(folder):
+        found = load(folder)
+        return collections.OrderedDict((env, found[env]) for env in environments.environments(args.label))
+
+    if args.counts:
+        print_counts(of_label(args.results))
+    if args.check and args.results != KEPT:
+        return check_run(of_label(args.results), of_label(KEPT))
+    if args.check:
+        return check_text()
+    if args.keep:
+        load(args.results)
+        keep(glob.glob(os.path.join(args.results, "*.json")))
+    write()
 
 
 def untrue(record, siblings, run):
@@ -449,9 +546,9 @@ def untrue(record, siblings, run):
         siblings: the kept records of the same environment.
         run: those of the run.
     """
-    same = [each for each in run if stack_of(each) == stack_of(record)]
+    same = [each for each in run if same_stack(each, record)]
     if not same:
-        return ["it was not run with " + ", ".join(stack_of(record)[:3])]
+        return ["it was not run with {}, {}, Python {}".format(*stack_of(record)[:3])]
     found = []
     for thing in THINGS:
         words = [verdict_on(thing, each, of)[0] for each, of in ((record, siblings), (same[0], run))]
@@ -480,7 +577,8 @@ def check_run(found, kept):
             wrong += ["{}, {} in {} mode: {}".format(env, record["home"], record["mode"], claim) for claim in claims]
     if wrong:
         sys.exit("this run does not show what tests/results says:\n" + "\n".join(wrong))
-    if any(record not in found[env] for env, records in kept.items() for record in records):
+    shown = [[each["capabilities"] for each in records] for records in found.values()]
+    if any(record["capabilities"] not in of for of, records in zip(shown, kept.values()) for record in records):
         print("This run shows all that tests/results says, and more: --keep would take it.")
 
 

@@ -2,7 +2,6 @@
 
 import collections
 import importlib.util
-import json
 import os
 import re
 import subprocess
@@ -13,7 +12,10 @@ import pytest
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [HERE, os.path.join(HERE, "fixtures")]
 
+import environments  # noqa: E402
 import homes  # noqa: E402
+import known_failures  # noqa: E402
+import result_files  # noqa: E402
 import skips  # noqa: E402
 from compat_matrix import CAPABILITIES  # noqa: E402
 
@@ -52,8 +54,8 @@ def installed():
     found = {"py": "{}.{}".format(*sys.version_info), "tf": tf.__version__}
     for factor, name in (("keras", "keras"), ("tfkeras", "tf_keras"), ("horovod", "horovod")):
         version = homes.version(name)
-        # TF 2.6 to 2.15 bring their own keras, which no factor names.
-        if version and not (factor == "keras" and re.match(r"2\.([6-9]|1\d)\.", version)):
+        # TF 2.5 to 2.15 bring their own keras, which no factor names.
+        if version and not (factor == "keras" and re.match(r"2\.([5-9]|1\d)\.", version)):
             found[factor] = version
     return found
 
@@ -65,13 +67,10 @@ def check_factors(env, found):
         env: a name as in tox.ini, such as "py37-tf1.15-keras2.3".
         found: see `installed`.
     """
-    asked = {}
-    for factor in env.split("-"):
-        match = re.match(r"(py|tfkeras|tf|keras|horovod)(\d[\d.]*)$", factor)
-        if not match or match.group(1) in asked:
-            return "{!r} is no factor of a test environment ({})".format(factor, env)
-        kind, version = match.groups()
-        asked[kind] = version if kind != "py" else version[0] + "." + version[1:]
+    try:
+        asked = environments.factors_of(env)
+    except ValueError as error:
+        return str(error)
     if "tf" not in asked:
         return "{} names no TensorFlow".format(env)
     for kind, version in asked.items():
@@ -92,9 +91,30 @@ def pytest_configure(config):
         if wrong:
             raise pytest.UsageError("refusing to test: " + wrong)
     config.legacyga_results = collections.OrderedDict()
+    config.legacyga_failing = []
+
+
+def expect_known_failures(config, items):
+    """Mark those of the tests that are known to fail here."""
+    env, folder = os.environ.get("LEGACYGA_ENV"), os.environ.get("LEGACYGA_KNOWN_FAILURES")
+    if not env or not known_failures.read(folder):
+        return
+    home = home_of(config)
+    tests = [known_failures.short_name(item.nodeid) for item in items]
+    selected = [os.path.abspath(argument) for argument in config.args]
+    # A test that was picked out of its file says nothing of the others there.
+    files = {test.partition("::")[0] for test in tests if not any("::" in argument for argument in selected)}
+    try:
+        known = known_failures.of(env, home.name, home.mode, folder)
+        found = known_failures.assign(known, tests, None if HERE in selected else files)
+    except ValueError as error:
+        raise pytest.UsageError(str(error))
+    for i, reason in found.items():
+        items[i].add_marker(pytest.mark.xfail(reason=reason, strict=True))
 
 
 def pytest_collection_modifyitems(config, items):
+    expect_known_failures(config, items)
     if not config.getoption("--more"):
         left_out = [item for item in items if item.get_closest_marker("more")]
         config.hook.pytest_deselected(items=left_out)
@@ -136,6 +156,8 @@ def pytest_runtest_makereport(item, call):
     report = outcome.get_result()
     if report.when == "call" or report.outcome != "passed":
         record(item.config.legacyga_results, item.get_closest_marker("capability").args[0], report)
+    if report.outcome == "failed":
+        item.config.legacyga_failing.append(known_failures.short_name(item.nodeid))
 
 
 def pytest_sessionfinish(session, exitstatus):
@@ -147,17 +169,10 @@ def pytest_sessionfinish(session, exitstatus):
         return
     home = session.config.legacyga_home
     results = session.config.legacyga_results
-    written = collections.OrderedDict(
-        home=home.name,
-        mode=home.mode,
-        versions=collections.OrderedDict(
-            python="{}.{}".format(*sys.version_info), tensorflow=home.tf.__version__, keras=home.version
-        ),
-        capabilities=collections.OrderedDict((name, results[name]) for name in CAPABILITIES if name in results),
-    )
-    with open(path, "w") as file:
-        json.dump(written, file, indent=1)
-        file.write("\n")
+    written = result_files.start_record(home.name, home.mode, home.tf.__version__, home.version)
+    written["failing"] = session.config.legacyga_failing
+    written["capabilities"] = collections.OrderedDict((name, results[name]) for name in CAPABILITIES if name in results)
+    result_files.write(path, written)
 
 
 def home_of(config):

@@ -72,7 +72,7 @@ def available():
     import tensorflow as tf
 
     keras = version("keras") or ""
-    standalone = [("keras", "graph")] if keras.startswith(("2.1.", "2.2.", "2.3.")) else []
+    standalone = [("keras", "graph")] if keras.startswith(("2.0.", "2.1.", "2.2.", "2.3.")) else []
     if version("tf_keras"):
         found = [("tf_keras", "graph"), ("tf_keras", "eager")]
     elif keras.startswith("3."):
@@ -148,6 +148,12 @@ class Home(object):
         return importlib.import_module(self.root + ".backend")
 
     @property
+    def sessions(self):
+        """The backend that has the sessions: Keras 2.3 on TF 2 leaves them to tf.keras."""
+        left = self.name == "keras" and self.mode == "graph" and self.tf_version >= (2, 0)
+        return self.tf.compat.v1.keras.backend if left else self.backend
+
+    @property
     def v1_optimizers(self):
         """The module of the optimizers that have `get_updates` alone."""
         for name in (".optimizers.optimizer_v1", ".optimizer_v1", ".optimizers"):
@@ -190,7 +196,7 @@ class Home(object):
             rewrites = config.graph_options.rewrite_options
             if hasattr(rewrites, "disable_meta_optimizer"):
                 rewrites.disable_meta_optimizer = True
-            self.backend.set_session(v1.Session(config=config))
+            self.sessions.set_session(v1.Session(config=config))
 
     def set_floatx(self, dtype):
         """Set the home's default dtype."""
@@ -358,7 +364,7 @@ class Home(object):
             if ours:
                 ours(fed)
             if bare:
-                session = backend.get_session()
+                session = self.sessions.get_session()
                 found = session.run(values, dict(zip(inputs, fed)))
                 session.run(writes, dict(zip(values, found)))
 
@@ -462,7 +468,7 @@ class Fed(object):
         if not hasattr(self.optimizer, "get_updates"):
             self.updates = [self.optimizer.minimize(self.loss, var_list=self.variables)]
             initializer = v1_of(self.home.tf).variables_initializer(self.optimizer.variables())
-            self.home.backend.get_session().run(initializer)
+            self.home.sessions.get_session().run(initializer)
             return
         updates = self.optimizer.get_updates(loss=self.loss, params=self.given(self.variables))
         if hasattr(self.optimizer, "mini_step") or hasattr(self.optimizer, "apply_gradients"):

@@ -42,7 +42,7 @@ def memory():
 def built(program):
     """How many operations the graph has, or how often the loss was traced."""
     if program.home.mode == "graph":
-        return len(program.home.backend.get_session().graph.get_operations())
+        return len(program.home.sessions.get_session().graph.get_operations())
     return program.losses_made
 
 

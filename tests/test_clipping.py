@@ -94,7 +94,7 @@ def test_gradient_transformers_see_one_mean_per_update(home, generation):
     tf = home.tf
     calls = tf.Variable(0.0, trainable=False)
     if home.mode == "graph":
-        home.backend.get_session().run(calls.initializer)
+        home.sessions.get_session().run(calls.initializer)
 
     def square(grads_and_vars):
         with tf.control_dependencies([calls.assign_add(1.0)]):

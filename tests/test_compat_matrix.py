@@ -1,66 +1,32 @@
 """compat_matrix.md as it is made of result files written by hand, and the kinds of skips that they count."""
 
 import collections
-import configparser
+import json
 import os
+import re
+import shutil
 import subprocess
 import sys
 import types
 
 import compat_matrix
 import conftest
+import environments
+import known_failures
+import matrix_files
 import pytest
+import result_files
 import skips
+from matrix_files import CODE, DAY, NEW, NEWEST, OLD, copy_of_the_tree, row, run
 
 pytestmark = pytest.mark.capability("house")
 
-TOX = """
-[tox]
-env_list =
-    py36-tf1.8-keras2.1
-    py310-tf2.15
-    tf2.21-tfkeras2.21
-[testenv]
-deps =
-    pytest
-    tf1.8: tensorflow==1.8.0
-    # A comment.
-    tf2.15: tensorflow-cpu==2.15.1
-    tf2.21: tensorflow-cpu==2.21.0
-    keras2.1: keras==2.1.6
-    tfkeras2.21: tf-keras==2.21.0
-    tf2.21: keras==3.15.*; python_version >= "3.11"
-    tf2.21: keras==3.12.*; python_version < "3.11"
-    tf1.8, tf2.15: h5py<3
-    py36-tf1.8: six
-    !tf1.8: numpy
-set_env =
-    LEGACYGA_ENV = {env_name}
-    tfkeras2.21: UV_OVERRIDE = override.txt
-"""
-OLD, NEW, NEWEST = "py36-tf1.8-keras2.1", "py310-tf2.15", "tf2.21-tfkeras2.21"
+HERE = matrix_files.HERE
 
 
 @pytest.fixture
 def config():
-    made = configparser.ConfigParser(interpolation=None)
-    made.read_string(TOX)
-    return made
-
-
-def row(passed=0, failed=0, **reasons):
-    found = {name: {} for name in conftest.REASONS}
-    return dict(found, passed=passed, failed=failed, **reasons)
-
-
-def run(home, mode, tensorflow, keras, python, **capabilities):
-    """A result file's record; `capabilities` by names in which __ stands for a space."""
-    return dict(
-        home=home,
-        mode=mode,
-        versions=dict(python=python, tensorflow=tensorflow, keras=keras),
-        capabilities={name.replace("__", " "): value for name, value in capabilities.items()},
-    )
+    return matrix_files.config()
 
 
 def every(thing, value):
@@ -72,12 +38,17 @@ def found(old=(), new=(), newest=()):
     return collections.OrderedDict([(OLD, list(old)), (NEW, list(new)), (NEWEST, list(newest))])
 
 
+def whole_rows(text):
+    """The first table, as lists of cells."""
+    lines = [line for line in text.split("## The stacks")[0].splitlines() if line.startswith("| ")]
+    rows = [[cell.strip() for cell in line[1:-1].split("|")] for line in lines]
+    assert rows[0] == ["TensorFlow", "Keras", "Python", "NumPy", "mode", "tested"] + compat_matrix.THINGS
+    return rows[2:]
+
+
 def first_table(text):
     """{(TensorFlow, Keras, mode): {thing: cell}}."""
-    lines = [line for line in text.split("## The stacks")[0].splitlines() if line.startswith("| ")]
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
-    assert rows[0] == ["TensorFlow", "Keras", "Python", "mode"] + compat_matrix.THINGS
-    return {(each[0], each[1], each[3]): dict(zip(rows[0][4:], each[4:])) for each in rows[2:]}
+    return {(each[0], each[1], each[4]): dict(zip(compat_matrix.THINGS, each[6:])) for each in whole_rows(text)}
 
 
 def test_the_words_of_the_first_table(config):
@@ -89,9 +60,9 @@ def test_the_words_of_the_first_table(config):
         "2.15.0",
         "3.10",
         **dict(
-            every("MySGD", row(passed=4, we_lack={"a corner": 1})),
+            every("MySGD", row(passed=4, we_lack={"wrap needs a newer one": 1})),
             **dict(
-                every("wrap", row(passed=2)),
+                every("wrap", row(passed=2, we_lack={"wrap needs a newer one": 1})),
                 R2__weights=row(passed=7, failed=1),
                 callback=lacking,
                 R8__partial__windows=row(passed=9),
@@ -99,6 +70,7 @@ def test_the_words_of_the_first_table(config):
                 train_step=row(keras_lacks={"no train_step": 5}),
                 GradientAccumulator=row(passed=1),
                 R9__state=row(xfailed={"a bug of Keras": 2}),
+                **every("tf.train", row(passed=3, xfailed={"a race of TensorFlow": 1})),
             ),
         ),
     )
@@ -106,19 +78,19 @@ def test_the_words_of_the_first_table(config):
     cells = first_table(text)
     assert cells["2.15.1", "tf.keras", "eager"] == {
         "MySGD": "yes",
-        "wrap": "yes",
-        "tf.train": "not run",
-        "fit and callback": "no [1]",
+        "wrap": "in part [1]",
+        "tf.train": "yes, but [2]",
+        "fit and callback": "no [3]",
         "unequal batches": "**broken**",
         "own loop": "yes",
         "batches in slices": "not run",
         "replicas": "there is no such thing",
-        "saving": "no [2]",
+        "saving": "no [4]",
     }
-    assert "\n1. It needs more.\n2. A bug of Keras.\n" in text
+    assert ("\n1. wrap needs a newer one.\n2. A race of TensorFlow.\n3. It needs more.\n4. A bug of Keras.\n") in text
     # An environment that was not run stands there with what its name asks for.
-    assert set(cells["1.8", "keras 2.1", ""].values()) == {"not run"}
-    assert set(cells["2.21", "tf_keras 2.21", ""].values()) == {"not run"}
+    assert set(cells["1.8.0", "keras 2.1.6", "graph"].values()) == {"not run"}
+    assert set(cells["2.21.0", "tf_keras 2.21.0", "eager"].values()) == {"not run"}
 
 
 @pytest.mark.parametrize("there", [True, False])
@@ -147,26 +119,36 @@ def test_one_missing_capability_does_not_hide_behind_another(config):
 
 
 def test_the_commands_that_install_a_stack(config):
-    assert compat_matrix.install(OLD, "3.6", config) == [
-        'python3.6 -m pip install legacyga tensorflow==1.8.0 keras==2.1.6 "h5py<3" six'
-    ]
-    assert compat_matrix.install(NEW, "3.10", config) == [
-        'python3.10 -m pip install legacyga tensorflow-cpu==2.15.1 "h5py<3" numpy'
-    ]
+    assert (
+        environments.install(OLD, "3.6.15", config)
+        == 'python3.6 -m pip install legacyga tensorflow==1.8.0 keras==2.1.6 "h5py<3" six'
+    )
+    assert (
+        environments.install(NEW, "3.10", config)
+        == 'python3.10 -m pip install legacyga tensorflow-cpu==2.15.1 "h5py<3" numpy'
+    )
     # What is installed without what it asks for comes after the others.
-    assert compat_matrix.install(NEWEST, "3.13", config) == [
-        'python3.13 -m pip install legacyga tensorflow-cpu==2.21.0 "keras==3.15.*" numpy',
-        "python3.13 -m pip install --no-deps tf-keras==2.21.0",
-    ]
-    assert '"keras==3.12.*"' in compat_matrix.install(NEWEST, "3.10", config)[0]
+    assert environments.install(NEWEST, "3.13.0", config) == (
+        'python3.13 -m pip install legacyga tensorflow-cpu==2.21.0 "keras==3.15.*" numpy'
+        " && python3.13 -m pip install --no-deps tf-keras==2.21.0"
+    )
+    assert '"keras==3.12.*"' in environments.install(NEWEST, "3.10", config)
 
 
 def test_the_pins_of_this_tree():
-    """Every environment of tox.ini pins a TensorFlow."""
-    for env in compat_matrix.environments():
-        requirements, after = compat_matrix.pins(env, "3.12")
-        assert [each for each in requirements if each.startswith("tensorflow")], env
-        assert bool(after) == ("tfkeras" in env)
+    """Every environment of tox.ini pins one TensorFlow of its name, and its Keras."""
+    for env in environments.environments():
+        python, factors = environments.python_of(env), environments.factors_of(env)
+        requirements, after = environments.pins(env, python)
+        (tensorflow,) = [each for each in requirements if each.startswith("tensorflow")]
+        assert (tensorflow.split("==")[1] + ".").startswith(factors["tf"] + "."), env
+        keras = [each.split("==")[1] for each in requirements if each.startswith("keras==")]
+        # Release candidates bring their own.
+        assert len(keras) == ("keras" in factors and "rc" not in tensorflow), env
+        assert all((each + ".").startswith(factors["keras"] + ".") for each in keras), env
+        assert [each.split("==")[1][: len(factors["tfkeras"])] for each in after] == (
+            [factors["tfkeras"]] if "tfkeras" in factors else []
+        ), env
 
 
 def test_a_section(config):
@@ -175,7 +157,7 @@ def test_a_section(config):
         "graph",
         "2.15.1",
         "2.15.0",
-        "3.10",
+        "3.10.13",
         **dict(
             every("MySGD", row(passed=4)),
             **dict(
@@ -186,9 +168,12 @@ def test_a_section(config):
         ),
     )
     text = compat_matrix.render(found(new=[record]), config)
-    section = text.split("### ")[1]
+    section = text.split("\n### ")[2]
     for wanted in (
-        "TensorFlow 2.15.1, tf.keras, Python 3.10, graph mode\n",
+        "py310-tf2.15\n\nTo install it, in a fresh environment:\n\n```\npython3.10 -m pip install legacyga tensorflow",
+        "#### tf.keras, eager mode\n\nNot run. Nothing near it was.\n",
+        "#### tf.keras, graph mode\n\nTested with TensorFlow 2.15.1, Keras 2.15.0, Python 3.10.13 and NumPy 1.26.4.\n"
+        "Tested: 2026-11-20, earlier code. Hash of the code: 0123456789ab.\n",
         "tf.compat.v1.disable_eager_execution()\n",
         "legacyga.MySGD(",
         "legacyga.wrap(keras.optimizers.legacy.Adam(), gradient_accumulation_steps=8)",
@@ -246,7 +231,402 @@ def test_what_was_not_run_claims_nothing():
 
 def test_a_run_of_other_versions_shows_nothing():
     kept, seen = [run("keras", "graph", "1.8.0", "2.1.6", python) for python in ("3.6", "3.5")]
-    assert compat_matrix.untrue(kept, [kept], [seen]) == ["it was not run with 1.8.0, keras 2.1.6, 3.6"]
+    assert compat_matrix.untrue(kept, [kept], [seen]) == ["it was not run with 1.8.0, keras 2.1.6, Python 3.6"]
+
+
+def test_another_patch_of_python_is_the_same_stack():
+    """Kept on one machine, and run on another."""
+    rows = every("MySGD", row(passed=8))
+    kept, seen = [run("keras", "graph", "1.8.0", "2.1.6", python, **rows) for python in ("3.6", "3.6.15")]
+    assert compat_matrix.untrue(kept, [kept], [seen]) == []
+
+
+# ------------------------------------------------------------------------------------------------ what was not run
+
+
+def yes(home, mode, **others):
+    rows = dict(every("MySGD", row(passed=1)), **every("wrap", row(passed=1)))
+    return run(home, mode, "2.4.4", "2.4.0", "3.8", **dict(rows, **others))
+
+
+def neighbours(*tested):
+    """Of py38-tf2.7, whose neighbours are `tested`: [(environment, records)]."""
+    return compat_matrix.Neighbours(dict(tested, **{"py38-tf2.7": []}))
+
+
+def test_between_two_that_pass():
+    older, newer = [yes("tf.keras", "eager") for _ in range(2)]
+    found = neighbours(("py38-tf2.4", [older]), ("py39-tf2.10", [newer]), ("py310-tf2.15", []))
+    word, (reason,) = found.verdict("MySGD", "py38-tf2.7", "tf.keras", "eager")
+    assert word == "not run; between two that pass"
+    assert reason == "nothing was tested here; it passes in py38-tf2.4 and in py39-tf2.10"
+    # The thing that neither of them has, and the mode in which neither was run.
+    assert found.verdict("saving", "py38-tf2.7", "tf.keras", "eager") == ("not run", [])
+    assert found.verdict("MySGD", "py38-tf2.7", "tf.keras", "graph") == ("not run", [])
+
+
+@pytest.mark.parametrize(
+    "newer",
+    [
+        yes("tf.keras", "eager", R1__mean=row(passed=1, failed=1)),
+        yes("tf.keras", "eager", R1__mean=row(passed=1, we_lack={"a part": 1})),
+        yes("tf.keras", "eager", R1__mean=row(passed=1, xfailed={"known": 1})),
+        yes("tf.keras", "graph"),
+        yes("tf_keras", "eager"),
+    ],
+)
+def test_not_between_two_that_pass(newer):
+    """The nearest tested one counts, though one behind it passes: if it is of this home and mode."""
+    behind = ("py310-tf2.15", [yes("tf.keras", "eager")] * (newer["home"], newer["mode"]).count("tf.keras"))
+    behind = behind if newer["mode"] == "eager" and newer["home"] == "tf.keras" else ("py310-tf2.15", [])
+    found = neighbours(("py38-tf2.4", [yes("tf.keras", "eager")]), ("py39-tf2.10", [newer]), behind)
+    assert found.verdict("MySGD", "py38-tf2.7", "tf.keras", "eager") == ("not run", [])
+
+
+def test_nothing_is_said_beyond_the_last_that_was_tested():
+    found = compat_matrix.Neighbours({"py38-tf2.4": [yes("tf.keras", "eager")], "py39-tf2.10": []})
+    assert found.verdict("MySGD", "py39-tf2.10", "tf.keras", "eager") == ("not run", [])
+    assert [name for name, _ in found.of("py39-tf2.10", "tf.keras", "eager")] == ["py38-tf2.4"]
+
+
+def test_keras_3_is_no_neighbour_of_the_keras_before_it():
+    old, new = yes("keras", "graph"), yes("keras", "eager")
+    found = compat_matrix.Neighbours({"py37-tf1.15-keras2.3": [old], "py312-tf2.18-keras3": [new]})
+    assert [name for name, _ in found.of("py37-tf2.2-keras2.3", "keras", "graph")] == ["py37-tf1.15-keras2.3"]
+    assert [name for name, _ in found.of("py312-tf2.16-keras3", "keras", "eager")] == ["py312-tf2.18-keras3"]
+    assert environments.family_of("py37-tf2.2-keras2.3", "keras") == "keras"
+    assert environments.family_of("py312-tf2.18-keras3", "keras") == "keras3"
+
+
+def test_the_order_of_environments():
+    """By numbers, and `keras3` is the newest."""
+    names = "py36-tf1.8-keras2.1 py36-tf1.13-keras2.2 py37-tf1.13-keras2.2 py38-tf2.9 py310-tf2.9 py39-tf2.20-keras3.2 "
+    names = (names + "py39-tf2.20-keras3.10 py313-tf2.20-keras3 py39-tf2.20-tfkeras2.20").split()
+    assert sorted(sorted(names, reverse=True), key=environments.position) == names
+
+
+@pytest.mark.parametrize(
+    "env, runs",
+    [
+        ("py36-tf1.8-keras2.0", ["keras graph", "tf.keras graph"]),
+        ("py36-tf2.0-keras2.3", ["keras graph", "tf.keras eager", "tf.keras graph"]),
+        ("py38-tf2.3-keras2.4", ["tf.keras eager", "tf.keras graph"]),
+        ("py36-tf1.8", ["tf.keras graph"]),
+        ("py39-tf2.16-keras3.0", ["keras eager"]),
+        ("tf2.21-keras3", ["keras eager"]),
+        ("py311-tf2.15-tfkeras2.15", ["tf_keras eager", "tf_keras graph"]),
+    ],
+)
+def test_the_homes_of_an_environment_by_its_name(env, runs):
+    assert [" ".join(each) for each in environments.runs_of(env)] == runs
+
+
+# ------------------------------------------------------------------------------------------- the code and its age
+
+
+def test_the_hash_tells_one_state_of_the_code_from_another(tmpdir):
+    for name, text in (("a.py", "1\n"), ("sub/b.py", "2\n"), ("sub/c.txt", "3\n")):
+        tmpdir.join(name).write(text, ensure=True)
+    first = result_files.code_of(str(tmpdir))
+    assert re.match("[0-9a-f]{12}$", first)
+    # What is no code, and what a checkout on another system makes of it.
+    tmpdir.join("sub/c.txt").write("4\n")
+    tmpdir.join("a.py").write_binary(b"1\r\n")
+    assert result_files.code_of(str(tmpdir)) == first
+    tmpdir.join("sub/b.py").write("3\n")
+    changed = result_files.code_of(str(tmpdir))
+    tmpdir.join("sub/b.py").rename(tmpdir.join("sub/d.py"))
+    assert len({first, changed, result_files.code_of(str(tmpdir))}) == 3
+
+
+def test_the_age_of_what_was_tested(config):
+    record = run("tf.keras", "eager", "2.15.1", "2.15.0", "3.10.13", **every("MySGD", row(passed=4)))
+    old = dict(run("tf.keras", "graph", "2.15.1", "2.15.0", "3.10"), date="2026-10-01", code="ba9876543210")
+    before = {name: value for name, value in old.items() if name not in ("date", "code")}
+    for other, tested, line in (
+        (old, "2026-10-01, earlier code", "1 were tested with earlier code, the oldest on 2026-10-01."),
+        (before, "earlier code, day not recorded", "1 were tested with earlier code, on days that were not recorded."),
+    ):
+        text = compat_matrix.render(found(new=[record, other]), config, CODE)
+        assert [each[5] for each in whole_rows(text)][2:4] == ["2026-11-20", tested]
+        assert "\n3 environments, 6 lines: 2 tested, 4 not.\n" in text
+        assert "\n1 lines were tested with the present code, whose hash is 0123456789ab.\n" in text
+        assert line in text
+    # The day on which legacyga/ changes, the text says so.
+    text = compat_matrix.render(found(new=[record, old]), config, "ffffffffffff")
+    assert [each[5] for each in whole_rows(text)][2] == "2026-11-20, earlier code"
+    assert "present code, whose" not in text
+
+
+def test_the_exact_versions_are_shown(config):
+    record = run("tf.keras", "eager", "2.15.1", "2.15.0", "3.10.13")
+    text = compat_matrix.render(found(new=[record]), config, CODE)
+    assert whole_rows(text)[2][:6] == ["2.15.1", "tf.keras", "3.10.13", "1.26.4", "eager", "2026-11-20"]
+
+
+def test_what_fails_is_named(config):
+    record = run("tf.keras", "eager", "2.15.1", "2.15.0", "3.10.13", **every("MySGD", row(passed=4, failed=1)))
+    text = compat_matrix.render(found(new=[dict(record, failing=["test_x.py::test_y[a]"])]), config, CODE)
+    assert "Broken here: MySGD.\n" in text
+    assert "\nTests that fail here:\n\n- `test_x.py::test_y[a]`\n" in text
+    crashed = dict(run("tf.keras", "eager", "2.15.1", "2.15.0", "3.10.13"), crashed="pytest ended with -11")
+    text = compat_matrix.render(found(new=[crashed]), config, CODE)
+    assert set(first_table(text)["2.15.1", "tf.keras", "eager"].values()) == {"**broken**"}
+    assert "\nBroken here: the run did not end, pytest ended with -11.\n" in text
+
+
+# ---------------------------------------------------------------------------------------------- the tree's own files
+
+
+def test_the_core_is_a_part_of_the_matrix():
+    labels = environments.labels()
+    assert set(labels["core"]) <= set(labels["full"])
+    assert len(set(labels["full"])) == len(labels["full"])
+    assert environments.tox_ini()["tox"]["env_list"].split() and set(
+        environments.tox_ini()["tox"]["env_list"].split()
+    ) == set(labels["core"])
+
+
+def test_the_rows_are_the_environments_of_tox():
+    """Each home and mode of each environment of the label `full` has its row, in that order, and no other has one."""
+    with open(compat_matrix.TARGET) as file:
+        text = file.read()
+    expected = []
+    for env in environments.environments():
+        for home, mode in environments.runs_of(env):
+            pinned = environments.asked_for(env, home)
+            expected.append((pinned[0].replace("rc", "-rc"), pinned[1].partition(" ")[0], mode))
+    rows = [(row[0].replace("0rc", "0-rc"), row[1].partition(" ")[0], row[4]) for row in whole_rows(text)]
+    assert rows == expected
+    sections = re.findall("^### (.+)$", text, re.MULTILINE)
+    assert sections == environments.environments()
+
+
+def test_every_tensorflow_is_tested_or_said_not_to_be():
+    """No minor version between the oldest and the newest is passed over in silence."""
+    listed = environments.environments() + list(compat_matrix.cannot_be_installed())
+    there = {environments.as_numbers(environments.factors_of(env)["tf"]) for env in listed}
+    wanted = {(1, minor) for minor in range(4, 16)} | {(2, minor) for minor in range(max(there)[1] + 1)}
+    assert sorted(wanted - there) == []
+
+
+def test_what_cannot_be_installed_has_a_reason_and_no_environment():
+    found = compat_matrix.cannot_be_installed()
+    assert not set(found) & set(environments.environments())
+    for env, reason in found.items():
+        environments.factors_of(env)
+        assert len(reason.split()) >= 4, env
+
+
+def check(tree):
+    """(exit code, what is printed) of the check in a copy of the tree."""
+    process = subprocess.Popen(
+        [sys.executable, str(tree.join("tests", "compat_matrix.py")), "--check"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        universal_newlines=True,
+    )
+    printed, _ = process.communicate()
+    return process.returncode, printed
+
+
+@pytest.fixture(scope="module")
+def first_tree(tmpdir_factory):
+    """A copy in which the file is what the results say, one of them of the present code."""
+    made = copy_of_the_tree(tmpdir_factory.mktemp("tree").mkdir("tree"))
+    assert check(made) == (0, ""), "compat_matrix.md is not what the result files say"
+    path = str(made.join("tests", "results", "py310-tf2.15-tf.keras-eager.json"))
+    record = result_files.read(path)
+    record.update(date=DAY, code=result_files.code_of(str(made.join("legacyga"))))
+    result_files.write(path, record)
+    subprocess.check_call([sys.executable, str(made.join("tests", "compat_matrix.py"))])
+    assert check(made) == (0, "")
+    return made
+
+
+@pytest.fixture
+def tree(first_tree, tmpdir):
+    """A copy of it to change."""
+    made = tmpdir.join("tree")
+    shutil.copytree(str(first_tree), str(made))
+    return made
+
+
+@pytest.mark.parametrize(
+    "pattern, by",
+    [
+        # A cell.
+        (r"(\n\| 2\.15\.1 \|.*eager \| 2026-11-20 \|) yes", r"\1 no"),
+        (r"not run; between two that pass", "yes"),
+        # A count.
+        (r"(\| R1 mean \| )(\d+)", r"\g<1>1\2"),
+        (r"(<summary>)(\d+) tests", r"\g<1>1\2 tests"),
+        (r"(\n\d+ environments, )(\d+)", r"\g<1>1\2"),
+        # A version, a day, a hash, a pin.
+        (r"\n\| 2\.15\.1 \|", "\n| 2.15.2 |"),
+        (r"2026-11-20", "2026-11-21"),
+        (r"(Hash of the code: )\w{12}", r"\1ffffffffffff"),
+        (r"tensorflow==1\.8\.0", "tensorflow==1.8.1"),
+    ],
+)
+def test_a_change_by_hand_is_seen(tree, pattern, by):
+    path = tree.join("compat_matrix.md")
+    text, changes = re.subn(pattern, by, path.read(), count=1)
+    assert changes == 1
+    path.write(text)
+    code, printed = check(tree)
+    assert code == 1 and "compat_matrix.md is not what the result files say" in printed
+
+
+def test_a_change_of_the_package_is_seen(tree):
+    tree.join("legacyga", "_window.py").write("\n", mode="a")
+    code, printed = check(tree)
+    assert code == 1
+    assert "+1 lines were tested" not in printed and "-1 lines were tested with the present code" in printed
+    assert "2026-11-20, earlier code" in printed
+
+
+def test_a_change_of_the_environments_is_seen(tree):
+    path = tree.join("tox.ini")
+    path.write(
+        path.read()
+        .replace("        py36-tf1.9-keras2.1,", "        py36-tf1.9,")
+        .replace(" py36-tf1.9-keras2.1,", " py36-tf1.9,")
+    )
+    assert check(tree)[0] == 1
+    # One that results are kept of is gone.
+    path.write(path.read().replace("py310-tf2.15, ", ""))
+    code, printed = check(tree)
+    assert code == 1 and "belongs to no environment of tox.ini" in printed
+
+
+def test_a_result_file_of_another_run_is_seen(tree):
+    results = tree.join("tests", "results")
+    results.join("py310-tf2.15-tf.keras-eager.json").copy(results.join("py310-tf2.15-tf.keras-graph.json"))
+    code, printed = check(tree)
+    assert code == 1 and "holds the run of tf.keras in eager mode" in printed
+
+
+# ---------------------------------------------------------------------------------------------- what is known to fail
+
+
+def test_the_known_failures_of_this_tree():
+    """Each is of an environment that there is."""
+    for factors, entries in known_failures.read().items():
+        assert entries, factors
+        wanted = set(factors.split("-"))
+        assert [env for env in environments.environments() if wanted <= set(env.split("-"))], factors
+
+
+@pytest.fixture
+def folder(tmpdir):
+    made = tmpdir.mkdir("known")
+    made.join("tf2.15.json").write(
+        json.dumps([{"test": "test_a.py::test_x[*]", "mode": "graph", "reason": "a bug of 2.15"}])
+    )
+    made.join("py310-tf2.15.json").write(json.dumps([{"test": "test_a.py::test_y", "reason": "of this Python"}]))
+    made.join("tf2.1.json").write(json.dumps([{"test": "*", "reason": "of another"}]))
+    return str(made)
+
+
+def test_known_failures_are_those_of_the_factors(folder):
+    both = [("test_a.py::test_y", "of this Python"), ("test_a.py::test_x[*]", "a bug of 2.15")]
+    assert known_failures.of("py310-tf2.15", "tf.keras", "graph", folder) == both
+    assert known_failures.of("py310-tf2.15", "tf.keras", "eager", folder) == both[:1]
+    assert known_failures.of("py39-tf2.15", "tf.keras", "graph", folder) == both[1:]
+    assert known_failures.of("py39-tf2.10", "tf.keras", "graph", folder) == []
+
+
+@pytest.mark.parametrize(
+    "entry", [{"test": "*"}, {"test": "*", "reason": " "}, {"test": "*", "reason": "so", "homes": "keras"}]
+)
+def test_an_entry_without_a_reason(tmpdir, entry):
+    tmpdir.join("tf2.15.json").write(json.dumps([entry]))
+    with pytest.raises(ValueError, match="tf2.15.json: an entry has a test and a reason"):
+        known_failures.read(str(tmpdir))
+
+
+def test_the_patterns_of_known_failures():
+    tests = ["test_a.py::test_x[1.5-a]", "test_a.py::test_x[105-a]", "test_b.py::test_y"]
+    assert known_failures.assign([("test_a.py::test_x[1.5-*]", "why")], tests) == {0: "why"}
+    assert known_failures.assign([("test_a.py::*", "why")], tests) == {0: "why", 1: "why"}
+    for pattern in ("test_a.py::test_x[1]", "test_a.py::test_x[5*]", "test_c.py::test_z"):
+        with pytest.raises(ValueError, match="fits no test"):
+            known_failures.assign([(pattern, "why")], tests)
+    # A run of one file says nothing of the others.
+    assert known_failures.assign([("test_c.py::test_z", "why")], tests, {"test_a.py", "test_b.py"}) == {}
+    with pytest.raises(ValueError, match="fits no test"):
+        known_failures.assign([("test_a.py::test_z", "why")], tests, {"test_a.py"})
+    assert known_failures.short_name("tests/test_a.py::test_x[a/b::c]") == "test_a.py::test_x[a/b::c]"
+
+
+PLUGIN = """
+import types
+import conftest
+conftest.installed = lambda: {"py": "3.10", "tf": "2.15.1"}
+library = types.SimpleNamespace(__version__="2.15.1")
+found = types.SimpleNamespace(name="tf.keras", mode="graph", version="2.15.0", tf=library, tf_version=(2, 15))
+conftest.homes.start = lambda name, mode: found
+"""
+KNOWN = """
+import pytest
+pytestmark = pytest.mark.capability("house")
+@pytest.mark.parametrize("value", [1, 2])
+def test_x(value): assert value == 3
+def test_y(): assert fails
+def test_z(): pass
+"""
+
+
+def run_known(tmpdir, folder, fails, *arguments):
+    """(exit code, result file's record, what is printed) of a run of KNOWN in an environment py310-tf2.15."""
+    tmpdir.join("plugin.py").write(PLUGIN)
+    tmpdir.join("test_a.py").write(KNOWN + "fails = {!r}\n".format(fails))
+    path = str(tmpdir.join("result.json"))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "pytest", "-p", "conftest", "-p", "plugin", "-p", "no:cacheprovider"]
+        + (list(arguments) or [str(tmpdir)]),
+        env=dict(
+            os.environ,
+            PYTHONPATH=os.pathsep.join([HERE, str(tmpdir)]),
+            LEGACYGA_ENV="py310-tf2.15",
+            LEGACYGA_KNOWN_FAILURES=folder,
+            LEGACYGA_RESULT_FILE=path,
+        ),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        universal_newlines=True,
+        cwd=str(tmpdir),
+    )
+    printed, _ = process.communicate()
+    return process.returncode, result_files.read(path) if os.path.exists(path) else None, printed
+
+
+def test_a_known_failure_is_counted_as_one(tmpdir, folder):
+    code, record, printed = run_known(tmpdir, folder, False)
+    assert code == 0, printed
+    rows = record["capabilities"]["house"]
+    assert (rows["passed"], rows["failed"]) == (1, 0)
+    assert rows["xfailed"] == {"a bug of 2.15": 2, "of this Python": 1}
+    assert record["failing"] == []
+
+
+def test_a_known_failure_that_passes_is_a_failure(tmpdir, folder):
+    code, record, printed = run_known(tmpdir, folder, True)
+    assert code == 1, printed
+    assert (record["capabilities"]["house"]["passed"], record["capabilities"]["house"]["failed"]) == (1, 1)
+    assert record["failing"] == ["test_a.py::test_y"]
+
+
+def test_a_known_failure_that_fits_no_test_is_an_error(tmpdir, folder):
+    with open(os.path.join(folder, "tf2.15.json"), "w") as file:
+        json.dump([{"test": "test_a.py::test_w", "reason": "gone"}], file)
+    code, record, printed = run_known(tmpdir, folder, False)
+    assert code == 4 and record is None
+    assert "known_failures: 'test_a.py::test_w' fits no test" in printed
+    # One test of the file says nothing of the others there.
+    code, _, printed = run_known(tmpdir, folder, False, str(tmpdir.join("test_a.py")) + "::test_z")
+    assert code == 0, printed
 
 
 # ---------------------------------------------------------------------------------------------- what conftest.py counts
@@ -289,11 +669,10 @@ def test_a_run_with_a_skip_without_a_kind_is_a_usage_error(tmpdir):
         "def test_one(): skips.senseless('so')\n"
         "def test_two(): pytest.skip('so')\n"
     )
-    here = os.path.dirname(os.path.abspath(__file__))
     for selection, code in (("test_one", 0), ("test_two", 4)):
         process = subprocess.Popen(
             [sys.executable, "-m", "pytest", "-p", "conftest", "-p", "no:cacheprovider", str(tmpdir), "-k", selection],
-            env=dict(os.environ, PYTHONPATH=here, LEGACYGA_ENV="", LEGACYGA_RESULT_FILE=""),
+            env=dict(os.environ, PYTHONPATH=HERE, LEGACYGA_ENV="", LEGACYGA_RESULT_FILE=""),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             universal_newlines=True,
@@ -311,6 +690,17 @@ def test_a_run_that_was_interrupted_is_no_result(monkeypatch, tmpdir, exitstatus
     monkeypatch.setenv("LEGACYGA_RESULT_FILE", str(path))
     library = types.SimpleNamespace(__version__="2.15.1")
     home = types.SimpleNamespace(name="tf.keras", mode="graph", version="2.15.0", tf=library)
-    config = types.SimpleNamespace(legacyga_home=home, legacyga_results={})
+    config = types.SimpleNamespace(legacyga_home=home, legacyga_results={}, legacyga_failing=["test_x.py::test_y"])
+    monkeypatch.setattr(result_files, "imported_code", lambda: CODE)
     conftest.pytest_sessionfinish(types.SimpleNamespace(config=config), exitstatus)
     assert path.exists() == written
+    if written:
+        record = result_files.read(str(path))
+        assert record["versions"] == {
+            "python": "{}.{}.{}".format(*sys.version_info),
+            "tensorflow": "2.15.1",
+            "keras": "2.15.0",
+            "numpy": sys.modules["numpy"].__version__,
+        }
+        assert re.match(r"20\d\d-\d\d-\d\d$", record["date"])
+        assert (record["code"], record["failing"]) == (CODE, ["test_x.py::test_y"])

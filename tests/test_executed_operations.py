@@ -23,7 +23,7 @@ def executed(home, fed, gradient):
     """The types of all operations that a step executes."""
     v1 = v1_of(home.tf)
     options, metadata = v1.RunOptions(trace_level=v1.RunOptions.FULL_TRACE), v1.RunMetadata()
-    session = home.backend.get_session()
+    session = home.sessions.get_session()
     session.run(fed.updates, {fed.placeholder: gradient}, options=options, run_metadata=metadata)
     nodes = [node for device in metadata.step_stats.dev_stats for node in device.node_stats]
     # "name = Type(inputs)"

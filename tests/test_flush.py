@@ -39,7 +39,7 @@ def fresh(home):
         yield
     else:
         # Those of tf.compat.v1.train flush in the default session.
-        with home.backend.get_session().graph.as_default(), home.backend.get_session().as_default():
+        with home.sessions.get_session().graph.as_default(), home.sessions.get_session().as_default():
             yield
 
 

@@ -53,7 +53,7 @@ def assert_trained(driven, steps, scale=1.0, fed=FED):
     users.assert_close(driven.values(), wanted)
     if whole < len(fed):
         in_graph = driven.home.mode == "graph"
-        with driven.home.backend.get_session().as_default() if in_graph else contextlib.ExitStack():
+        with driven.home.sessions.get_session().as_default() if in_graph else contextlib.ExitStack():
             assert legacyga.flush(driven.optimizer) is True
         wanted = users.accumulated(expected, wanted, scaled[whole:], len(fed) - whole)
         users.assert_close(driven.values(), wanted)

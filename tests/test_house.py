@@ -186,9 +186,9 @@ def test_the_guard_refuses_what_was_not_asked_for():
 
 
 def test_every_environment_names_factors_that_exist():
-    import compat_matrix
+    import environments
 
-    envs = compat_matrix.environments()
+    envs = environments.environments()
     assert len(envs) >= 9 and len(set(envs)) == len(envs)
     for env in envs:
         for factor in env.split("-"):
@@ -197,18 +197,17 @@ def test_every_environment_names_factors_that_exist():
 
 def test_the_environments_of_horovod_are_those_of_the_core_with_it():
     """So that their pins are tested without it too, and their results are not taken for those of the matrix."""
-    import compat_matrix
+    import environments
 
-    lines = compat_matrix.tox_ini()["tox"]["labels"].replace("\\\n", " ").strip().splitlines()
-    labels = {name.strip(): re.findall(r"[^\s,]+", envs) for name, _, envs in (line.partition("=") for line in lines)}
+    labels = environments.labels()
     core, envs = labels["core"], labels["horovod"]
     assert len(envs) == 2
     for env in envs:
         without, _, added = env.rpartition("-")
         assert added == "horovod0.28"
-        assert without in core and env not in core + compat_matrix.environments()
+        assert without in core and env not in core + environments.environments()
         # The requirements of one environment that the other has not.
-        ours, theirs = [compat_matrix.pins(each, "3.9")[0] for each in (env, without)]
+        ours, theirs = [environments.pins(each, "3.9")[0] for each in (env, without)]
         assert set(theirs) <= set(ours)
 
 

@@ -306,7 +306,7 @@ def test_variables_that_are_initialized_later(home, sgd):
     backend.manual_variable_initialization(True)
     try:
         session = v1.Session()
-        backend.set_session(session)
+        home.sessions.set_session(session)
         optimizer = legacyga.wrap(sgd(0.25), 2)
         param = backend.variable(np.zeros(2), name="param")
         updates = optimizer.get_updates(loss=backend.sum(param), params=[param])

@@ -173,8 +173,8 @@ def in_a_session_of_its_own(home):
     stack = contextlib.ExitStack()
     if home.mode == "graph":
         home.reset(plain_session=True)
-        stack.enter_context(home.backend.get_session().graph.as_default())
-        stack.enter_context(home.backend.get_session().as_default())
+        stack.enter_context(home.sessions.get_session().graph.as_default())
+        stack.enter_context(home.sessions.get_session().as_default())
     return stack
 
 

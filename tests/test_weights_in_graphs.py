@@ -32,7 +32,7 @@ def in_a_graph(home):
     if home.mode == "eager":
         skips.senseless("graph mode only")
     home.reset(plain_session=True)
-    with home.backend.get_session().graph.as_default(), home.backend.get_session().as_default():
+    with home.sessions.get_session().graph.as_default(), home.sessions.get_session().as_default():
         yield
 
 

@@ -1,0 +1,58 @@
+"""A result file: what a run of the tests of one environment, home and mode found, and what it ran on."""
+
+import collections
+import datetime
+import hashlib
+import importlib.util
+import json
+import os
+import sys
+
+PACKAGE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "legacyga")
+
+
+def code_of(folder):
+    """What tells one state of the package's code from another: a hash of the .py files in its folder, 12 hex digits."""
+    found = hashlib.sha256()
+    paths = [os.path.join(at, name) for at, _, names in os.walk(folder) for name in names if name.endswith(".py")]
+    for name, path in sorted((os.path.relpath(path, folder).replace(os.sep, "/"), path) for path in paths):
+        with open(path, "rb") as file:
+            content = file.read().replace(b"\r\n", b"\n")
+        found.update("{}\n{}\n".format(name, len(content)).encode() + content)
+    return found.hexdigest()[:12]
+
+
+def present_code():
+    """The hash of the package in this tree."""
+    return code_of(PACKAGE)
+
+
+def imported_code():
+    """The hash of the package that `import legacyga` finds, None where it finds none."""
+    spec = importlib.util.find_spec("legacyga")
+    return spec and code_of(os.path.dirname(spec.origin))
+
+
+def start_record(home, mode, tensorflow, keras):
+    """What every result file begins with."""
+    import numpy
+
+    python = "{}.{}.{}".format(*sys.version_info)
+    return collections.OrderedDict(
+        home=home,
+        mode=mode,
+        date=datetime.date.today().isoformat(),
+        versions=collections.OrderedDict(python=python, tensorflow=tensorflow, keras=keras, numpy=numpy.__version__),
+        code=imported_code(),
+    )
+
+
+def write(path, record):
+    with open(path, "w") as file:
+        json.dump(record, file, indent=1)
+        file.write("\n")
+
+
+def read(path):
+    with open(path) as file:
+        return json.load(file)

@@ -16,8 +16,8 @@ A stopped training goes on from its checkpoint with `legacyga.load_model` in pla
 
 It trains three times on the same pictures in the same order: with batches of 16, with batches of 2 at K = 8, and with
 batches of 2 alone. The second is also resumed from its checkpoint in the middle of the second stage, and has to end
-with the same weights. The large batches are trained with MySGD as well, at `steps_per_update=1`, where it is the SGD of that Keras:
-the stock one, whose reads and writes race in Keras 2.2, gives another result on every run.
+with the same weights. The large batches are trained with MySGD as well, at `steps_per_update=1`, where it is the SGD of
+that Keras: the stock one, whose reads and writes race in Keras 2.2, gives another result on every run.
 
     updates    the optimizer's own count, of both stages
     mAP        mean average precision on the test pictures, at an overlap of one half
@@ -249,9 +249,9 @@ def mean_average_precision(found, truths, overlap=0.5):
 # ------------------------------------------------------------------------------------------------------------ training
 
 
-def train_backbone(keras, path, epochs):
+def train_backbone(keras, path, images, epochs):
     """Train the backbone as a classifier of pictures with one shape, and save it."""
-    pictures, truths = draw_many(1, 480, most=1)
+    pictures, truths = draw_many(1, images, most=1)
     classes = np.eye(len(CLASSES))[[int(shapes[0, 0]) for shapes in truths]]
     model = build_classifier(keras)
     optimizer = legacyga.MySGD(lr=0.05, momentum=MOMENTUM, steps_per_update=1, keras=keras)
@@ -452,7 +452,7 @@ def main():
         keras.backend.set_floatx("float64")
     print_title(args.home, images=args.images, epochs=args.epochs)
     with tempfile.TemporaryDirectory() as folder:
-        train_backbone(keras, os.path.join(folder, "backbone.h5"), epochs=2 if args.quick else 12)
+        train_backbone(keras, os.path.join(folder, "backbone.h5"), args.images, args.epochs)
         results, detections = compare(keras, args, folder)
     if args.pictures:
         draw_curves(results, args.heads, os.path.join(args.pictures, "old_detector_curves.png"))

@@ -190,7 +190,7 @@ def test_old_detector(home, dtype, tmp_path):
 def test_old_detector_goes_on_within_a_window(home, detector, tmp_path):
     no_keras3(home)
     args = argparse.Namespace(images=24, heads=1, epochs=4)
-    detector.train_backbone(home.keras, str(tmp_path / "backbone.h5"), epochs=1)
+    detector.train_backbone(home.keras, str(tmp_path / "backbone.h5"), images=32, epochs=1)
     whole, seen = detector.train(home.keras, args, str(tmp_path), 2, 8)
     ended, updates = seen["weights"], seen["updates"]
     # An epoch is 12 batches, a window and a half: one update of the heads; 36 batches of all layers are four.

@@ -47,8 +47,8 @@ SIDE, CELLS = 64, 8  # pixels of a picture, cells of the detector's grid
 STRIDE = SIDE // CELLS
 ANCHOR = 18.0  # pixels: the size of a box from which the network tells the logarithm of its own
 CLASSES = "circle", "square", "triangle"
-MOMENTUM, CLIP = 0.9, 5.0
-RATES = 0.01, 0.015  # of the heads alone, of all layers
+MOMENTUM, CLIP = 0.9, 20.0
+RATES = 0.003, 0.004  # of the heads alone, of all layers
 
 
 # ------------------------------------------------------------------------------------------------------------ pictures

@@ -1,6 +1,8 @@
 """The examples run, and print what they promise."""
 
+import argparse
 import contextlib
+import importlib
 import io
 import os
 import re
@@ -8,6 +10,7 @@ import runpy
 import sys
 
 import homes
+import numpy as np
 import pytest
 import skips
 
@@ -133,6 +136,112 @@ def test_partial_windows(home, tmp_path):
     assert rows[0][2] == rows[1][2] and distances_of(printed)["K = 4, flush"] < 4e-6, printed
     if "picture: " in printed:
         assert os.path.getsize(out) > 1000
+
+
+# The old detector
+
+
+# The stacks that it is for: an old project's, and the newest TensorFlow.
+DETECTOR = pytest.mark.long(also=[("tf_keras", "eager", "2.21")])
+
+
+@pytest.fixture
+def detector(monkeypatch):
+    """The example as a module."""
+    monkeypatch.syspath_prepend(EXAMPLES)
+    return importlib.import_module("old_detector")
+
+
+def no_keras3(home):
+    if home.is_keras3:
+        skips.senseless("a project that was written for Keras 2")
+
+
+@DETECTOR
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_old_detector(home, dtype, tmp_path):
+    no_keras3(home)
+    options = options_for(home) + ["--quick", "--pictures", str(tmp_path)]
+    if dtype == "float64":
+        if home.tf_version < (2,):
+            skips.keras_lacks("batch normalization takes no float64")
+        options.append("--float64")
+    try:
+        printed = run(home, "old_detector.py", *options)
+    finally:
+        home.set_floatx("float32")
+    rows = re.findall(r"^ *(\S.*?)  +(\d+)  +(\d+\.\d+)  +(\d\.\d+)  +(\S+)  +(\S+)  +(\S+)$", printed, re.MULTILINE)
+    # 96 are 6 batches of 16 and 48 of 2; 3 epochs.
+    names = "batches of 16", "in another order", "batches of 2, K = 8", "batches of 2"
+    assert [row[:2] for row in rows] == list(zip(names, ("18", "18", "18", "144"))), printed
+    assert rows[0][2:4] == rows[1][2:4] == rows[2][2:4] and rows[0][2] != rows[3][2], printed
+    exact = 4e-6 if dtype == "float32" else 1e-13
+    for row in rows[1:3]:
+        assert all(0 < float(off) < exact for off in row[4:]), printed
+    assert all(float(off) > 0.1 for off in rows[3][4:]), printed
+    assert "K = 8, resumed after epoch 2: no weight differs by more than 0.0e+00" in printed.splitlines(), printed
+    found = distances_of(printed)
+    assert [found[name] for name in names[1:]] == [float(row[6]) for row in rows[1:]], printed
+    for name in ("curves", "detections"):
+        assert 1000 < os.path.getsize(str(tmp_path / "old_detector_{}.png".format(name))) < 150000
+
+
+@DETECTOR
+def test_old_detector_goes_on_within_a_window(home, detector, tmp_path):
+    no_keras3(home)
+    args = argparse.Namespace(images=24, heads=1, epochs=4)
+    detector.train_backbone(home.keras, str(tmp_path / "backbone.h5"), images=32, epochs=1)
+    whole, seen = detector.train(home.keras, args, str(tmp_path), 2, 8)
+    ended, updates = seen["weights"], seen["updates"]
+    # An epoch is 12 batches, a window and a half: one update of the heads; 36 batches of all layers are four.
+    assert updates == 5
+    home.reset()
+    path = str(tmp_path / "detector_02.h5")
+    resumed = legacyga.load_model(path, home.keras, custom_objects={"detection_loss": detector.detection_loss})
+    assert int(home.value(resumed.optimizer.mini_step)) == 4
+    home.reset()
+    _, seen = detector.train(home.keras, args, str(tmp_path), 2, 8, resume=2)
+    assert len(seen["weights"]) == 3
+    for one, other in zip(seen["weights"][-1], ended[-1]):
+        np.testing.assert_array_equal(one, other)
+    # Not for nothing was moved.
+    assert max(np.abs(one - other).max() for one, other in zip(ended[2], ended[4])) > 1e-3
+
+
+@DETECTOR
+def test_the_detectors_precision_by_hand(detector):
+    a, b, c = [0, 0, 10, 10], [20, 20, 30, 30], [5, 5, 15, 25]
+    truths = [np.array([[0] + a, [0] + b, [1] + a], float), np.array([[0] + c], float)]
+    found = [
+        # The first is right. The second finds the same shape again. The last covers just half of a.
+        np.array([[0, 0.9] + a, [0, 0.8, 1, 0, 11, 10], [1, 0.3, 0, 0, 10, 5]], float),
+        # Right, in the wrong place, and of a class that is nowhere.
+        np.array([[0, 0.7] + c, [0, 0.6, 40, 40, 50, 50], [2, 0.9] + c], float),
+    ]
+    # Class 0 is right, wrong, right, wrong, of three: a third at precision 1, a third at 2 / 3, and a third is missed.
+    assert detector.mean_average_precision(found, truths) == pytest.approx((5 / 9.0 + 1) / 2, abs=1e-15)
+    assert detector.mean_average_precision(found, truths, overlap=0.51) == pytest.approx(5 / 9.0 / 2, abs=1e-15)
+    assert detector.mean_average_precision([np.zeros((0, 6))] * 2, truths) == 0
+    # 10 by 10 and 10 by 20 share 5 by 5.
+    np.testing.assert_allclose(detector.overlaps(np.array(a, float), np.array([a, b, c], float)), [1, 0, 25 / 275.0])
+    boxes = np.array([a, [0, 0, 10, 9], b, [0, 0, 10, 4]], float)
+    assert detector.suppress(boxes, np.array([0.5, 0.9, 0.4, 0.3])) == [1, 2, 3]
+
+
+@DETECTOR
+def test_the_detector_decodes_what_it_encodes(detector):
+    pictures, truths = detector.draw_many(5, 20)
+    assert sum(map(len, truths)) > 20
+    for picture, shapes in list(zip(pictures, truths)) + [detector.mirror(*one) for one in zip(pictures, truths)]:
+        cells = detector.encode(shapes)
+        # Surer than the network ever is: logits of what it tells as probabilities.
+        share = np.clip(cells[..., :3], 1e-9, 1 - 1e-9)
+        cells[..., :3], cells[..., 5:] = np.log(share / (1 - share)), 50 * cells[..., 5:]
+        found = detector.decode(cells)
+        assert np.all(found[:, 1] > 0.99) and picture.shape == (64, 64, 3)
+        found = np.delete(found, 1, axis=1)
+        order, wanted = np.lexsort(found.T), np.lexsort(shapes.T)
+        np.testing.assert_allclose(found[order], shapes[wanted], atol=1e-5)
 
 
 # Batches in slices

@@ -17,7 +17,8 @@ setup(
     name="legacyga",
     version=re.search(r'__version__ = "(.+)"', read("legacyga", "_version.py")).group(1),
     description="Exact gradient accumulation for the TensorFlow and Keras a project is stuck with",
-    long_description=read("README.md"),
+    # An index of packages shows it beside none of the repository's pictures.
+    long_description=re.sub(r"^!\[.*\n", "", read("README.md"), flags=re.MULTILINE),
     long_description_content_type="text/markdown",
     license="MIT",
     author="the legacyga maintainers",

@@ -1,9 +1,9 @@
 """What stands around the package, read from its files: the workflow, the change log, the README's links."""
 
-import ast
 import os
 import re
 
+import environments
 import pytest
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -24,31 +24,14 @@ def jobs():
     return yaml.safe_load(read(WORKFLOW))["jobs"]
 
 
-def labels():
-    """{label: environments} of tox.ini."""
-    import compat_matrix
-
-    lines = compat_matrix.tox_ini()["tox"]["labels"].replace("\\\n", " ").strip().splitlines()
-    return {name.strip(): re.findall(r"[^\s,]+", envs) for name, _, envs in (line.partition("=") for line in lines)}
-
-
 def test_the_workflow_runs_the_core_each_environment_in_its_python(jobs):
     found = {each["env"]: each["python"] for each in jobs["core"]["strategy"]["matrix"]["include"]}
     assert len(found) == len(jobs["core"]["strategy"]["matrix"]["include"])
-    assert sorted(found) == sorted(labels()["core"])
+    assert sorted(found) == sorted(environments.labels()["core"])
     for env, python in found.items():
         factor = env.split("-")[0]
         # Those of the newest TensorFlow name none: they take the newest that there is.
-        assert python == (factor[2] + "." + factor[3:] if factor.startswith("py") else newest_python()), env
-
-
-def newest_python():
-    (names,) = [
-        node.value
-        for node in ast.parse(read("toxfile.py")).body
-        if getattr(node, "targets", [None])[0] is not None and getattr(node.targets[0], "id", "") == "NEWEST"
-    ]
-    return ast.literal_eval(names)[0]
+        assert python == (factor[2] + "." + factor[3:] if factor.startswith("py") else environments.NEWEST_PYTHON), env
 
 
 def test_the_workflow_takes_actions_by_their_major_versions(jobs):
@@ -102,7 +85,7 @@ def test_the_change_log_has_a_version_at_its_head_and_kinds_under_each():
 
 
 def test_the_readme_links_to_nothing_beside_it():
-    """An index of packages shows it alone: what is in the repository it names by path, in words. Pictures are left out."""
+    """An index of packages shows it alone: it names files by path. Pictures are left out."""
     text = read("README.md")
     for picture in re.findall(r"^!\[[^\]]+\]\((.*)\)$", text, re.M):
         assert os.path.exists(os.path.join(ROOT, picture)), picture

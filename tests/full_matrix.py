@@ -233,6 +233,9 @@ def main():
     parser.add_argument("--list", action="store_true", help="only say which are done, and which are not")
     parser.add_argument("--keep-venvs", action="store_true", help="leave on the disk what was installed")
     args = parser.parse_args()
+    # Whatever ends it ends what it has started, also where a shell has it ignore interruptions.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
     code = result_files.present_code()
     todo, done = chosen(args.only, args.again, compat_matrix.KEPT, code)
     if not todo and not done:

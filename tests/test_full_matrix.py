@@ -176,13 +176,14 @@ def test_a_run_goes_on_where_it_stopped(tree):
     assert "| **broken** |" not in tree.join("compat_matrix.md").read()
 
 
-def test_an_interruption_keeps_what_has_ended(tree):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interruption_keeps_what_has_ended(tree, number):
     process = start(tree, '{"py39-tf2.10": "waits"}', "--jobs", "1")
     deadline = time.time() + 60
     while "py39" not in (tree.join("order.txt").read() if tree.join("order.txt").exists() else ""):
         assert time.time() < deadline
         time.sleep(0.1)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     printed, _ = process.communicate()
     assert process.returncode == 1, printed
     assert "interrupted: 1 of 4 were run, and are kept" in printed

@@ -115,3 +115,13 @@ def a_model_for_slices(label):
     yield names
     assert calls == [0]
     assert_close(model.get_weights(), trained(keras, keras.optimizers.SGD(0.1, momentum=0.9), Y, 64, 1, 1, "mse"))
+
+
+def a_model_for_sgd(label):
+    """The same, for SGD with momentum: bare Adam has no one result on TensorFlow 1."""
+    keras = keras_of(label)
+    model = in_order(dense(keras))
+    yield {"keras": keras, "model": model, "x": X, "y": Y}
+    assert int(value(label, model.optimizer.iterations)) == 1
+    bare = keras.optimizers.SGD(0.1, momentum=0.9)
+    assert_close(model.get_weights(), trained(keras, bare, Y, 64, 1, 1, "mse"))

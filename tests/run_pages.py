@@ -19,7 +19,7 @@ import pages
 
 
 def forget(label):
-    """Forget what a program has built, in the Keras of the home: another one that is imported changes what MySGD takes."""
+    """Forget what a program has built, in the Keras of the home: another that is imported changes what MySGD takes."""
     if label == "keras3":
         importlib.import_module("keras").utils.clear_session(free_memory=False)
     elif label in ("keras2", "tf_keras"):

@@ -31,6 +31,9 @@ def on_files(files, config):
 
 
 def on_page_markdown(markdown, page, config, files):
+    if page.file.src_uri == OUTSIDE["compat_matrix.md"]:
+        # Notes: "yes [1] [3]" is no link.
+        markdown = re.sub(r"^\|.*", lambda row: re.sub(r"\[(\d+)\]", r"\\[\1]", row.group()), markdown, flags=re.M)
     if page.file.src_uri in OUTSIDE.values():
         return re.sub(r"\]\(docs/", "](", _to_pages(markdown, ""))
     return _to_pages(markdown, "../")

@@ -57,7 +57,8 @@ def assert_trained(model, bare, optimizer, samples, batch_size, epochs=1, y=Y, l
     bare.compile(loss=loss, optimizer=optimizer)
     bare.fit(X[:samples], y[:samples], batch_size=batch_size, epochs=epochs, shuffle=False, verbose=0)
     assert np.abs(bare.get_weights()[0]).max() > 5e-4
-    assert max(np.abs(one - other).max() for one, other in zip(model.get_weights(), bare.get_weights())) < most
+    distance = max(np.abs(one - other).max() for one, other in zip(model.get_weights(), bare.get_weights()))
+    assert distance < most, distance
 
 
 def an_old_project(label):

@@ -24,6 +24,7 @@ LINTED = (
     "test_full_matrix.py",
     "test_claims.py",
     "test_release.py",
+    "test_pages.py",
     "test_scale.py",
 )
 RELEASED = ("test_distributions.py",)

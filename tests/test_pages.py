@@ -7,7 +7,7 @@ import ast
 import os
 import re
 
-import compat_matrix
+import environments
 import pages
 import pytest
 
@@ -50,7 +50,7 @@ def test_what_is_printed_stands_below_what_prints_it(name):
 @pytest.mark.parametrize("label", sorted(pages.RUNS))
 def test_every_home_of_the_blocks_is_run_by_the_matrix(label):
     home, mode, version = pages.RUNS[label]
-    envs = [env.split("-") for env in compat_matrix.environments()]
+    envs = [env.split("-") for env in environments.environments("core")]
     envs = [env for env in envs if "tf" + version in env]
     wanted = {"keras2": "keras2", "keras3": "keras3", "tf_keras": "tfkeras"}.get(label, "")
     assert any(any(factor.startswith(wanted) for factor in env) for env in envs), envs

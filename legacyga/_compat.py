@@ -210,6 +210,9 @@ class Home(TensorFlow):
     def check_can_train(self):
         if not self.is_keras3:
             return
+        # `iterations` is a property of the class from there on.
+        if not hasattr(self.module.optimizers.Optimizer, "iterations"):
+            raise ValueError("legacyga needs Keras 3.5 or newer. Received: {!r}. Upgrade keras.".format(self))
         backend = self.module.backend.backend()
         if backend != "tensorflow":
             raise ValueError(

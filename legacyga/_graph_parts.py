@@ -40,9 +40,10 @@ def parts(writes, made, gradients):
     divisions = [each.op for each in given if each.op.type == "RealDiv" and within.issuperset(_consumers(each.op))]
     made = divisions + list(made)
     within.update(divisions)
-    of_gradients = _below([each for tensor in given for each in tensor.consumers()], within)
+    needing = _needing(made)
+    of_gradients = _below([each for tensor in given for each in tensor.consumers()], needing)
     own, last = [each for each in writes if each in of_gradients], [each for each in writes if each not in of_gradients]
-    needs = {write: _below(_readers(write), within) for write in own}
+    needs = {write: _below(_readers(write), needing) for write in own}
     if not own or any(each in needed for needed in needs.values() for each in last):
         return together
     groups = _groups(own, needs)
@@ -87,15 +88,24 @@ def _readers(write):
     return found
 
 
-def _below(operations, within):
-    """Those of the set `within` that are among `operations`, or need one of them."""
-    seen, stack = set(), [each for each in operations if each in within]
+def _needing(made):
+    """{operation: those of `made` that need it}, for each of `made`."""
+    found = {each: [] for each in made}
+    for each in made:
+        for source in _sources(each):
+            if source in found:
+                found[source].append(each)
+    return found
+
+
+def _below(operations, needing):
+    """Those in `needing` that are among `operations`, or need one of them."""
+    seen, stack = set(), [each for each in operations if each in needing]
     while stack:
         operation = stack.pop()
         if operation not in seen:
             seen.add(operation)
-            needing = _consumers(operation) + list(operation._control_outputs)
-            stack.extend(each for each in needing if each in within)
+            stack.extend(needing[operation])
     return seen
 
 

@@ -199,6 +199,16 @@ def long_tests(request):
             skips.elsewhere("tested in other environments of the matrix")
 
 
+@pytest.fixture(autouse=True)
+def replicas_that_there_are(request):
+    """Skip what is of several replicas before Keras 3.10, whose variables are none of a replica's own."""
+    if request.node.get_closest_marker("capability").args[0] != "R12 replicas":
+        return
+    home = home_of(request.config)
+    if home.is_keras3 and tuple(int(part) for part in home.version.split(".")[:2]) < (3, 10):
+        skips.we_lack("several replicas need Keras 3.10 or newer")
+
+
 @pytest.fixture
 def once_in_an_environment(home):
     """For tests in processes of their own, to which the home of this one is nothing."""

@@ -176,6 +176,18 @@ def test_keras_3_in_graph_mode(home):
     assert "Remove that call, or use tf_keras." in output
 
 
+def test_keras_3_before_3_5(home, monkeypatch):
+    """There the class has no property `iterations`."""
+    needs.eager_only(home)
+    if not home.is_keras3:
+        skips.senseless("of Keras 3")
+    for cls in home.keras.optimizers.Optimizer.__mro__:
+        if "iterations" in vars(cls):
+            monkeypatch.delattr(cls, "iterations")
+    with pytest.raises(ValueError, match="needs Keras 3.5 or newer. Received: keras {}".format(home.version)):
+        legacyga.MySGD(steps_per_update=2, keras=home.keras)
+
+
 def test_keras_3_on_another_backend(home, monkeypatch):
     if not home.is_keras3:
         skips.senseless("Keras 3 only")

@@ -1,6 +1,7 @@
 """The `keras3` generation: Keras 3's optimizers on its TensorFlow backend, with `apply(grads, trainable_variables)`."""
 
 import contextlib
+import inspect
 import types
 
 from legacyga.generations import _base, _copying, _surface
@@ -98,6 +99,14 @@ class Accumulation(_base.Accumulation):
         placement = dict(aggregation="only_first_replica")
         if beside is not None:
             placement = dict(aggregation="sum", synchronization="on_read")
+        if "synchronization" not in inspect.signature(module.Variable.__init__).parameters:
+            # Deletable with Keras 3.9.
+            placement.pop("synchronization", None)
+            if self.ops.has_replicas:
+                raise ValueError(
+                    "Before Keras 3.10 no variable can be a replica's own. Received: {!r}, and a strategy of several "
+                    "replicas. Upgrade keras to 3.10 or newer, or train on one device.".format(self.home)
+                )
         with contextlib.ExitStack() as entered:
             entered.enter_context(self.ops.colocated_with(beside))
             entered.enter_context(module.name_scope(optimizer.name, caller=optimizer))

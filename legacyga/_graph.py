@@ -2,6 +2,7 @@
 
 import contextlib
 import importlib
+import itertools
 
 from legacyga import _compat, _graph_parts
 
@@ -131,24 +132,29 @@ def ordered(get_updates, ops, gradients):
     graph = ops.v1.get_default_graph()
     made_before = len(graph.get_operations())
     updates = [update[0].assign(update[1]) if isinstance(update, tuple) else update for update in get_updates()]
-    writes = [getattr(update, "op", update) for update in updates]
+    writes = list(dict.fromkeys(getattr(update, "op", update) for update in updates))
     _check_made_here(writes, graph)
     # An update that is a conditional's result writes in a branch, and what is in it need not run.
     assigns = [write for write in writes if write.type.startswith("Assign")]
     values = [tensor.op for write in assigns for tensor in write.inputs[1:]]
     before, made = set(writes), graph.get_operations()[made_before:]
     _order_early_writes(before, set(writes + values), made)
+    return _one_after_the_other(_graph_parts.parts(writes, made, gradients), before, ops)
+
+
+def _one_after_the_other(parts, updates, ops):
+    """A tensor that is there after all parts, whose edges are made here."""
     done = []
-    for part in _graph_parts.parts(writes, made, gradients):
-        values = [tensor.op for write in part.writes if write in assigns for tensor in write.inputs[1:]]
+    for part in parts:
+        assigns = [write for write in part.writes if write.type.startswith("Assign")]
+        values = [tensor.op for write in assigns for tensor in write.inputs[1:]]
         # A value that is computed from a write of this step stays after that write, as its author meant.
-        with ops.control_dependencies(done + [value for value in values if not _reaches(value, before)]):
+        with ops.control_dependencies(done + [value for value in values if not _reaches(value, updates)]):
             barrier = ops.tf.no_op()
         for write in part.writes:
             write._add_control_input(barrier)
-        for entry in part.entries:
-            for each in done:
-                entry._add_control_input(each)
+        for entry, each in itertools.product(part.entries, done):
+            entry._add_control_input(each)
         with ops.control_dependencies(part.writes):
             done = [ops.tf.no_op()]
     return ops.done(done)

@@ -30,31 +30,43 @@ def parts(writes, made, gradients):
         gradients: what they are made of: list of tensors or IndexedSlices, None for a variable without.
     """
     together = [Part(list(writes), [])]
-    if not all(each.type.startswith("Assign") for each in writes) or any(each.type == "NextIteration" for each in made):
+    given = _tensors(gradients)
+    if not _are_plain(writes, made) or _reads_outside(writes, made, given):
         return together
-    given = [tensor for gradient in gradients if gradient is not None for tensor in _tensors(gradient)]
-    if _reads_outside(writes, made, given):
-        return together
-    within = set(made)
-    # The division by the sum of the weights is one more new value of each parameter's size.
-    divisions = [each.op for each in given if each.op.type == "RealDiv" and within.issuperset(_consumers(each.op))]
-    made = divisions + list(made)
-    within.update(divisions)
+    made = _divisions(given, made) + list(made)
     needing = _needing(made)
     of_gradients = _below([each for tensor in given for each in tensor.consumers()], needing)
     own, last = [each for each in writes if each in of_gradients], [each for each in writes if each not in of_gradients]
     needs = {write: _below(_readers(write), needing) for write in own}
-    if not own or any(each in needed for needed in needs.values() for each in last):
-        return together
     groups = _groups(own, needs)
     numbers = _numbers(groups, made)
-    if any(numbers.get(each) == _SEVERAL for each in own) or any(each in numbers for each in last):
+    if not _are_apart(own, last, needs, numbers):
         return together
     return _with_entries(groups, numbers, made) + ([Part(last, [])] if last else [])
 
 
-def _tensors(gradient):
-    return [gradient.values, gradient.indices] if hasattr(gradient, "indices") else [gradient]
+def _tensors(gradients):
+    found = []
+    for each in gradients:
+        found += [] if each is None else [each.values, each.indices] if hasattr(each, "indices") else [each]
+    return found
+
+
+def _are_plain(writes, made):
+    """Whether all writes are assignments, and nothing loops."""
+    return all(each.type.startswith("Assign") for each in writes) and all(each.type != "NextIteration" for each in made)
+
+
+def _divisions(given, made):
+    """The gradients' divisions by the sum of the weights: one more new value of each parameter's size."""
+    within = set(made)
+    return [each.op for each in given if each.op.type == "RealDiv" and within.issuperset(_consumers(each.op))]
+
+
+def _are_apart(own, last, needs, numbers):
+    """Whether no write of one group, and none of the last, is needed by another."""
+    is_one = all(numbers[each] != _SEVERAL for each in own)
+    return bool(own) and is_one and all(needed.isdisjoint(last) for needed in list(needs.values()) + [set(numbers)])
 
 
 def _sources(operation):

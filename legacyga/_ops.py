@@ -109,8 +109,9 @@ class Ops(_replicas.Replicas):
             return self.tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
         dtype = self.tf.as_dtype(dtype).base_dtype
         gradient, weight = self.tf.cast(gradient, dtype), self.tf.cast(weight, dtype)
-        # A product with 0 would keep the NaN of a mean over no samples. The function is there from TF 1.14 on.
-        multiply = getattr(self.tf.math, "multiply_no_nan", None)
+        # A product with 0 would keep the NaN of a mean over no samples. The function is there from TF 1.14 on, tf.math
+        # from 1.8 on.
+        multiply = getattr(getattr(self.tf, "math", None), "multiply_no_nan", None)
         if multiply is not None:
             return multiply(gradient, weight)
         return self.cond(self.equal(weight, 0), lambda: self.zeros_like(gradient), lambda: gradient * weight)

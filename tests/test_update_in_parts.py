@@ -140,3 +140,19 @@ def test_slots_are_no_constants_of_the_graph(home, adam):
     optimizer.get_updates(backend.sum(variable), [variable])
     after = len(home.tf.Graph.as_graph_def(variable.graph).SerializeToString())
     assert len(optimizer.weights) > 2 and after - before < 1e6
+
+
+def test_an_update_that_is_listed_twice(home, sgd):
+    of_v1(sgd)
+
+    class Twice(sgd):
+        def get_updates(self, loss, params):
+            updates = super(Twice, self).get_updates(loss, params)
+            return updates + updates[:2]
+
+    variables, step = steps_of(home, lambda variables: legacyga.wrap(Twice(lr=RATE), 2))
+    fed = gradients_by_hand(2)
+    for gradients in fed:
+        step(gradients)
+    means = [np.mean(each, axis=0, dtype="float64") for each in zip(*fed)]
+    assert_has(home, variables, [weight - RATE * mean for weight, mean in zip(oracle.double(START), means)])

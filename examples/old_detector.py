@@ -290,7 +290,7 @@ def train(keras, args, folder, batch_size, steps, resume=0, backwards=False):
             [decode(cells) for cells in model.predict(test[0], verbose=0)], test_truths
         )
         seen["mAP"].append(logs["mAP"])
-        # Not `val_loss`: of a generator tf.keras 1.15 takes the mean of the batches', as large as those of the training.
+        # Not `val_loss`: tf.keras 1.15 takes the mean of batches, of unequal sizes, as large as those of the training.
         seen["loss"].append(model.evaluate(test[0], test[1], batch_size=32, verbose=0))
         seen["weights"].append(weights_of(model))
 

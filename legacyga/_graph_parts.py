@@ -11,8 +11,8 @@ Part.__doc__ = """Writes of an update that go together.
 
 # What hands a variable or its value on.
 _ALIASES = ("Identity", "RefIdentity", "Switch", "RefSwitch", "ReadVariableOp")
-# What is to wait for nothing: it takes no memory, or is the conditional's own.
-_NEVER_WAIT = ("Const", "VarHandleOp", "VariableV2", "Variable", "Placeholder", "NoOp", "Switch", "RefSwitch", "Merge")
+# What waits for nothing: it takes no memory, is the conditional's own, or later updates read a variable by it.
+_NEVER_WAIT = _ALIASES + ("Const", "VarHandleOp", "VariableV2", "Variable", "Placeholder", "NoOp", "Merge")
 # In place of the number of a part: of what several need.
 _SEVERAL = -1
 

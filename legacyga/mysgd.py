@@ -2,7 +2,7 @@
 
 import numbers
 
-from legacyga import _compat, _graph, _window
+from legacyga import _compat, _window
 from legacyga.generations import _surface, keras3, keras_v1, optimizer_v2
 
 
@@ -169,7 +169,7 @@ class _GraphAccumulation(keras_v1.Accumulation):
                 updates += [(moment, velocity), (param, new_param)]
             return updates
 
-        return _graph.ordered(get_updates, ops, gradients)
+        return self.ordered(get_updates, gradients)
 
 
 class _EagerAccumulation(optimizer_v2.AccumulationBefore24):

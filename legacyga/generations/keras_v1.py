@@ -167,7 +167,7 @@ class Accumulation(_base.Accumulation):
 
         try:
             with _graph.lifted_variables(self.home.tf, lifted):
-                update = _graph.ordered(get_updates, ops, gradients)
+                update = self.ordered(get_updates, gradients)
         finally:
             self.reduced = None
             vars(optimizer).update(hidden)
@@ -188,6 +188,11 @@ class Accumulation(_base.Accumulation):
             return _graph.with_values_of(again, update, ops)
         weights[:] = inner
         return update
+
+    def ordered(self, get_updates, gradients):
+        """The operation of an update with these gradients, whose reads and writes `get_updates` makes."""
+        # At K = 1 it stands in no branch of its own, and another update may take what was made for it.
+        return _graph.ordered(get_updates, self.ops, gradients if self.has_windows else [])
 
     @contextlib.contextmanager
     def _unclipped(self):

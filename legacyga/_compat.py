@@ -286,15 +286,11 @@ def find_home(keras=None):
         raise ValueError(
             "keras must be the Keras module of your model: keras, tf.keras or tf_keras. Received: {!r}".format(keras)
         )
-    standalone = sys.modules.get("keras")
-    is_old = standalone is not None and () < version_of(standalone) < (2, 4)
-    found = ([standalone] if is_old else []) + ([sys.modules["tf_keras"]] if "tf_keras" in sys.modules else [])
+    imported = [sys.modules[name] for name in ("keras", "tf_keras") if sys.modules.get(name)]
+    found = [each for each in imported if each.__name__ == "tf_keras" or () < version_of(each) < (2, 4)]
     if len(found) > 1:
         raise ValueError(
-            "Two Keras are imported, {} {} and {} {}, and an optimizer belongs to one. Name the one your model is made "
-            "of: keras={} or keras={}.".format(
-                *[text for module in found for text in (module.__name__, module.__version__)]
-                + [module.__name__ for module in found]
-            )
+            "Two Keras are imported, {0} {2} and {1} {3}, and an optimizer belongs to one. Name the one your model is "
+            "made of: keras={0} or keras={1}.".format(*[m.__name__ for m in found] + [m.__version__ for m in found])
         )
     return Home(found[0] if found else _tensorflow().keras)

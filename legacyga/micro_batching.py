@@ -53,7 +53,12 @@ def micro_batch(model, size):
         )
     if home.graph_mode:
         _sliced_functions.install(model, home, size)
-        return
+    else:
+        _cut_train_step(model, home, size)
+
+
+def _cut_train_step(model, home, size):
+    """What `micro_batch` does in eager mode."""
     if _fit_hooks.homes_train_step(type(model)) is None:
         raise ValueError(
             "In eager mode of TensorFlow 2.0 and 2.1 fit has no training step that could be cut. Received: {!r} on "

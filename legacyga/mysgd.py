@@ -24,7 +24,7 @@ def MySGD(
 
     Args:
         lr: the learning rate of an update, a number of at least 0. Default 0.01. In eager mode also a
-            LearningRateSchedule of the home. `learning_rate=` is the same argument.
+            LearningRateSchedule of the home, or its config. `learning_rate=` is the same argument.
         momentum: a number from 0 to 1. Default 0.
         decay: the decay of the rate by the updates made, a number of at least 0. Default 0.
         nesterov: whether to look ahead. Default False.
@@ -54,6 +54,7 @@ def MySGD(
     settings = _window.Settings.checked(steps_per_update, on_nonfinite=on_nonfinite, name="steps_per_update")
     home = _compat.find_home(keras)
     home.check_can_train()
+    lr = _schedule_of(home, lr)
     if not (callable(lr) and not home.graph_mode):
         lr = _check_number("lr", lr)
     momentum = _check_number("momentum", momentum, most=1)
@@ -70,6 +71,13 @@ def _check_number(name, value, most=None):
         wanted = "at least 0" if most is None else "0 to {}".format(most)
         raise ValueError("{} must be a number of {}. Received: {!r}".format(name, wanted, value))
     return float(value)
+
+
+def _schedule_of(home, lr, custom_objects=None):
+    """The LearningRateSchedule that `lr` is the config of; anything else as it is."""
+    if isinstance(lr, dict) and not home.graph_mode:
+        return home.module.optimizers.schedules.deserialize(lr, custom_objects=custom_objects)
+    return lr
 
 
 class _MySGD(object):
@@ -97,7 +105,9 @@ class _MySGD(object):
 
     @classmethod
     def from_config(cls, config, custom_objects=None):
-        made = _from_config(cls._legacyga_class[1], config)
+        home = cls._legacyga_class[1]
+        config = dict(config, lr=_schedule_of(home, config["lr"], custom_objects))
+        made = _from_config(home, config)
         if _surface.is_own(cls):
             return made
         extended = cls(**{name: value for name, value in config.items() if name not in NOT_OF_SGD})
@@ -110,7 +120,7 @@ NOT_OF_SGD = ("steps_per_update", "on_nonfinite", "is_legacy_optimizer")
 
 
 def _from_config(home, config, custom_objects=None):
-    config = dict(config)
+    config = dict(config, lr=_schedule_of(home, config["lr"], custom_objects))
     config.pop("is_legacy_optimizer", None)
     return MySGD(keras=home.module, **config)
 

@@ -1,6 +1,7 @@
 """load_model and custom_objects: a run saved in mid-window and loaded ends with the bits of one that was not."""
 
 import copy
+import functools
 import json
 import os
 import pickle
@@ -192,19 +193,47 @@ def test_a_class_of_the_users(home, kind, tmpdir):
     assert_bits(state(home, model), wanted)
 
 
-def test_a_schedule_as_rate(home, tmpdir):
+@pytest.mark.parametrize("own", [False, True], ids=["keras", "own"])
+@pytest.mark.parametrize("of", ["wrap", "MySGD"])
+def test_a_schedule_as_rate(home, of, own, tmpdir):
     if not hasattr(home.keras.optimizers, "schedules") or home.mode == "graph":
         skips.keras_lacks("no schedules for optimizers in this mode")
-    schedule = home.keras.optimizers.schedules.ExponentialDecay(0.5, 2, 0.5)
+    schedule, objects = home.keras.optimizers.schedules.ExponentialDecay(0.5, 2, 0.5), {}
+    if own:
+        schedule, objects = halving(home)(0.5), {"Halving": halving(home)}
     path = str(tmpdir.join("model.keras" if home.is_keras3 else "model.h5"))
-    model = model_of(home, legacyga.wrap(home.keras.optimizers.SGD(schedule, momentum=0.5), 3))
+    if of == "wrap":
+        optimizer = legacyga.wrap(home.keras.optimizers.SGD(schedule, momentum=0.5), 3)
+    else:
+        optimizer = legacyga.MySGD(schedule, momentum=0.5, steps_per_update=3, keras=home.keras)
+        with home.keras.utils.CustomObjectScope(objects):
+            again = legacyga.MySGD(keras=home.keras, **optimizer.get_config())
+            assert again.get_config() == type(optimizer).from_config(optimizer.get_config()).get_config()
+    model = model_of(home, optimizer)
     train(model, BATCHES[:7])
     save(model, path)
     train(model, BATCHES[7:])
     wanted = state(home, model)
-    model = legacyga.load_model(path, keras=home.keras)
+    model = legacyga.load_model(path, keras=home.keras, custom_objects=objects)
     train(model, BATCHES[7:])
     assert_bits(state(home, model), wanted)
+
+
+@functools.lru_cache()
+def halving(home):
+    """A class of schedules, of the user's."""
+
+    class Halving(home.keras.optimizers.schedules.LearningRateSchedule):
+        def __init__(self, rate):
+            self.rate = rate
+
+        def __call__(self, step):
+            return self.rate / (1.0 + home.tf.cast(step, "float32"))
+
+        def get_config(self):
+            return {"rate": self.rate}
+
+    return Halving
 
 
 def test_serialize_and_deserialize(home, kind):

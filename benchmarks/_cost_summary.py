@@ -7,7 +7,7 @@ from _shared import figure, markdown, save
 from micro_batch import MIB, against
 
 NOT_WAYS = ("alone", "adding", "bare", "scatter_add", "dense")
-ABOVE = ["model", "K", "way"]
+ABOVE = ["model", "optimizer", "K", "way"]
 
 
 def stack_of(found):
@@ -29,7 +29,7 @@ def windows(founds):
             for name, values in each["ways"].items():
                 if name in NOT_WAYS:
                     continue
-                cells = [stack_of(found), each["model"], each["steps"], TITLES[name]]
+                cells = [stack_of(found), each["model"], each["optimizer"], each["steps"], TITLES[name]]
                 cells += ["{:.1f}".format(1000 * values["window"][0])]
                 cells += [ratio(values["over additions"], bars.get("over additions"))]
                 cells += [quartiles(values["over additions"])]
@@ -51,7 +51,14 @@ def memory(founds):
             for run, values in measured:
                 way = TITLES[run["way"]] + ("" if run["batch"] == found["batch"] else ", batch {}".format(run["batch"]))
                 copies = [(values[key][0] - bare[key][0]) / bare["parameters"][0] for key in ("variables", "peak")]
-                cells = [stack_of(found), each["model"], each["steps"], way, "{:.2f}".format(copies[0])]
+                cells = [
+                    stack_of(found),
+                    each["model"],
+                    each["optimizer"],
+                    each["steps"],
+                    way,
+                    "{:.2f}".format(copies[0]),
+                ]
                 cells += ["{:.0f}".format(values["peak"][0] / MIB), "{:.2f}".format(copies[1])]
                 rows.append(cells + ["{:.2f}".format(values["first step"][0])])
     return markdown(head, rows) if rows else []

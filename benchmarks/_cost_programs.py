@@ -330,6 +330,11 @@ def wrap(ground, steps):
     return _every(ground.step(legacyga.wrap(ground.optimizer(), steps)))
 
 
+def summing(ground, steps):
+    legacyga = importlib.import_module("legacyga")
+    return _every(ground.step(legacyga.wrap(ground.optimizer(), steps, reduction="sum")))
+
+
 def mysgd(ground, steps):
     legacyga = importlib.import_module("legacyga")
     if ground.options.optimizer != "sgd":
@@ -422,6 +427,7 @@ FLOORS = collections.OrderedDict([("alone", alone), ("adding", adding), ("bare",
 WAYS = collections.OrderedDict(
     [
         ("wrap", wrap),
+        ("sum", summing),
         ("MySGD", mysgd),
         ("GradientAccumulator", accumulator),
         ("loop", loop),
@@ -431,4 +437,4 @@ WAYS = collections.OrderedDict(
         ("runai", runai),
     ]
 )
-OURS = ("wrap", "MySGD", "GradientAccumulator")
+OURS = ("wrap", "sum", "MySGD", "GradientAccumulator")

@@ -15,6 +15,7 @@ TITLES = {
     "adding": "a pass and the additions",
     "bare": "the bare optimizer",
     "wrap": "`legacyga.wrap`",
+    "sum": "`legacyga.wrap` of sums",
     "MySGD": "`legacyga.MySGD`",
     "GradientAccumulator": "`legacyga.GradientAccumulator`",
     "loop": "a plain loop",
@@ -110,7 +111,7 @@ def report_memory(found):
             else:
                 copies = [(values[key][0] - bare[key][0]) / bare["parameters"][0] for key in ("variables", "peak")]
                 # At K = 1 the optimizers alone keep nothing.
-                bar = COPIES if each["steps"] > 1 else 0.005 if run["way"] in ("wrap", "MySGD") else 1000.0
+                bar = COPIES if each["steps"] > 1 else 0.005 if run["way"] in ("wrap", "sum", "MySGD") else 1000.0
                 kept = against(copies[0], bar)
                 cells += [kept, "{:.0f}".format(values["peak"][0] / MIB), "{:.2f}".format(copies[1])]
             cells += [milliseconds(values.get("import")), "{:.2f}".format(values["first step"][0])]

@@ -6,9 +6,9 @@
         [--picture FILE.png]
     python benchmarks/cost.py --kept FILE ... [--picture FILE.png]
 
-The ways: `legacyga.wrap`, `legacyga.MySGD`, a loop with `legacyga.GradientAccumulator`, a plain loop with variables of
-its own, Keras 3's own argument, the optimizer and the model of gradient-accumulator, and runai, as far as they are
-there. The bare optimizer makes an update each mini-step.
+The ways: `legacyga.wrap`, the same with reduction="sum", which divides by nothing, `legacyga.MySGD`, a loop with
+`legacyga.GradientAccumulator`, a plain loop with variables of its own, Keras 3's own argument, the optimizer and the
+model of gradient-accumulator, and runai, as far as they are there. The bare optimizer makes an update each mini-step.
 
 - time: for each model, optimizer and K one process, in which all ways train one model, mini-step by mini-step in turn.
   A mini-step is a forward and backward pass and the optimizer, in one compiled function or session call. Two floors are
@@ -39,7 +39,7 @@ from _shared import GIVEN_BACK, keep
 MARK = "cost.py: "
 PARTS = ("time", "memory", "rows", "variables")
 MODELS = ("dense-1M", "dense-25M", "dense-100M", "convolutional", "embedding")
-WAYS = ("wrap", "MySGD", "GradientAccumulator", "loop", "keras", "ga-optimizer", "ga-model", "runai")
+WAYS = ("wrap", "sum", "MySGD", "GradientAccumulator", "loop", "keras", "ga-optimizer", "ga-model", "runai")
 ALL = dict(model=MODELS, optimizer=("sgd", "adam"), steps=(1, 2, 8, 32))
 
 

@@ -106,8 +106,8 @@ class _MySGD(object):
     @classmethod
     def from_config(cls, config, custom_objects=None):
         home = cls._legacyga_class[1]
-        config = dict(config, lr=_schedule_of(home, config["lr"], custom_objects))
-        made = _from_config(home, config)
+        config = _arguments(home, config, custom_objects)
+        made = MySGD(keras=home.module, **config)
         if _surface.is_own(cls):
             return made
         extended = cls(**{name: value for name, value in config.items() if name not in NOT_OF_SGD})
@@ -116,13 +116,19 @@ class _MySGD(object):
 
 
 # What a config has beside the arguments of the home's SGD.
-NOT_OF_SGD = ("steps_per_update", "on_nonfinite", "is_legacy_optimizer")
+NOT_OF_SGD = ("steps_per_update", "on_nonfinite")
+
+
+def _arguments(home, config, custom_objects):
+    """The arguments of MySGD in a config, with a schedule in place of its own config."""
+    rates = [name for name in ("lr", "learning_rate") if name in config]
+    found = dict(config, **{name: _schedule_of(home, config[name], custom_objects) for name in rates})
+    found.pop("is_legacy_optimizer", None)
+    return found
 
 
 def _from_config(home, config, custom_objects=None):
-    config = dict(config, lr=_schedule_of(home, config["lr"], custom_objects))
-    config.pop("is_legacy_optimizer", None)
-    return MySGD(keras=home.module, **config)
+    return MySGD(keras=home.module, **_arguments(home, config, custom_objects))
 
 
 _surface.LOADERS["MySGD"] = _from_config

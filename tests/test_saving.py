@@ -219,6 +219,15 @@ def test_a_schedule_as_rate(home, of, own, tmpdir):
     assert_bits(state(home, model), wanted)
 
 
+def test_a_config_by_the_other_name_of_the_rate_or_without(home):
+    optimizer = legacyga.MySGD(lr=0.25, steps_per_update=3, keras=home.keras)
+    config = optimizer.get_config()
+    rate = config.pop("lr")
+    renamed = type(optimizer).from_config(dict(config, learning_rate=rate))
+    assert renamed.get_config() == optimizer.get_config()
+    assert type(optimizer).from_config(config).get_config()["lr"] == pytest.approx(0.01)
+
+
 @functools.lru_cache()
 def halving(home):
     """A class of schedules, of the user's."""

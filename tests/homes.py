@@ -154,6 +154,14 @@ class Home(object):
         return self.tf.compat.v1.keras.backend if left else self.backend
 
     @property
+    def races(self):
+        """Whether an update of the home's own optimizers may change what a gradient has yet to read.
+
+        It may where weights are variables by reference: in Keras up to 2.3, in tf.keras of TF 1.8 and before.
+        """
+        return self.mode == "graph" and (self.name == "keras" or self.tf_version < (1, 13))
+
+    @property
     def v1_optimizers(self):
         """The module of the optimizers that have `get_updates` alone."""
         for name in (".optimizers.optimizer_v1", ".optimizer_v1", ".optimizers"):

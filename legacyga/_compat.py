@@ -179,25 +179,6 @@ class Home(TensorFlow):
             )
         return optimizers
 
-    def optimizer_class(self, generation, name, module=None):
-        """The class that a config names: one that the user has registered, or the home's own of this generation."""
-        utils, optimizers = self.module.utils, self.module.optimizers
-        # There from TF 2.2 on, as `get_registered_name` is.
-        find = getattr(utils, "get_registered_object", utils.get_custom_objects().get)
-        places = [self.v1_optimizers] if generation == "v1" else [optimizers]
-        places += [getattr(optimizers, "legacy", None), getattr(optimizers, "experimental", None)]
-        with contextlib.suppress(ImportError):
-            places.append(importlib.import_module(self.root + ".mixed_precision.loss_scale_optimizer"))
-        named = [find(name)] + [getattr(place, name, None) for place in places]
-        found = [cls for cls in named if generation_of(cls) == generation]
-        if found:
-            # TF 2.9 and 2.10 have OptimizerV2 twice, `legacy` or not.
-            return next((cls for cls in found if cls.__module__ == module), found[0])
-        raise ValueError(
-            "{0!r} has no optimizer of this name, and none is registered. Received: {1!r}. Give its class: "
-            "legacyga.load_model(path, custom_objects={{{1!r}: {1}}}).".format(self, name)
-        )
-
     def registered_name(self, cls):
         """The name by which a config names a class."""
         return getattr(self.module.utils, "get_registered_name", lambda cls: cls.__name__)(cls)

@@ -3,7 +3,7 @@
 import numbers
 
 from legacyga import _compat, _window
-from legacyga.generations import _surface, keras3, keras_v1, optimizer_v2
+from legacyga.generations import _configs, _surface, keras3, keras_v1, optimizer_v2
 
 
 def MySGD(
@@ -59,7 +59,7 @@ def MySGD(
         lr = _check_number("lr", lr)
     momentum = _check_number("momentum", momentum, most=1)
     decay = _check_number("decay", decay)
-    _surface.register(home)
+    _configs.register(home)
     optimizer = _class_for(home)(lr=lr, momentum=momentum, decay=decay, nesterov=bool(nesterov), **kwargs)
     _surface.start(optimizer, settings)
     return optimizer
@@ -131,7 +131,7 @@ def _from_config(home, config, custom_objects=None):
     return MySGD(keras=home.module, **_arguments(home, config, custom_objects))
 
 
-_surface.LOADERS["MySGD"] = _from_config
+_configs.LOADERS["MySGD"] = _from_config
 
 
 class _GraphSGD(_MySGD):

@@ -3,7 +3,7 @@
 import os
 
 from legacyga import _compat
-from legacyga.generations import _finding, _surface
+from legacyga.generations import _configs, _finding, _surface
 
 
 def load_model(path, keras=None, custom_objects=None, **kwargs):
@@ -43,7 +43,7 @@ def load_model(path, keras=None, custom_objects=None, **kwargs):
         raise ValueError(
             "custom_objects must be a dict of classes and functions by name. Received: {!r}".format(custom_objects)
         )
-    objects = dict(_surface.loaders(home), **(custom_objects or {}))
+    objects = dict(_configs.loaders(home), **(custom_objects or {}))
     with home.module.utils.CustomObjectScope(objects):
         model = home.module.models.load_model(path, custom_objects=objects, **kwargs)
     found = _finding.optimizers_of(model)
@@ -76,4 +76,4 @@ def custom_objects(keras=None):
         >>> sorted(legacyga.custom_objects())
         ['AccumulatingOptimizer', 'MySGD']
     """
-    return _surface.loaders(_compat.find_home(keras))
+    return _configs.loaders(_compat.find_home(keras))

@@ -1,7 +1,7 @@
 """wrap: gradient accumulation for any optimizer of any generation."""
 
-from legacyga import _compat, _graph, _window
-from legacyga.generations import _horovod, _surface
+from legacyga import _compat, _window
+from legacyga.generations import _configs, _horovod, _surface
 
 
 def wrap(optimizer, gradient_accumulation_steps, reduction="mean", on_nonfinite="propagate"):
@@ -46,11 +46,11 @@ def wrap(optimizer, gradient_accumulation_steps, reduction="mean", on_nonfinite=
     home = _compat.TensorFlow() if generation == "train" else _compat.home_of(optimizer)
     if home is None:
         raise ValueError(NO_OPTIMIZER.format(optimizer))
-    _check_can_train(optimizer, generation, home)
     _horovod.check(optimizer, settings)
+    wrapped = _surface.wrapped(optimizer, home, settings)
     if generation != "train":
-        _surface.register(home)
-    return _surface.wrapped(optimizer, home, settings)
+        _configs.register(home)
+    return wrapped
 
 
 EXAMPLE = "wrap takes an optimizer object, such as wrap(Adam(1e-3), 8). Received: {!r}"
@@ -81,25 +81,4 @@ def _check_is_optimizer(optimizer, steps):
         raise ValueError(
             "The optimizer has Keras's own gradient_accumulation_steps={}, and wrap would accumulate on top of it. "
             "Received: {!r}. Leave that argument out.".format(optimizer.gradient_accumulation_steps, optimizer)
-        )
-
-
-def _check_can_train(optimizer, generation, home):
-    """Raise where an optimizer of this generation cannot train here, in our own words before Keras's obscure ones."""
-    home.check_can_train()
-    if generation == "v3" and home.graph_mode:
-        raise ValueError(
-            "{!r} trains in eager mode only, and this is graph mode. Take one of {}.optimizers.legacy.".format(
-                optimizer, home.name
-            )
-        )
-    if generation == "v1" and not home.graph_mode:
-        raise ValueError(
-            "{!r} is an optimizer of the v1 API, which trains in graph mode only, and this is eager mode. Take one of "
-            "tf.keras.optimizers, or call tf.compat.v1.disable_eager_execution() first.".format(optimizer)
-        )
-    if generation == "v1" and not _graph.lifts_variables(home.tf):
-        raise ValueError(
-            "wrap needs TensorFlow 1.11 or newer for optimizers of the v1 API. Received: TensorFlow {}. "
-            "legacyga.MySGD works there.".format(home.tf_version)
         )

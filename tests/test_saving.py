@@ -255,6 +255,20 @@ def test_serialize_and_deserialize(home, kind):
         type(ours).from_config(kind.bare().get_config())
 
 
+def test_a_config_of_a_generation_that_cannot_train_here(home, kind):
+    """Of a file from another version: said before the model is made, with what to do."""
+    config = legacyga.wrap(kind.bare(), 3).get_config()
+    config["optimizer"]["generation"] = other = "v3" if home.mode == "graph" else "v1"
+    if other == "v3" and home.tf_version >= (2, 9) and home.name != "keras":
+        # There it is, and trains in eager mode alone. Its arguments are others.
+        config["optimizer"]["config"] = {}
+    loader = legacyga.custom_objects(home.keras)["AccumulatingOptimizer"]
+    remedy = "trains in eager mode only|of another generation than the one in the file.*compile=False"
+    with pytest.raises(ValueError, match=remedy) as raised:
+        loader.from_config(config)
+    assert type(kind.bare()).__name__ in str(raised.value)
+
+
 def test_loaders_of_the_program_stay(home):
     """A program may have a MySGD of its own, and have told Keras."""
     registered = home.keras.utils.get_custom_objects()

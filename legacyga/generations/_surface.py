@@ -3,11 +3,10 @@
 All that we know of it stands in one object, its `_base.Accumulation`, so that no name of ours meets one of the user's.
 """
 
-import contextlib
 import inspect
 
-from legacyga import _autograph, _compat, _window
-from legacyga.generations import _copying, _horovod, _restoring
+from legacyga import _autograph, _compat, _graph, _window
+from legacyga.generations import _horovod
 
 _CLASSES = {}
 # The name of all of them, so that Keras's loaders need one object to load any. It says itself what it was made of.
@@ -163,136 +162,34 @@ PUBLIC_METHODS = ("mini_step_weight", "mini_steps_weigh", "end_windows", "drop_w
 
 
 def wrapped(optimizer, home, settings):
-    """The accumulating copy of an optimizer of any generation."""
+    """The accumulating copy of an optimizer of any generation, which must be able to train here."""
     cls = type(optimizer)
-    return copy_of(class_for((BASES[_compat.generation_of(cls)](cls),), cls, home), optimizer, settings)
+    generation = _compat.generation_of(cls)
+    _check_can_train(optimizer, generation, home)
+    return copy_of(class_for((BASES[generation](cls),), cls, home), optimizer, settings)
 
 
-def from_config(home, config, custom_objects=None):
-    """The optimizer of a home that `ConfiguredOptimizer.get_config` described."""
-    options = dict(config)
-    try:
-        inner = options.pop("optimizer")
-        generation, name, inner_config = inner["generation"], inner["class_name"], inner["config"]
-        settings = _window.Settings.checked(options.pop("gradient_accumulation_steps"), **options)
-    except (KeyError, TypeError):
-        raise ValueError("This is no config of an optimizer that legacyga.wrap returned. Received: {!r}".format(config))
-    with _known(home, custom_objects or {}):
-        cls = home.optimizer_class(generation, name, inner.get("module"))
-        return wrapped(cls.from_config(inner_config), home, settings)
-
-
-@contextlib.contextmanager
-def _known(home, objects):
-    """A context in which the home finds these custom objects, a dict by name, beside those that it knows."""
-    # Not in a scope: one of Keras 3 hides those around it.
-    registered = home.module.utils.get_custom_objects()
-    added = {name: each for name, each in objects.items() if name not in registered}
-    registered.update(added)
-    try:
-        yield
-    finally:
-        for name in added:
-            registered.pop(name, None)
-
-
-LOADERS = {NAME: from_config}
-
-
-def loaders(home):
-    """{name: an object with a `from_config`} for the loaders of a home, of all classes of optimizers that accumulate.
-
-    `LOADERS` has their functions of (home, config, custom objects).
-    """
-
-    def loader(name, load):
-        def from_config(cls, config, custom_objects=None):
-            return load(home, config, custom_objects)
-
-        return type(name, (object,), {"from_config": classmethod(from_config)})
-
-    return {name: loader(name, load) for name, load in LOADERS.items()}
-
-
-def register(home):
-    """Tell the home's own loaders of them, unless the program has given them others of these names."""
-    for name, loader in loaders(home).items():
-        home.module.utils.get_custom_objects().setdefault(name, loader)
+def _check_can_train(optimizer, generation, home):
+    """Raise where an optimizer of this generation cannot train here, in our own words before Keras's obscure ones."""
+    home.check_can_train()
+    if generation == "v3" and home.graph_mode:
+        raise ValueError(
+            "{!r} trains in eager mode only, and this is graph mode. Take one of {}.optimizers.legacy.".format(
+                optimizer, home.name
+            )
+        )
+    if generation == "v1" and not home.graph_mode:
+        raise ValueError(
+            "{!r} is an optimizer of the v1 API, which trains in graph mode only, and this is eager mode. Take one of "
+            "tf.keras.optimizers, or call tf.compat.v1.disable_eager_execution() first.".format(optimizer)
+        )
+    if generation == "v1" and not _graph.lifts_variables(home.tf):
+        raise ValueError(
+            "wrap needs TensorFlow 1.11 or newer for optimizers of the v1 API. Received: TensorFlow {}. "
+            "legacyga.MySGD works there.".format(home.tf_version)
+        )
 
 
 def is_own(cls):
     """Whether `class_for` made this class, and nobody has extended it."""
     return "_legacyga_class" in vars(cls)
-
-
-class ConfiguredOptimizer(AccumulatingOptimizer):
-    """`AccumulatingOptimizer` for the optimizers of a Keras, which can be described, and saved."""
-
-    def get_config(self):
-        """What `from_config` makes this optimizer of again: the inner optimizer's config, K, and the options."""
-        cls, home = type(self)._legacyga_class
-        inner = super(ConfiguredOptimizer, self).get_config()
-        described = {
-            "class_name": home.registered_name(cls),
-            "config": inner,
-            "generation": _compat.generation_of(cls),
-            "module": cls.__module__,
-        }
-        settings = self._legacyga.settings._asdict()
-        settings.pop("steps")
-        return dict(settings, optimizer=described, gradient_accumulation_steps=self._legacyga.next_steps)
-
-    @classmethod
-    def from_config(cls, config, custom_objects=None):
-        """The optimizer that `get_config` described."""
-        inner, home = cls._legacyga_class
-        with _known(home, {home.registered_name(inner): inner}):
-            made = from_config(home, config, custom_objects)
-        if is_own(cls):
-            return made
-        # Horovod extends the class, and has what its methods need from an `__init__` that this call comes by.
-        extended = super(AccumulatingOptimizer, cls).from_config(config["optimizer"]["config"])
-        start(extended, accumulation_of(made).settings)
-        return extended
-
-    def set_weights(self, weights):
-        """Set all variables of the optimizer, or those that the bare one has: then no window is open.
-
-        Args:
-            weights: list of arrays, in the order of `weights` (`variables` in newer versions).
-
-        Raises:
-            ValueError: one array too few or too many, or of another shape. Nothing is written then.
-        """
-        if _is_built(self):
-            weights = _restoring.fitting(self, self._legacyga, weights)
-        if not _is_built(self) or not _takes_itself_to_be_unbuilt(self):
-            super(ConfiguredOptimizer, self).set_weights(weights)
-            return
-        for variable, value in zip(_restoring.variables_of(self), weights):
-            variable.assign(value)
-
-    def save_own_variables(self, store):
-        """Put all variables into the store of a `.keras` or `.weights.h5` file."""
-        values = type(self)._legacyga_class[1].values_of(_restoring.variables_of(self))
-        for i, value in enumerate(values):
-            store[str(i)] = value
-
-    def load_own_variables(self, store):
-        """Take all variables out of the store of a `.keras` or `.weights.h5` file, as `set_weights` does."""
-        if not _is_built(self):
-            # Keras's own warning is of an optimizer that must be built first.
-            super(ConfiguredOptimizer, self).load_own_variables(store)
-            return
-        self.set_weights([store[str(i)] for i in range(len(store.keys()))])
-
-
-def _takes_itself_to_be_unbuilt(optimizer):
-    # The LossScaleOptimizer of TF 2.11 and newer, for ever.
-    return hasattr(optimizer, "update_step") and _copying.keeper_of(optimizer) is not optimizer
-
-
-def _is_built(optimizer):
-    keeper = _copying.keeper_of(optimizer)
-    # Those of the v1 API and of OptimizerV2 have no such thing. The others of tf.keras have it once they are built.
-    return getattr(keeper, "built", getattr(keeper, "_built", not hasattr(keeper, "update_step")))

@@ -4,7 +4,7 @@ import contextlib
 import inspect
 import types
 
-from legacyga.generations import _base, _copying, _surface
+from legacyga.generations import _base, _configs, _copying, _surface
 
 PLAIN = (bool, int, float, str, type(None), types.FunctionType)
 
@@ -174,7 +174,7 @@ def _from_config(optimizer):
     return copied
 
 
-class AccumulatingOptimizer(_surface.ConfiguredOptimizer):
+class AccumulatingOptimizer(_configs.ConfiguredOptimizer):
     """Takes Keras 3's calls.
 
     Keras 3 has an accumulation of its own under the same argument. Its code must never see our K: it sees None.

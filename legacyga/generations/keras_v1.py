@@ -7,7 +7,7 @@ import contextlib
 import inspect
 
 from legacyga import _graph
-from legacyga.generations import _base, _copying, _surface
+from legacyga.generations import _base, _configs, _copying, _surface
 
 
 class Accumulation(_base.Accumulation):
@@ -216,7 +216,7 @@ class Accumulation(_base.Accumulation):
         return self.home.v1_optimizers.Optimizer.get_gradients(self.optimizer, surrogate, points)
 
 
-class AccumulatingOptimizer(_surface.ConfiguredOptimizer):
+class AccumulatingOptimizer(_configs.ConfiguredOptimizer):
     """Takes Keras's calls of a v1 optimizer. Made in a graph, and of use in that graph only."""
 
     _legacyga_type = Accumulation

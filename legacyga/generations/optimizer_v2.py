@@ -5,7 +5,7 @@ import copy
 import warnings
 
 from legacyga import _ops
-from legacyga.generations import _base, _copying, _surface, _updating
+from legacyga.generations import _base, _configs, _copying, _surface, _updating
 
 # Containers of an OptimizerV2 that it writes to.
 KEPT = ("_hyper", "_slots", "_slot_names", "_weights")
@@ -111,7 +111,7 @@ class Accumulation(_base.Accumulation):
         return self.home.session
 
 
-class AccumulatingOptimizer(_surface.ConfiguredOptimizer):
+class AccumulatingOptimizer(_configs.ConfiguredOptimizer):
     """Takes Keras's calls of an OptimizerV2."""
 
     _legacyga_type = Accumulation

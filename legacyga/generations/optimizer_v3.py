@@ -2,7 +2,7 @@
 
 import copy
 
-from legacyga.generations import _base, _copying, _surface, _updating
+from legacyga.generations import _base, _configs, _copying, _surface, _updating
 
 # Containers of such an optimizer that it writes to.
 KEPT = ("_variables", "_index_dict")
@@ -55,7 +55,7 @@ class Accumulation(_base.Accumulation):
         raise ValueError("The optimizers of this generation train in eager mode only. Received: graph mode.")
 
 
-class AccumulatingOptimizer(_surface.ConfiguredOptimizer):
+class AccumulatingOptimizer(_configs.ConfiguredOptimizer):
     """Takes Keras's calls of an optimizer of TF 2.11 and newer."""
 
     _legacyga_type = Accumulation

@@ -155,8 +155,9 @@ def rows(options, keras):
 def variables(options, keras):
     """Of many small variables."""
     ground = programs.of_vectors(options, keras)
-    # No accumulation costs less than a conditional around an update with what there is.
-    ways = collections.OrderedDict([("bare", programs.bare), ("conditional", programs.conditional)])
+    # No accumulation costs less than a pass and the additions, and a conditional around the update.
+    floors = ("bare", "adding", "conditional", "conditional_adding")
+    ways = collections.OrderedDict((name, getattr(programs, name)) for name in floors)
     ways.update((name, programs.WAYS[name]) for name in options.ways)
     there, missing, starts = collections.OrderedDict(), {}, {}
     for name, way in ways.items():

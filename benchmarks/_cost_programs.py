@@ -305,7 +305,8 @@ def bare(ground, steps):
     return _every(ground.step(ground.optimizer()))
 
 
-def conditional(ground, steps):
+def conditional(ground, steps, otherwise=None):
+    """An update once in K mini-steps, and `otherwise`, a function of the gradients, or nothing in the others."""
     if ground.graph:
         raise UnavailableError("in eager mode alone")
     tf, optimizer = ground.tf, ground.build(ground.optimizer())
@@ -319,10 +320,20 @@ def conditional(ground, steps):
             ground.apply(optimizer, gradients)
             return ground.nothing()
 
-        tf.cond(tf.equal(count, 0), update, ground.nothing)
+        def go_on():
+            if otherwise:
+                otherwise(gradients)
+            return ground.nothing()
+
+        tf.cond(tf.equal(count, 0), update, go_on)
         return loss, ()
 
     return _every(ground.function(make))
+
+
+def conditional_adding(ground, steps):
+    sums = ground.zeros()
+    return conditional(ground, steps, lambda gradients: ground.add(sums, gradients))
 
 
 def wrap(ground, steps):

@@ -26,6 +26,7 @@ TITLES = {
     "scatter_add": "`scatter_add`",
     "dense": "`legacyga.wrap`, made dense",
     "conditional": "a conditional around the bare update",
+    "conditional_adding": "the same, with the additions in its other branch",
 }
 
 

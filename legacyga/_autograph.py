@@ -4,7 +4,7 @@ They are written without tensors in Python's `if`, and to rewrite a mini-step ta
 of two dense layers took 5 seconds, and takes 0.7 (docs/cost.md).
 """
 
-import importlib
+import sys
 
 from legacyga import _compat
 
@@ -14,7 +14,8 @@ def as_written(tf, function):
     # Eager execution is for TF 2.
     if _compat.version_of(tf) < (2,):
         return function
-    api, core = [importlib.import_module("tensorflow.python.autograph." + name) for name in ("impl.api", "core.ag_ctx")]
+    # Not by importlib: this, too, is called in what AutoGraph rewrites, which warns that it cannot rewrite that.
+    api, core = [sys.modules["tensorflow.python.autograph." + name] for name in ("impl.api", "core.ag_ctx")]
     # The public do_not_convert would keep it from the user's layers, metrics and datasets as well.
     unspecified = core.ControlStatusCtx(status=core.Status.UNSPECIFIED)
     return api.tf_convert(function, unspecified, convert_by_default=False)

@@ -16,6 +16,18 @@ MASKED = (
     "{} divides a loss by the time steps that a mask leaves, and slices leave numbers of their own. Received: {!r}, "
     "whose output has a mask. End it with a layer that takes no mask, and weigh the time steps by sample_weight."
 )
+IGNORED = (
+    "A batch can be cut into slices where its loss is a mean over the samples. {!r} divides one by the elements that "
+    "ignore_class={!r} leaves. Leave it out, and weigh what is to be ignored by a sample_weight of 0."
+)
+JOINT = (
+    "A batch can be cut into slices where its loss is a mean over the samples. Received: {!r}, which takes all samples "
+    "of a batch together. Give it the axes of one sample where it has an axis (Dice(axis=(1, 2, 3))), or take another."
+)
+RAGGED = (
+    "A batch can be cut into slices where its loss is a mean over the samples. That of ragged targets is one over "
+    "all their elements. Received: {!r}. Make them dense, and weigh what is padded by a sample_weight of 0."
+)
 ACTIVITY = (
     "A batch can be cut into slices where its loss is a mean over the samples. {} adds up an activity_regularizer over "
     "them. Received: the layer {!r} with {!r}. Leave it out, or add its mean to the loss with add_loss."
@@ -60,6 +72,42 @@ def check_losses(home, model, weighted):
         is_sum = reduction == "sum" or reduction in (None, "none") and not home.graph_mode
         if is_sum or weighted and reduction == "mean_with_sample_weight":
             raise ValueError(SUMMED.format(loss, reduction))
+        ignored = _ignored_class(loss)
+        if ignored is not None and not home.graph_mode:
+            raise ValueError(IGNORED.format(loss, ignored))
+        if _joins_samples(home, loss):
+            raise ValueError(JOINT.format(loss))
+
+
+def check_targets(tf, data):
+    """Raise where a batch's targets are ragged."""
+    targets = data[1] if isinstance(data, (tuple, list)) and len(data) > 1 else None
+    for each in tf.nest.flatten(targets):
+        if isinstance(each, tf.RaggedTensor):
+            raise ValueError(RAGGED.format(each))
+
+
+def _ignored_class(loss):
+    """The class that a loss of Keras leaves out of its mean, None where there is none."""
+    # A loss object keeps the arguments of its function; or it is a functools.partial of one.
+    kept = [getattr(loss, name, None) or {} for name in ("_fn_kwargs", "keywords")]
+    found = [each.get("ignore_class") for each in kept] + [getattr(loss, "ignore_class", None)]
+    return next((each for each in found if each is not None), None)
+
+
+def _joins_samples(home, loss):
+    """Whether a loss is one of Keras 3 that is made of the sums over a whole batch, or of its pairs."""
+    name = loss if isinstance(loss, str) else getattr(loss, "__name__", type(loss).__name__)
+    if not home.is_keras3 or name.lower() not in ("dice", "tversky", "circle"):
+        return False
+    axis = getattr(loss, "axis", None)
+    is_homes = isinstance(loss, str) or (getattr(loss, "__module__", None) or "").startswith(home.root + ".")
+    return is_homes and (axis is None or 0 in (axis if isinstance(axis, (list, tuple)) else (axis,)))
+
+
+def given_losses(model):
+    """The losses that a model was compiled with, without the places that have none."""
+    return [each for each in _leaves(getattr(model, "loss", None)) if each is not None]
 
 
 def _leaves(value):

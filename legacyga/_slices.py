@@ -53,6 +53,8 @@ class _Step(object):
         self.home = _compat.home_of(self.optimizer)
         self.ops = _ops.Ops(self.home.tf)
         self.means = _Means(model, self.home, self.ops)
+        # The places of the pairs of which not the sum is kept: see `_accumulators.State`.
+        self.largest = set()
         _slice_checks.check_strategy(self.home.tf)
 
     def samples_in(self, data):
@@ -67,6 +69,7 @@ class _Step(object):
         ops, tf, size = self.ops, self.ops.tf, self.size
         weighted = isinstance(data, tuple) and len(data) > 2 and data[2] is not None
         _slice_checks.check_losses(self.home, self.model, weighted)
+        _slice_checks.check_targets(tf, data)
         with ops.after(self._checked(data, samples)):
             full = (samples - 1) // size if isinstance(samples, int) else tf.maximum((samples - 1) // size, 0)
         rest = samples - full * size
@@ -77,12 +80,13 @@ class _Step(object):
         whole = ops.where(is_alone, one, ops.cast(samples, "float64") / size)
         # Those that have a gradient.
         at = [i for i, (each, _) in enumerate(pairs) if each is not None]
-        sums = [self._sum_of(pairs[i][0], part, full + 1) for i in at]
+        self.largest = {i for i in at if getattr(pairs[i][1], "overwrite_with_gradient", False)}
+        sums = [pairs[i][0] if i in self.largest else self._sum_of(pairs[i][0], part, full + 1) for i in at]
         losses = [(ops.weighted(each, part, each.dtype), count) for each, count in self.means.taken]
         sums, losses, flat = self._loop(data, rest, full, at, (sums, losses, _flat(tf, logs)))
         gradients = [each for each, _ in pairs]
         for i, total in zip(at, sums):
-            gradients[i] = self._mean(total, whole, gradients[i])
+            gradients[i] = total if i in self.largest else self._mean(total, whole, gradients[i])
         self._apply([(each, var) for each, (_, var) in zip(gradients, pairs)], *call)
         losses = [(total / ops.cast(whole, total.dtype), sizes) for total, sizes in losses]
         return self.means.tell(losses, samples, tf.nest.pack_sequence_as(logs, flat))
@@ -103,7 +107,7 @@ class _Step(object):
 
         def body(number, sums, losses, _):
             logs, found, _ = self._take(data, rest + number * self.size, self.size)
-            sums = [self._add(total, found[i][0], number + 1) for i, total in zip(at, sums)]
+            sums = [self._add(i, total, found[i][0], number + 1) for i, total in zip(at, sums)]
             losses = [(total + each, sizes + count) for (total, sizes), (each, count) in zip(losses, self.means.taken)]
             return ready(number + 1, sums, losses, _flat(tf, logs))
 
@@ -145,7 +149,9 @@ class _Step(object):
         # XLA has no arrays of tensors of several shapes.
         return ops.dense(weighted) if ops.is_compiled() else _Rows.of(ops.tf, weighted, slices)
 
-    def _add(self, total, gradient, number):
+    def _add(self, place, total, gradient, number):
+        if place in self.largest:
+            return self.ops.maximum(total, gradient)
         if isinstance(total, _Rows):
             return total.written(number, self.ops.cast(gradient.values, total.values.dtype), gradient.indices)
         return total + self.ops.cast(self.ops.dense(gradient), total.dtype)
@@ -202,7 +208,7 @@ class _Means(object):
         model = self._model
         if self._home.is_keras3:
             return [model._loss_tracker] + list(getattr(model._compile_loss, "metrics", ()))
-        return [] if model.loss else list(model.compiled_loss.metrics)
+        return [] if _slice_checks.given_losses(model) else list(model.compiled_loss.metrics)
 
     @contextlib.contextmanager
     def apart(self):

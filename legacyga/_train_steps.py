@@ -61,15 +61,15 @@ class TrainStep(object):
             model, tf = self._model(), self._ops.tf
             with model.distribute_strategy.scope(), _replicas.replica_local_variables(tf):
                 self._largest = tf.Variable(tf.constant(0, "int64"), trainable=False, name="sample_counts/largest")
-            model.train_function = None
+            _make_anew(model)
 
     def cut(self, size):
         """From now on train in slices of at most `size` samples, None for batches as they are."""
         model = self._model()
         self.size = size
-        model.train_function = None
         if size is None and self._largest is None:
             del vars(model)["train_step"]
+        _make_anew(model)
 
     def __call__(self, data):
         model, ops = self._model(), self._ops
@@ -98,8 +98,17 @@ def installed(model):
         return None
     if step is None:
         # The training function was made without it.
-        model.train_step, model.train_function = TrainStep(model), None
+        model.train_step = TrainStep(model)
+        _make_anew(model)
     return vars(model)["train_step"]
+
+
+def _make_anew(model):
+    """Let the training function be made with the training step that there is now."""
+    is_made, model.train_function = model.train_function is not None, None
+    if is_made:
+        # A fit that is under way calls what it has made.
+        model.make_train_function()
 
 
 def are_counted(optimizers):

@@ -1,8 +1,11 @@
 """In a `tf.function` of the user's AutoGraph leaves our methods as it leaves Keras's, and rewrites the user's own."""
 
+import os
+import sys
 import traceback
 
 import dense
+import homes
 import needs
 import pytest
 import skips
@@ -176,3 +179,40 @@ def test_an_accumulator_is_left_as_it_is(home):
     assert accumulator.gradients[0].numpy().tolist() == [2.0, 4.0]
     # Of ours the method alone that hands over to what is left as it is.
     assert notes and all(note == ["tf__step", "tf____call__"] for note in notes), notes
+
+
+TOLD = """
+import logging, sys
+import homes, legacyga
+
+home = homes.start(sys.argv[1], "eager")
+tf, told = home.tf, []
+handler = logging.Handler()
+handler.emit = lambda record: told.append(record.getMessage())
+tf.get_logger().addHandler(handler)
+(variable,) = home.variables([[1.0, 2.0]])
+optimizer = legacyga.wrap(home.keras.optimizers.SGD(0.5), 2)
+accumulate = legacyga.GradientAccumulator()
+
+@tf.function
+def accumulated(gradient):
+    accumulate([gradient])
+    total = accumulate.gradients[0]
+    accumulate.reset()
+    return total
+
+@tf.function
+def wrapped(gradient):
+    optimizer.apply_gradients([(gradient, variable)])
+    return legacyga.flush(optimizer)
+
+print(accumulated(tf.constant([4.0, 2.0])).numpy().tolist(), bool(wrapped(tf.constant([1.0, 0.0]))), told)
+"""
+
+
+@pytest.mark.long
+def test_nothing_is_warned_of(home, tmpdir):
+    """In a process of its own: AutoGraph warns of a function once."""
+    tmpdir.join("program.py").write(TOLD)
+    printed = homes.run(str(tmpdir.join("program.py")), [home.name], path=[os.path.dirname(homes.__file__)] + sys.path)
+    assert printed.splitlines()[-1] == "[4.0, 2.0] True []"

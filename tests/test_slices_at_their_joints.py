@@ -1,5 +1,7 @@
 """micro_batch beside what is no mean over the samples, what raises, and what has nothing to train."""
 
+import functools
+
 import numpy as np
 import oracle
 import pytest
@@ -48,7 +50,7 @@ def test_masked_time_steps(home):
     def make():
         inputs = layers.Input((6,))
         hidden = layers.Embedding(9, 4, mask_zero=True)(inputs)
-        model = home.keras.models.Model(inputs, layers.TimeDistributed(layers.Dense(2))(hidden))
+        model = home.keras.models.Model(inputs, layers.Dense(2)(hidden))
         started = np.random.RandomState(5)
         model.set_weights([started.randn(*value.shape).astype("float32") for value in model.get_weights()])
         model.compile(plain_sgd(home), "mse")
@@ -94,6 +96,148 @@ def test_a_weighted_mean_without_weights(home):
 
     whole, slices = both(home, make)
     assert_alike(slices, whole)
+
+
+@pytest.mark.parametrize("given", ["object", "partial"])
+def test_an_ignored_class(home, given):
+    """Right, or refused where the loss is divided by the elements that are left."""
+    losses = home.keras.losses
+    try:
+        loss = losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=-1)
+    except (AttributeError, TypeError):
+        skips.keras_lacks("ignore_class")
+    if given == "partial":
+        if home.mode == "graph":
+            skips.keras_lacks("a functools.partial as loss")
+        loss = functools.partial(losses.sparse_categorical_crossentropy, from_logits=True, ignore_class=-1)
+    random = np.random.RandomState(0)
+    x, y = random.randn(8, 6, 3).astype("float32"), random.randint(0, 4, (8, 6))
+    y[:2], y[2, 1:], y[5, 2:] = -1, -1, -1
+
+    def make():
+        layers = home.keras.layers
+        inputs = layers.Input((6, 3))
+        model = home.keras.models.Model(inputs, layers.Dense(4)(inputs))
+        model.set_weights([np.random.RandomState(5).randn(*each.shape) for each in model.get_weights()])
+        model.compile(plain_sgd(home), loss)
+        return model, x, y
+
+    if home.mode == "eager":
+        with pytest.raises(ValueError, match="ignore_class=-1 leaves.*sample_weight of 0"):
+            both(home, make, 2)
+    else:
+        whole, slices = both(home, make, 2)
+        assert_alike(slices, whole)
+
+
+def test_a_loss_over_all_samples(home):
+    """Those of Keras 3 by name, function and object; with an axis within a sample they are cut."""
+    if not home.is_keras3:
+        skips.keras_lacks("Dice, Tversky")
+    losses = home.keras.losses
+    model = home.network(START)
+    for loss in ("dice", losses.dice, losses.Dice(), losses.Tversky(axis=(0, 1)), losses.Circle()):
+        model.compile(plain_sgd(home), loss)
+        with pytest.raises(ValueError, match="takes all samples of a batch together"):
+            legacyga.micro_batch(model, 3)
+
+    def make():
+        model = home.network(START)
+        model.compile(plain_sgd(home), losses.Dice(axis=(1,)))
+        return model, X, Y
+
+    whole, slices = both(home, make)
+    assert_alike(slices, whole)
+
+
+def test_ragged_targets(home):
+    if home.mode == "graph" or home.is_keras3 or home.tf_version < (2, 5):
+        skips.keras_lacks("a loss of ragged targets in eager mode")
+    tf, random = home.tf, np.random.RandomState(0)
+    lengths = random.randint(1, 6, 16)
+    x, y = [
+        tf.RaggedTensor.from_row_lengths(random.randn(lengths.sum(), size).astype("float32"), lengths)
+        for size in (3, 2)
+    ]
+    layers = home.keras.layers
+    inputs = layers.Input((None, 3), ragged=True)
+    model = home.keras.models.Model(inputs, layers.TimeDistributed(layers.Dense(2))(inputs))
+    model.compile(plain_sgd(home), "mse")
+    legacyga.micro_batch(model, 3)
+    before = model.get_weights()
+    with pytest.raises(ValueError, match="ragged targets is one over all their elements"):
+        model.fit(x, y, batch_size=BATCH, verbose=0)
+    for now, then in zip(model.get_weights(), before):
+        np.testing.assert_array_equal(now, then)
+
+
+def test_the_scales_of_float8(home):
+    """What they hand over as gradients are values of which the largest holds."""
+    if not home.is_keras3:
+        skips.keras_lacks("quantize")
+    x = X * np.linspace(0.1, 3.0, len(X), dtype="float32")[:, None]
+
+    def make():
+        model = home.network(START)
+        model.quantize("float8")
+        model.compile(plain_sgd(home), "mse")
+        return model, x[:8], Y[:8]
+
+    ends = {}
+    for size in (None, 3):
+        home.reset()
+        model, x, y = make()
+        legacyga.micro_batch(model, size)
+        model.fit(x, y, batch_size=8, shuffle=False, verbose=0)
+        ends[size] = {each.name: home.value(each) for each in model.layers[0].variables if "inputs_" in each.name}
+    assert sorted(ends[3]) == ["inputs_amax_history", "inputs_scale"]
+    assert ends[3]["inputs_amax_history"][0] == np.abs(x[:8]).max()
+    for name, value in ends[3].items():
+        np.testing.assert_array_equal(value, ends[None][name])
+
+
+def test_places_without_a_loss(home):
+    """A list of None, as Mask R-CNN compiles: the loss is that of add_loss alone."""
+
+    def make():
+        layers, keras = home.keras.layers, home.keras
+        inputs, wanted = layers.Input((3,)), layers.Input((2,))
+        outputs = layers.Dense(2)(inputs)
+        difference = layers.Lambda(lambda each: home.tf.reduce_mean(home.tf.square(each[0] - each[1])))
+        loss = difference([outputs, wanted])
+        model = keras.models.Model([inputs, wanted], [outputs, loss])
+        model.add_loss(loss)
+        model.set_weights([START[0][:, :2], START[3]])
+        model.compile(plain_sgd(home), [None, None])
+        return model, [X, Y], None
+
+    if home.is_keras3 or home.name == "keras" or not (2, 2) <= home.tf_version < (2, 5):
+        skips.keras_lacks("targets of None for losses of None")
+    whole, slices = both(home, make)
+    assert_alike(slices, whole)
+
+
+def test_slices_that_begin_within_fit(home):
+    """A callback sets them, and takes them off: what is trained is that of whole batches."""
+    if home.mode == "graph":
+        skips.senseless("graph mode cuts what is fed, and has no function that fit keeps")
+    sizes = {1: 3, 3: None}
+
+    class Sizes(home.keras.callbacks.Callback):
+        def on_epoch_begin(self, epoch, logs=None):
+            if epoch in sizes:
+                legacyga.micro_batch(self.model, sizes[epoch])
+
+    ends = []
+    for callbacks in ([], [Sizes()]):
+        home.reset()
+        model = home.network(START)
+        model.compile(plain_sgd(home), "mse")
+        model.fit(X, Y, batch_size=BATCH, epochs=4, shuffle=False, verbose=0, callbacks=callbacks)
+        ends.append(model.get_weights())
+    for one, other in zip(*ends):
+        assert np.abs(one - other).max() <= 4e-6
+    assert "train_step" not in vars(model)
 
 
 def test_compiled_again_with_a_sum(home):

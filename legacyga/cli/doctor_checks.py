@@ -82,8 +82,11 @@ class Patient(object):
     def model(self, optimizer):
         """A compiled model, at the start."""
         layers = self.home.module.layers
-        model = self.home.module.models.Sequential()
-        model.add(layers.Dense(SHAPES[1][0], activation="tanh", input_shape=(SHAPES[0][0],)))
+        model, told = self.home.module.models.Sequential(), dict(input_shape=(SHAPES[0][0],))
+        if self.home.is_keras3:
+            # It warns of that argument, which the others need.
+            model.add(layers.Input(told.pop("input_shape")))
+        model.add(layers.Dense(SHAPES[1][0], activation="tanh", **told))
         model.add(layers.Dense(SHAPES[3][0]))
         model.compile(optimizer, "mse")
         model.set_weights(self.start)

@@ -156,9 +156,17 @@ def _take_over(copied, optimizer):
         variable.assign(value)
 
 
+def _without_its_rate(optimizer):
+    """The same optimizer, all of its state included, with another rate: from Keras 3.16 on no config takes a method."""
+    alike = object.__new__(type(optimizer))
+    object.__setattr__(alike, "__dict__", dict(vars(optimizer), _learning_rate=0.0))
+    return alike
+
+
 def _from_config(optimizer):
     """A copy of a bare optimizer by its config, without its state."""
-    config, rate = optimizer.get_config(), optimizer._learning_rate
+    rate = optimizer._learning_rate
+    config = (_without_its_rate(optimizer) if callable(rate) else optimizer).get_config()
     if callable(rate):
         config["learning_rate"] = 0.0
     try:

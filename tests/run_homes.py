@@ -53,11 +53,11 @@ def main():
         print("== {} in {} mode".format(home, mode), flush=True)
         path = os.path.join(folder, "{}-{}-{}.json".format(env, home, mode))
         environ = dict(os.environ)
-        if os.path.exists(path):
-            os.remove(path)
-        # A run of a part of the tests is no result of the environment.
+        # A run of a part of the tests is no result of the environment, and leaves that of the whole.
         if env and not sys.argv[1:]:
             os.makedirs(folder, exist_ok=True)
+            if os.path.exists(path):
+                os.remove(path)
             environ["LEGACYGA_RESULT_FILE"] = path
         command = [sys.executable, "-m", "pytest", "-q", "--home", home, "--mode", mode, HERE] + WITHOUT + sys.argv[1:]
         code = subprocess.call(command, env=environ)

@@ -28,6 +28,8 @@ os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
 K, WINDOWS, BATCH = 4, 6, 8
 MARK = "peers.py: "
 ROUNDING = 1e-5
+# The first column: the longest name of a peer, and a version.
+NAME = "{:40}"
 
 
 # The fixture: both networks end in a dense layer, before which stands a dense layer with tanh, or an embedding.
@@ -432,7 +434,7 @@ def main():
     alone = [number for number, case in enumerate(CASES) if case.replicas == 1]
     # Later strategies of one process fail on some versions, so each gets its own.
     groups = [alone] + [[number] for number, case in enumerate(CASES) if case.replicas > 1]
-    row = "{:32}" + " {:>12}" * len(CASES)
+    row = NAME + " {:>12}" * len(CASES)
     notes, moved = collections.OrderedDict(), ["-"] * len(CASES)
     for peer, (name, _, _) in enumerate(PEERS):
         said, about = {}, {}
@@ -446,7 +448,7 @@ def main():
             print("{}; {} windows of K = {}\n".format(about.get("home"), WINDOWS, K))
             print(row.format("distance from the large batch", *[case.name for case in CASES]))
         if all(result.get("missing") == "not installed" for result in said.values()):
-            print("{:32} not installed".format(name))
+            print((NAME + " not installed").format(name))
             continue
         results = [said[number] for number in range(len(CASES))]
         print(row.format(" ".join([name, about.get("version", "")]).strip(), *[cell(result) for result in results]))

@@ -243,7 +243,9 @@ def stack_of(record):
     versions = record["versions"]
     # TensorFlow's own Keras says no more about itself than TensorFlow does.
     keras = record["home"] if record["home"] == "tf.keras" else "{} {}".format(record["home"], versions["keras"])
-    return [versions["tensorflow"], keras, versions["python"], versions.get("numpy", ""), record["mode"]]
+    # Of a release candidate it says 2.22.0-rc0, and pip and tox.ini say 2.22.0rc0.
+    tensorflow = versions["tensorflow"].replace("-rc", "rc")
+    return [tensorflow, keras, versions["python"], versions.get("numpy", ""), record["mode"]]
 
 
 def same_stack(one, other):

@@ -72,6 +72,11 @@ def runs_of(env):
     return standalone + eager + [("tf.keras", "graph")]
 
 
+def runs_of_the_core():
+    """{(home, mode, TensorFlow): the environment of the core that holds it}, in the words of conftest.LONG."""
+    return {run + (factors_of(env)["tf"],): env for env in environments("core") for run in runs_of(env)}
+
+
 def family_of(env, home):
     """The Kerases that are one another's neighbours: Keras 3 is no neighbour of the standalone Keras before it."""
     return "keras3" if home == "keras" and as_numbers(factors_of(env)["keras"]) >= (3,) else home
@@ -80,19 +85,39 @@ def family_of(env, home):
 # ----------------------------------------------------------------------------------------------- how to install a stack
 
 
+def conditions(lines):
+    """The lines of a setting of tox.ini with a condition: [([factors of each alternative], what the line adds)]."""
+    found = []
+    for line in lines.replace("\\\n", " ").strip().splitlines():
+        condition, colon, value = line.strip().partition(": ")
+        if colon and re.match(r"^[\w.!, -]+$", condition):
+            found.append(([each.strip().split("-") for each in condition.split(",")], value.strip()))
+    return found
+
+
 def conditional(lines, env):
     """The lines of a setting of tox.ini that a condition on factors adds for `env`, as [(factors, what they add)]."""
     factors, found = set(env.split("-")), []
-    for line in lines.replace("\\\n", " ").strip().splitlines():
-        condition, colon, value = line.strip().partition(": ")
-        if not colon or not re.match(r"^[\w.!, -]+$", condition):
-            continue
-        for each in condition.split(","):
-            names = each.strip().split("-")
+    for alternatives, value in conditions(lines):
+        for names in alternatives:
             if all((name[1:] not in factors) if name.startswith("!") else (name in factors) for name in names):
-                found.append((names, value.strip()))
+                found.append((names, value))
                 break
     return found
+
+
+def idle_factors(config=None):
+    """The packages' factors in the settings of [testenv] that stand in the name of no environment."""
+    config = config or tox_ini()
+    named = {factor for envs in labels(config).values() for env in envs for factor in env.split("-")}
+    used = {
+        name.lstrip("!")
+        for setting in ("base_python", "deps", "set_env")
+        for alternatives, _ in conditions(config["testenv"].get(setting, ""))
+        for names in alternatives
+        for name in names
+    }
+    return sorted(name for name in used - named if re.match(FACTOR, name))
 
 
 def holds(marker, python):

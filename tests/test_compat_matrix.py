@@ -1,6 +1,8 @@
 """compat_matrix.md as it is made of result files written by hand, and the kinds of skips that they count."""
 
 import collections
+import configparser
+import glob
 import json
 import os
 import re
@@ -14,6 +16,7 @@ import conftest
 import environments
 import known_failures
 import matrix_files
+import pages
 import pytest
 import result_files
 import skips
@@ -135,20 +138,98 @@ def test_the_commands_that_install_a_stack(config):
     assert '"keras==3.12.*"' in environments.install(NEWEST, "3.10", config)
 
 
-def test_the_pins_of_this_tree():
-    """Every environment of tox.ini pins one TensorFlow of its name, and its Keras."""
-    for env in environments.environments():
-        python, factors = environments.python_of(env), environments.factors_of(env)
-        requirements, after = environments.pins(env, python)
-        (tensorflow,) = [each for each in requirements if each.startswith("tensorflow")]
-        assert (tensorflow.split("==")[1] + ".").startswith(factors["tf"] + "."), env
-        keras = [each.split("==")[1] for each in requirements if each.startswith("keras==")]
-        # Release candidates bring their own.
-        assert len(keras) == ("keras" in factors and "rc" not in tensorflow), env
-        assert all((each + ".").startswith(factors["keras"] + ".") for each in keras), env
-        assert [each.split("==")[1][: len(factors["tfkeras"])] for each in after] == (
-            [factors["tfkeras"]] if "tfkeras" in factors else []
-        ), env
+def wrong_pins(env, config=None):
+    """What tox.ini pins for an environment that is not what its name says: sentences on what to change."""
+    factors, found = environments.factors_of(env), []
+    requirements, after = environments.pins(env, environments.python_of(env), config)
+    tensorflow, keras, tfkeras = factors["tf"], factors.get("keras"), factors.get("tfkeras")
+
+    def check(package, version, told):
+        """That it has one pin, of this version, or none where the version is None."""
+        given = [each for each in requirements + after if re.match(package + "(-cpu)?==", each)]
+        fits = [(each.partition("==")[2] + ".").startswith("{}.".format(version)) for each in given]
+        if fits != [True] * (version is not None):
+            words = (env, ", ".join(given) or "no " + package, "one " + version if version else "none", told)
+            found.append("tox.ini: `deps` gives {} {}, and should give it {}. {}".format(*words))
+
+    check("tensorflow", tensorflow, "Add a line for tf{}.".format(tensorflow))
+    if any(re.match("tensorflow.*rc", each) for each in requirements):
+        check(
+            "keras",
+            None,
+            "A release candidate brings its own: exclude it by `keras{}-!tf{}`.".format(keras, tensorflow),
+        )
+    else:
+        told = "Add a line for keras{}, or take `-!tf{}` away: it is for a release candidate."
+        check("keras", keras, told.format(keras, tensorflow))
+    check("tf-keras", tfkeras, "Add a line for tfkeras{}.".format(tfkeras))
+    if any(each.startswith("tf-keras==") for each in requirements):
+        found.append("tox.ini: the line of UV_OVERRIDE has no tfkeras{}, for {}".format(tfkeras, env))
+    return found
+
+
+@pytest.mark.parametrize("env", environments.environments())
+def test_the_pins_of_this_tree(env):
+    """One TensorFlow of the environment's name, and its Keras."""
+    assert not wrong_pins(env), "\n".join(wrong_pins(env))
+
+
+PINS = """
+[testenv]
+deps =
+    tf2.22: tensorflow-cpu==2.22.0
+    keras3: keras==3.15.*
+    tfkeras2.22: tf-keras==2.22.0
+set_env =
+    tfkeras2.22: UV_OVERRIDE = override.txt
+"""
+
+
+@pytest.mark.parametrize(
+    "env, line, by, told",
+    [
+        ("py313-tf2.22-keras3", "", "", None),
+        ("py313-tf2.22-tfkeras2.22", "", "", None),
+        ("py313-tf2.22-keras3", "cpu==2.22.0\n    keras3:", "cpu==2.22.0rc0\n    keras3-!tf2.22:", None),
+        (
+            "py313-tf2.22-keras3",
+            "    tf2.22: tensorflow-cpu==2.22.0\n",
+            "",
+            "gives {} no tensorflow, and should give it one 2.22",
+        ),
+        (
+            "py313-tf2.22-keras3",
+            "cpu==2.22.0",
+            "cpu==2.21.0",
+            "gives {} tensorflow-cpu==2.21.0, and should give it one 2.22",
+        ),
+        ("py313-tf2.22-keras3", "cpu==2.22.0", "cpu==2.22.0rc0", "exclude it by `keras3-!tf2.22`"),
+        ("py313-tf2.22-keras3", "keras3:", "keras3-!tf2.22:", "take `-!tf2.22` away"),
+        ("py313-tf2.22-keras3", "keras==3.15", "keras==2.15", "gives {} keras==2.15.*, and should give it one 3."),
+        ("py313-tf2.22-tfkeras2.22", "keras3:", "tf2.22:", "gives {} keras==3.15.*, and should give it none"),
+        ("py313-tf2.22-tfkeras2.22", "    tfkeras2.22: tf-keras==2.22.0\n", "", "Add a line for tfkeras2.22"),
+        (
+            "py313-tf2.22-tfkeras2.22",
+            "    tfkeras2.22: UV",
+            "    tfkeras2.21: UV",
+            "UV_OVERRIDE has no tfkeras2.22, for {}",
+        ),
+    ],
+)
+def test_a_wrong_pin_is_named_with_what_to_change(env, line, by, told):
+    config = configparser.ConfigParser(interpolation=None)
+    config.read_string(PINS.replace(line, by) if line else PINS)
+    found = wrong_pins(env, config)
+    assert len(found) == (told is not None)
+    assert told is None or told.format(env) in found[0]
+
+
+def test_every_factor_of_tox_ini_stands_in_the_name_of_an_environment():
+    """A pin, or an exclusion, that is left behind is of nothing that is tested."""
+    idle = environments.idle_factors()
+    assert not idle, "tox.ini: no environment has {} in its name: add one, or take away its lines".format(
+        ", ".join(idle)
+    )
 
 
 def test_a_section(config):
@@ -395,6 +476,34 @@ def test_the_core_is_a_part_of_the_matrix():
     ) == set(labels["core"])
 
 
+# How the tests name a run in few environments: conftest.LONG, pages.RUNS, the arguments of the marker `long`.
+RUN = r'\(\s*"(keras|tf\.keras|tf_keras)",\s*"(graph|eager)",\s*"(\d+\.\d+)",?\s*\)'
+
+
+def test_what_runs_in_few_environments_runs_in_the_core():
+    """Else no change would be tested with it, in silence."""
+    core, named = environments.runs_of_the_core(), {}
+    for path in sorted(glob.glob(os.path.join(HERE, "*.py"))):
+        with open(path, encoding="utf-8") as file:
+            for each in re.findall(RUN, file.read()):
+                named.setdefault(each, set()).add("tests/" + os.path.basename(path))
+    wrong = ["{} names {}".format(", ".join(sorted(named[each])), each) for each in sorted(set(named) - set(core))]
+    assert not wrong, "{}. The core has {}".format("; ".join(wrong), sorted(core))
+    assert set(conftest.LONG) | set(pages.RUNS.values()) <= set(named)
+
+
+def test_nothing_that_is_kept_fails():
+    failing = []
+    for env, records in compat_matrix.load(compat_matrix.KEPT).items():
+        for record in records:
+            rows = record["capabilities"].items()
+            names = record.get("failing") or [name for name, row in rows if row["failed"]]
+            names = [record["crashed"]] if record.get("crashed") else names
+            if names:
+                failing.append("{}, {} in {} mode: {}".format(env, record["home"], record["mode"], ", ".join(names)))
+    assert not failing, "{}. Steps 7 and 8 of CONTRIBUTING.md say what to do".format("; ".join(failing))
+
+
 def test_the_rows_are_the_environments_of_tox():
     """Each home and mode of each environment of the label `full` has its row, in that order, and no other has one."""
     with open(compat_matrix.TARGET) as file:
@@ -420,7 +529,10 @@ def test_every_tensorflow_is_tested_or_said_not_to_be():
 
 def test_what_cannot_be_installed_has_a_reason_and_no_environment():
     found = compat_matrix.cannot_be_installed()
-    assert not set(found) & set(environments.environments())
+    both = sorted(set(found) & set(environments.environments()))
+    assert not both, "tests/not_installable.json has {}, and so has tox.ini: take it away from one of them".format(
+        ", ".join(both)
+    )
     for env, reason in found.items():
         environments.factors_of(env)
         assert len(reason.split()) >= 4, env

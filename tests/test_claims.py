@@ -1,10 +1,12 @@
-"""What README.md, CONTRIBUTING.md and setup.py claim of versions, compared with tox.ini and with what was tested."""
+"""What README.md, CONTRIBUTING.md, setup.py and pages claim of versions, compared with tox.ini and what was tested."""
 
 import os
 import re
 
 import compat_matrix
 import environments
+import install_with_pips
+import pages
 import pytest
 from environments import as_numbers, minor
 
@@ -19,11 +21,12 @@ def text_of(name):
         return re.sub(r"\s+", " ", file.read())
 
 
-def claimed(name, pattern):
-    """What a file says where it has this sentence."""
-    match = re.search(pattern, text_of(name))
-    assert match, "{} has no sentence of the form {!r}".format(name, pattern)
-    return match.groups()
+def check(name, sentence, *versions):
+    """That a file has a sentence, with these versions in its gaps."""
+    text, wanted = text_of(name), sentence.format(*versions)
+    found = re.search(re.escape(sentence.partition("{}")[0]) + r".*?[.:,](?= |$)", text)
+    told = "It says: " + found.group() if found else "It has no sentence that begins so."
+    assert wanted in text, "{} should say: {}\n{}".format(name, wanted.strip(), told)
 
 
 def verdicts_on(thing):
@@ -43,51 +46,84 @@ def span(versions):
     return found[0], found[-1]
 
 
-def test_the_promise_of_the_readme():
+def promise(keras, oldest, tf_keras, keras3):
+    """How a page names the ends of what works: the oldest versions, and the newest TensorFlow of each newest Keras."""
+    newest = "tf-keras and Keras 3 on TensorFlow " + keras3
+    # tf-keras may be released later.
+    if tf_keras != keras3:
+        newest = "tf-keras on TensorFlow {} and Keras 3 on TensorFlow {}".format(tf_keras, keras3)
+    return "Keras {} on TensorFlow {} to {}".format(keras, oldest, newest)
+
+
+def test_the_two_forms_of_the_promise():
+    same = "Keras 2.1 on TensorFlow 1.8 to tf-keras and Keras 3 on TensorFlow 2.21"
+    assert promise("2.1", "1.8", "2.21", "2.21") == same
+    other = "Keras 2.1 on TensorFlow 1.8 to tf-keras on TensorFlow 2.21 and Keras 3 on TensorFlow 2.22"
+    assert promise("2.1", "1.8", "2.21", "2.22") == other
+
+
+@pytest.mark.parametrize(
+    "name, sentence", [("README.md", "This holds from {}. "), ("docs/index.md", "to rounding, from {}. ")]
+)
+def test_the_promise(name, sentence):
     """Its ends are the ends of what was tested and works."""
-    keras, oldest, newest = claimed(
-        "README.md",
-        r"This holds from Keras ([\d.]+\d) on TensorFlow ([\d.]+\d) to tf-keras and Keras 3 on TensorFlow ([\d.]+\d)\.",
-    )
-    working = [(env, record) for env, record, word in verdicts_on("MySGD") if compat_matrix.works(word)]
-    assert (oldest, newest) == span(record["versions"]["tensorflow"] for _, record in working)
     families = {}
-    for env, record in working:
-        families.setdefault(environments.family_of(env, record["home"]), []).append(record["versions"])
-    assert keras == span(each["keras"] for each in families["keras"])[0]
-    for family in ("tf_keras", "keras3"):
-        assert span(each["tensorflow"] for each in families[family])[1] == newest, family
+    for env, record, word in verdicts_on("MySGD"):
+        if compat_matrix.works(word):
+            families.setdefault(environments.family_of(env, record["home"]), []).append(record["versions"])
+    keras = span(each["keras"] for each in families["keras"])[0]
+    oldest = span(each["tensorflow"] for found in families.values() for each in found)[0]
+    newest = [span(each["tensorflow"] for each in families[family])[1] for family in ("tf_keras", "keras3")]
+    check(name, sentence, promise(keras, oldest, *newest))
 
 
-def test_the_core_as_the_readme_has_it():
-    number, oldest, newest = claimed(
-        "README.md", r"core matrix, (\w+) environments from TensorFlow ([\d.]+\d) to ([\d.]+\d)"
-    )
+def test_the_ends_of_the_core():
+    """Where it is named, and what goes along with its newest TensorFlow."""
     core = environments.environments("core")
-    assert WORDS.index(number) == len(core)
-    assert (oldest, newest) == span(environments.factors_of(env)["tf"] for env in core)
+    oldest, newest = span(environments.factors_of(env)["tf"] for env in core)
+    number = WORDS[len(core)]
+    check("README.md", "core matrix, {} environments from TensorFlow {} to {}, with", number, oldest, newest)
+    check("docs/releasing.md", "with the wheel, TensorFlow {} and its types installed", newest)
+    (pinned,) = {
+        value for _, value in environments.conditional(environments.tox_ini()["testenv"]["deps"], "tf" + newest)
+    }
+    types = environments.tox_ini()["testenv:release-types"]["deps"].split()
+    assert pinned in types, "tox.ini: {} should stand under [testenv:release-types]. There is {}".format(pinned, types)
+
+
+def test_the_versions_that_run_what_a_page_says():
+    core = environments.runs_of_the_core()
+    oldest, newest, tf_keras = [core[pages.RUNS[label]] for label in ("keras2", "keras3", "tf_keras")]
+    oldest, newest, tf_keras = [environments.factors_of(env) for env in (oldest, newest, tf_keras)]
+    check(
+        "docs/upgrading.md",
+        "prints the same from Keras {} on TensorFlow {} to Keras 3 on TensorFlow {}:",
+        *[oldest["keras"], oldest["tf"], newest["tf"]],
+    )
+    check("README.md", "The same file runs on tf_keras {} (", tf_keras["tfkeras"])
 
 
 def test_where_wrap_takes_the_optimizers_of_keras():
     """Below the version that the README names wrap is not all there, from it on it is."""
-    oldest, last, first = claimed(
-        "README.md",
-        r"On TensorFlow ([\d.]+\d) to ([\d.]+\d) `MySGD` and `tf.compat.v1.train` work; "
-        r"`wrap` takes Keras's optimizers from ([\d.]+\d) on",
-    )
+    form = "On TensorFlow {} to {} `MySGD` and `tf.compat.v1.train` work; `wrap` takes Keras's optimizers from {} on"
+    claimed = re.search(re.escape(form).replace(r"\{\}", r"([\d.]+\d)"), text_of("README.md"))
+    assert claimed, "README.md has no sentence of the form: " + form
+    first = claimed.group(3)
     found = verdicts_on("wrap")
-    assert oldest == span(record["versions"]["tensorflow"] for _, record, _ in found)[0]
-    assert as_numbers(last)[1] + 1 == as_numbers(first)[1]
+    oldest = span(record["versions"]["tensorflow"] for _, record, _ in found)[0]
+    check("README.md", form, oldest, "1.{}".format(as_numbers(first)[1] - 1), first)
     for env, record, word in found:
         newer = as_numbers(record["versions"]["tensorflow"])[:2] >= as_numbers(first)
-        assert compat_matrix.works(word) == newer, env
+        told = "{}: wrap {}, which is not what README.md says: {}"
+        works = compat_matrix.works(word)
+        assert works == newer, told.format(env, "works" if works else "does not work", claimed.group())
 
 
 def test_the_oldest_keras_3():
     """That of the README is the oldest which has an environment."""
-    (oldest,) = claimed("README.md", r"Keras 3 needs to be ([\d.]+\d) or newer")
     factors = [environments.factors_of(env).get("keras", "") for env in environments.environments()]
-    assert oldest == min((each for each in factors if each.startswith("3.")), key=as_numbers)
+    oldest = min((each for each in factors if each.startswith("3.")), key=as_numbers)
+    check("README.md", "Keras 3 needs to be {} or newer", oldest)
 
 
 def test_the_pythons_of_setup_py():
@@ -98,15 +134,20 @@ def test_the_pythons_of_setup_py():
     pythons = ["3.{}".format(each) for each in range(first, end)]
     assert 'python_requires=">={}"'.format(pythons[0]) in text
     assert '"Programming Language :: Python :: 3.{}".format(minor)' in text
-    assert {environments.python_of(env) for env in environments.environments()} == set(pythons)
-    assert environments.NEWEST_PYTHON == pythons[-1]
+    named = sorted({environments.python_of(env) for env in environments.environments()}, key=as_numbers)
+    assert pythons == named, "setup.py has the Pythons {}, and the environments of tox.ini {}".format(pythons, named)
+    assert environments.NEWEST_PYTHON == pythons[-1], "NEWEST_PYTHON in tests/environments.py should be " + pythons[-1]
+    assert install_with_pips.PYTHONS == pythons, "PYTHONS in tests/install_with_pips.py should be {}".format(pythons)
     found = [record["versions"]["python"] for _, record, word in verdicts_on("MySGD") if compat_matrix.works(word)]
-    assert span(found) == (pythons[0], pythons[-1])
-    for name, pattern in (
-        ("CONTRIBUTING.md", r"The package runs on Python ([\d.]+\d) to ([\d.]+\d)\."),
-        ("CONTRIBUTING.md", r"pyenv, from ([\d.]+\d) to ([\d.]+\d), and downloads none"),
+    assert span(found) == (pythons[0], pythons[-1]), "setup.py has Python {} to {}, and tested were {} to {}".format(
+        *[pythons[0], pythons[-1]] + list(span(found))
+    )
+    for name, sentence in (
+        ("CONTRIBUTING.md", "The package runs on Python {} to {}."),
+        ("CONTRIBUTING.md", "pyenv, from {} to {}, and downloads none"),
+        ("docs/releasing.md", "on every Python from {} to {} that is there"),
     ):
-        assert claimed(name, pattern) == (pythons[0], pythons[-1])
+        check(name, sentence, pythons[0], pythons[-1])
 
 
 def test_the_pythons_of_the_newest_tensorflow(monkeypatch):
@@ -116,13 +157,20 @@ def test_the_pythons_of_the_newest_tensorflow(monkeypatch):
     import toxfile
 
     newest = sorted(toxfile.NEWEST, key=as_numbers)
-    for pattern in (
-        r"One Python of ([\d.]+\d) to ([\d.]+\d) is enough for the newest TensorFlow",
-        r"of Python ([\d.]+\d) to ([\d.]+\d), in a clone of the repository, for it installs TensorFlow",
-    ):
-        assert claimed("README.md", pattern) == (newest[0], newest[-1])
+    ends = newest[0], newest[-1]
+    check("README.md", "One Python of {} to {} is enough for the newest TensorFlow", *ends)
+    check("README.md", "**in a fresh environment** of Python {} to {}, in a clone of the repository", *ends)
+    assert environments.NEWEST_PYTHON == newest[-1], (
+        "NEWEST in toxfile.py should begin with " + environments.NEWEST_PYTHON
+    )
     # The environments that name no Python.
-    (tensorflow,) = {environments.factors_of(env)["tf"] for env in environments.environments("core") if "py" not in env}
-    pythons = [env for env in environments.environments() if "tf" + tensorflow in env.split("-")]
-    assert span(environments.python_of(env) for env in pythons) == (newest[0], newest[-1])
-    assert environments.NEWEST_PYTHON == newest[-1]
+    for env in [env for env in environments.environments("core") if "py" not in environments.factors_of(env)]:
+        tensorflow = "tf" + environments.factors_of(env)["tf"]
+        base = [value for _, value in environments.conditional(environments.tox_ini()["testenv"]["base_python"], env)]
+        assert base == ["{env:NEWEST_PYTHON}"], (
+            "tox.ini: `base_python` needs the line {}: {{env:NEWEST_PYTHON}}".format(tensorflow)
+        )
+        of_it = [each for each in environments.environments() if tensorflow in each.split("-")]
+        pythons = span(environments.python_of(each) for each in of_it)
+        told = "toxfile.py has Python {} to {} for {}, and the environments of {} in tox.ini have {} to {}"
+        assert pythons == ends, told.format(*ends + (env, tensorflow) + pythons)

@@ -93,6 +93,7 @@ def test_the_ends_of_the_core():
 
 def test_the_versions_that_run_what_a_page_says():
     core = environments.runs_of_the_core()
+    assert set(pages.RUNS.values()) <= set(core), "RUNS in tests/pages.py names what is no run of the core"
     oldest, newest, tf_keras = [core[pages.RUNS[label]] for label in ("keras2", "keras3", "tf_keras")]
     oldest, newest, tf_keras = [environments.factors_of(env) for env in (oldest, newest, tf_keras)]
     check(

@@ -149,7 +149,7 @@ def _one_after_the_other(parts, updates, ops):
         assigns = [write for write in part.writes if write.type.startswith("Assign")]
         values = [tensor.op for write in assigns for tensor in write.inputs[1:]]
         # A value that is computed from a write of this step stays after that write, as its author meant.
-        with ops.control_dependencies(done + [value for value in values if not _reaches(value, updates)]):
+        with ops.control_dependencies(done + [value for value in values if not reaches(value, updates)]):
             barrier = ops.tf.no_op()
         for write in part.writes:
             write._add_control_input(barrier)
@@ -219,7 +219,8 @@ def with_values_of(pairs, update, ops):
         return ops.done([old.assign(new.read_value()) for old, new in pairs])
 
 
-def _reaches(operation, targets):
+def reaches(operation, targets):
+    """Whether an operation needs one of `targets`, operations, whatever lies between."""
     seen, stack = set(), [operation]
     while stack:
         each = stack.pop()

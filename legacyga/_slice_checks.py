@@ -28,6 +28,10 @@ RAGGED = (
     "A batch can be cut into slices where its loss is a mean over the samples. That of ragged targets is one over "
     "all their elements. Received: {!r}. Make them dense, and weigh what is padded by a sample_weight of 0."
 )
+ADDED = (
+    "A batch can be cut into slices where what add_loss is given is one number. {} takes the sum of what has one for "
+    "each sample. Received: {!r}. Give add_loss the mean over the samples."
+)
 ACTIVITY = (
     "A batch can be cut into slices where its loss is a mean over the samples. {} adds up an activity_regularizer over "
     "them. Received: the layer {!r} with {!r}. Leave it out, or add its mean to the loss with add_loss."
@@ -52,6 +56,7 @@ def check_compiled(home, model, size):
             raise ValueError(LOSS_SCALE.format(model.optimizer, size))
         _check_activities(home, model)
         _check_masks(home, model)
+        check_added(home, [getattr(model, "total_loss", None)])
 
 
 def check_strategy(tf):
@@ -77,6 +82,15 @@ def check_losses(home, model, weighted):
             raise ValueError(IGNORED.format(loss, ignored))
         if _joins_samples(home, loss):
             raise ValueError(JOINT.format(loss))
+
+
+def check_added(home, losses):
+    """Raise where a loss has more than one element."""
+    for each in losses:
+        dims = getattr(getattr(each, "shape", None), "dims", None) or ()
+        # In TF 1 a dimension is an object.
+        if any(getattr(dim, "value", dim) != 1 for dim in dims):
+            raise ValueError(ADDED.format(home, each))
 
 
 def check_targets(tf, data):

@@ -2,9 +2,7 @@
 
 import contextlib
 
-from legacyga import _graph, _ops, _slice_checks, _slices
-from legacyga.accumulator import GradientAccumulator
-from legacyga.generations import _finding
+from legacyga import _graph, _slice_checks, _sliced_updates, _slices
 
 # What makes the functions that train, and where they are kept. TF 1.13 has one more, for fit.
 FUNCTIONS = {"_make_train_function": "train_function", "_make_fit_function": "_fit_function"}
@@ -19,17 +17,60 @@ NOT_FED = (
 )
 
 
+ANOTHERS = (
+    "{!r} keeps the state of what was trained last, and that is another than {!r}, which has trained with it before. "
+    "Give each model an optimizer of its own, or call micro_batch right after compile."
+)
+
+
 def install(model, home, size):
     """Let the functions that the model makes to train with be cut, or no longer where `size` is None."""
     # A Sequential of Keras 2.0 and 2.1 has a model of its own, which trains.
     model = vars(model).get("model") or model
     if size is not None:
         _slice_checks.check_compiled(home, model, size)
-    for name, attribute in FUNCTIONS.items():
+    for name in FUNCTIONS:
         if hasattr(type(model), name):
             vars(model)[name] = Maker(model, home, size, name)
-            if getattr(model, attribute, None) is not None:
-                setattr(model, attribute, None)
+    _make_anew(model, home)
+
+
+def _make_anew(model, home):
+    """Make the training functions that there are anew, with the state that the optimizer had.
+
+    Optimizers of the v1 API make their variables with each function, and know those of the last one alone, whichever
+    model it trains. What `compile` has made since begins anew by itself.
+    """
+    there = {name: getattr(model, attribute, None) for name, attribute in FUNCTIONS.items() if name in vars(model)}
+    state = _state_of(model.optimizer)
+    own = [name for name, function in there.items() if function is not None and _writes(function, home, state)]
+    if state and not own and any(there.values()):
+        raise ValueError(ANOTHERS.format(model.optimizer, model))
+    for name in there:
+        setattr(model, FUNCTIONS[name], None)
+    for name in own:
+        vars(model)[name]()
+    new = _state_of(model.optimizer) if own else state
+    if len(new) == len(state):
+        pairs = [(old, each) for old, each in zip(state, new) if old is not each]
+        values = home.backend.batch_get_value([old for old, _ in pairs])
+        home.backend.batch_set_value(list(zip([each for _, each in pairs], values)))
+
+
+def _state_of(optimizer):
+    """The optimizer's variables that are a model's."""
+    try:
+        weights = list(getattr(optimizer, "weights", ()))
+    except NotImplementedError:
+        # Keras's cover of an optimizer of tf.train knows none.
+        return []
+    return [each for each in weights if each is not getattr(optimizer, "iterations", None)]
+
+
+def _writes(function, home, variables):
+    """Whether a training function's update needs one of these variables."""
+    handles = {getattr(getattr(each, "handle", None), "op", each.op) for each in variables}
+    return _graph.reaches(function.updates_op, handles)
 
 
 class Maker(object):
@@ -44,17 +85,14 @@ class Maker(object):
 
     def __init__(self, model, home, size, name):
         self._model, self._home, self._size, self._name = model, home, size, name
-        # Optimizers of the v1 API make their variables anew with each training function.
-        self._optimizer, self._weights = model.optimizer, _weights_of(model.optimizer)
 
     def __call__(self):
         model, attributes, made = self._model, vars(self._model), []
         optimizer, attribute = attributes["optimizer"], FUNCTIONS[self._name]
-        before = getattr(model, attribute, None)
         if self._size is not None:
             # It may have been compiled again.
             _slice_checks.check_compiled(self._home, model, self._size)
-            attributes["optimizer"] = _recorder(optimizer, self._home, model, made)
+            attributes["optimizer"] = _sliced_updates.recorder(optimizer, self._home, model, made)
         try:
             getattr(type(model), self._name)(model)
         finally:
@@ -62,26 +100,6 @@ class Maker(object):
         if made:
             function = getattr(model, attribute)
             setattr(model, attribute, SlicedFunction(self._home, model, self._size, function, *made, name=self._name))
-        if getattr(model, attribute) is not before:
-            self._keep_weights(optimizer)
-
-    def _keep_weights(self, optimizer):
-        """Give the optimizer's variables the values of those that it had when this was put in place."""
-        old, new = self._weights, _weights_of(optimizer)
-        self._weights = []
-        pairs = [(there, here) for there, here in zip(old, new) if there is not here]
-        if optimizer is self._optimizer and len(old) == len(new) and pairs:
-            backend = self._home.backend
-            values = backend.batch_get_value([there for there, _ in pairs])
-            backend.batch_set_value(list(zip([here for _, here in pairs], values)))
-
-
-def _weights_of(optimizer):
-    try:
-        return list(getattr(optimizer, "weights", ()))
-    except NotImplementedError:
-        # Keras's cover of an optimizer of tf.train knows none.
-        return []
 
 
 class SlicedFunction(object):
@@ -90,7 +108,7 @@ class SlicedFunction(object):
     Args:
         home, model, size, name: as of its `Maker`.
         accumulate: Keras's own function, with a mini-step of a `GradientAccumulator` in place of the update.
-        update: the operation of the update.
+        update: a tensor, there when the update is made.
         variables: those of the accumulator.
     """
 
@@ -98,6 +116,11 @@ class SlicedFunction(object):
         self._home, self._model, self._size, self._accumulate = home, model, size, accumulate
         self._update, self._variables, self._name = update, variables, name
         self._session = None
+
+    @property
+    def updates_op(self):
+        """The operation of the update, as Keras's own functions name it."""
+        return self._update.op
 
     def __getattr__(self, name):
         return getattr(self._accumulate, name)
@@ -161,16 +184,23 @@ class SlicedFunction(object):
         return made
 
     def _told(self, outputs, losses, sizes):
-        """The outputs over the batch: each from `losses`, the last slice's where it is over all so far, or the mean."""
+        """The outputs over the batch: from `losses`, the last slice's where that is of all so far, all, or the mean."""
         told = losses.of_the_batch(sizes)
         for place, values in enumerate(zip(*outputs)):
             if place not in told and (len(values) == 1 or self._is_stateful(place)):
                 told[place] = values[-1]
+            elif place not in told and self._has_samples(place):
+                told[place] = _joined(values)
             elif place not in told:
                 mean = sum(value * size for value, size in zip(values, sizes)) / float(sum(sizes))
                 # As Keras has it: an array, or NumPy's number, of the same width.
                 told[place] = mean.astype(values[0].dtype)
         return [told[place] for place in sorted(told)]
+
+    def _has_samples(self, place):
+        """Whether an output has a first dimension that only a batch settles."""
+        shape = self._accumulate.outputs[place].shape
+        return bool(shape.dims) and shape.as_list()[0] is None
 
     def _is_stateful(self, place):
         names = getattr(self._model, "stateful_metric_names", None)
@@ -188,6 +218,10 @@ class _LossMeans(object):
 
     def __init__(self, home, model, parts):
         found = getattr(model, "_output_loss_metrics", None) or []
+        losses = getattr(model, "loss_functions", None) or []
+        if len(losses) == len(found):
+            # Keras 2.3 has one of an output without a loss, too, and tells nothing of it.
+            found = [each for each, loss in zip(found, losses) if loss is not None]
         self._backend, self._means = home.backend, [each for each in found if each is not None and len(parts) > 1]
         self._read = [self._values()]
 
@@ -215,57 +249,13 @@ class _LossMeans(object):
         return {place + 1: total / count for place, (total, count) in enumerate(made)}
 
 
-def _recorder(optimizer, home, model, made):
-    """The same optimizer, all of its state included, whose `get_updates` makes a mini-step."""
-    cls, ops = type(optimizer), _ops.Ops(home.tf)
-
-    def get_updates(self, loss, params):
-        if not params:
-            return optimizer.get_updates(loss=loss, params=params)
-        known = set(home.v1.global_variables())
-        accumulator = GradientAccumulator()
-        samples = ops.cast(_slices.size_of(ops.tf, model._feed_inputs[0]), "float64")
-        taken = accumulator(ops.tf.gradients(loss, params), samples)
-        means = accumulator.gradients
-        variables = [each for each in home.v1.global_variables() if each not in known]
-        _make_local(home, variables)
-
-        def updates():
-            # A loss of which the means are the gradients: what the optimizer does with gradients, it does with them.
-            terms = [_term(ops, mean, param) for mean, param in zip(means, params) if mean is not None]
-            return optimizer.get_updates(loss=ops.tf.add_n(terms), params=params)
-
-        # One that accumulates has its own order.
-        update = updates() if _finding.optimizers_in(optimizer) else _graph.ordered(updates, ops, means)
-        with ops.after(update):
-            made[:] = [accumulator.reset(), variables]
-        return [taken.op]
-
-    recorder = object.__new__(type(cls.__name__, (cls,), dict(get_updates=get_updates)))
-    object.__setattr__(recorder, "__dict__", vars(optimizer))
-    return recorder
-
-
-def _make_local(home, variables):
-    """Keep variables out of what a Saver saves, and Keras."""
-    v1 = home.v1
-    known = v1.get_collection_ref(v1.GraphKeys.GLOBAL_VARIABLES)
-    known[:] = [each for each in known if not any(each is variable for variable in variables)]
-    for each in variables:
-        v1.add_to_collection(v1.GraphKeys.LOCAL_VARIABLES, each)
-
-
-def _term(ops, mean, param):
-    """A scalar whose gradient by `param` is `mean`."""
-    tf = ops.tf
-    is_sparse = _ops.is_sparse(mean)
-
-    @tf.custom_gradient
-    def term(_):
-        return tf.constant(0.0), lambda upstream: ops.cast(upstream, values.dtype) * values
-
-    values = mean.values if is_sparse else mean
-    return term(tf.gather(param, mean.indices) if is_sparse else tf.convert_to_tensor(param))
+def _joined(arrays):
+    """Arrays one after the other. The package itself imports no NumPy."""
+    joined, start = arrays[0].take([0] * sum(len(each) for each in arrays), axis=0), 0
+    for each in arrays:
+        joined[start : start + len(each)] = each
+        start += len(each)
+    return joined
 
 
 def _part(value, samples, part):

@@ -134,6 +134,7 @@ class _Step(object):
         try:
             with self.means.apart(), _slice_checks.masks_refused(self.home, self.model):
                 logs = self.own(self.model, part)
+            _slice_checks.check_added(self.home, self.model.losses)
         finally:
             attributes["optimizer"] = self.optimizer
         if len(recorded) != 1:

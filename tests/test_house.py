@@ -42,7 +42,8 @@ BELOW = {
     "_slices": {"_compat", "_ops", "_slice_checks"},
     "_train_steps": {"_compat", "_finding", "_fit_hooks", "_ops", "_replicas", "_slices", "_surface", "_window"},
     "_sample_counts": {"_finding", "_fit_hooks", "_surface", "_train_steps"},
-    "_sliced_functions": {"_finding", "_graph", "_ops", "_slice_checks", "_slices", "accumulator"},
+    "_sliced_updates": {"_finding", "_graph", "_ops", "_slices", "accumulator"},
+    "_sliced_functions": {"_graph", "_slice_checks", "_sliced_updates", "_slices"},
 }
 GENERATIONS = ["keras_v1", "tf1_train", "optimizer_v2", "optimizer_v3", "keras3"]
 COMMAND_LINE = {"cli", "main", "demo", "demo_training", "doctor", "doctor_checks", "versions"}

@@ -217,6 +217,42 @@ def test_places_without_a_loss(home):
     assert_alike(slices, whole)
 
 
+@pytest.mark.parametrize("other", [True, False], ids=["and another loss", "alone"])
+def test_a_loss_of_each_sample_by_add_loss(home, other):
+    """Its mean is forgotten: Keras takes the sum, but for Keras 2.3, which takes the mean."""
+    layers, tf = home.keras.layers, home.tf
+
+    class Penalty(layers.Layer):
+        def call(self, inputs):
+            self.add_loss(tf.reduce_mean(tf.square(inputs), axis=-1))
+            return inputs + 0.0
+
+        def compute_output_shape(self, shape):
+            return shape
+
+    def make():
+        inputs = layers.Input((3,))
+        model = home.keras.models.Model(inputs, Penalty()(layers.Dense(2)(inputs)))
+        model.set_weights([START[0][:, :2], START[3]])
+        model.compile(plain_sgd(home), "mse" if other else None)
+        return model, X, Y if other else None
+
+    try:
+        model, x, y = make()
+        # Batches of one size.
+        model.fit(x[:16], None if y is None else y[:16], batch_size=8, verbose=0)
+    except Exception:
+        skips.keras_lacks("a loss of each sample by add_loss, here")
+    model, x, y = make()
+    if home.name == "keras" and home.tf_version == (1, 15):
+        skips.senseless("Keras 2.3 takes the mean itself")
+    with pytest.raises(ValueError, match="one number.*takes the sum of what has one for each sample"):
+        legacyga.micro_batch(model, 3)
+        model.fit(x[:16], None if y is None else y[:16], batch_size=8, verbose=0)
+    for now, then in zip(model.get_weights(), [START[0][:, :2], START[3]]):
+        np.testing.assert_array_equal(now, then)
+
+
 def test_slices_that_begin_within_fit(home):
     """A callback sets them, and takes them off: what is trained is that of whole batches."""
     if home.mode == "graph":

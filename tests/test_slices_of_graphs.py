@@ -1,0 +1,161 @@
+"""micro_batch in graph mode: whose moments the optimizer goes on with, and what a batch tells."""
+
+import numpy as np
+import pytest
+import skips
+from kinds import MOMENTUM, RATE
+
+import legacyga
+
+pytestmark = pytest.mark.capability("micro_batch")
+
+RANDOM = np.random.RandomState(3)
+X, Y = [RANDOM.randn(8, 4).astype("float32") for _ in range(2)]
+START = [RANDOM.randn(4, 4).astype("float32") for _ in range(2)]
+
+
+@pytest.fixture(autouse=True)
+def in_graphs(home):
+    if home.mode == "eager":
+        skips.senseless("in eager mode an optimizer's variables are those of the model's weights")
+    home.reset(plain_session=True)
+
+
+def stages(home, outputs=4):
+    """A model of two layers, and a function that compiles it for one of them, so that nothing races."""
+    layers = home.keras.layers
+    inputs = layers.Input((4,))
+    one, two = layers.Dense(4, use_bias=False), layers.Dense(outputs, use_bias=False)
+    model = home.keras.models.Model(inputs, two(one(inputs)))
+    model.set_weights([START[0], START[1][:, :outputs]])
+
+    def compile_for(trained, optimizer):
+        for each in (one, two):
+            each.trainable = each is trained
+        model.compile(optimizer=optimizer, loss="mse")
+
+    return model, one, two, compile_for
+
+
+def sgd(home):
+    return home.bare_sgd(lr=RATE, momentum=MOMENTUM)
+
+
+def train(model, times=2):
+    for _ in range(times):
+        model.train_on_batch(X, Y[:, : model.output_shape[1]])
+
+
+def assert_alike(ends, bar=4e-6):
+    assert any(np.abs(now - then).max() > 0.01 for now, then in zip(ends[0], START))
+    for end in ends[1:]:
+        assert max(np.abs(now - then).max() for now, then in zip(end, ends[0])) <= bar
+
+
+@pytest.mark.parametrize("order", ["slices after compile", "slices before", "taken off before"])
+@pytest.mark.parametrize("outputs", [4, 2])
+def test_another_stage_begins_as_without_slices(home, order, outputs):
+    """`compile` with the same optimizer: its moments begin anew, or go on, as the home has it."""
+    ends = []
+    for size in (None, 3):
+        home.reset(plain_session=True)
+        model, one, two, compile_for = stages(home, outputs)
+        optimizer = sgd(home)
+        compile_for(one, optimizer)
+        train(model, 3)
+        if size and order != "slices after compile":
+            legacyga.micro_batch(model, size)
+        if size and order == "taken off before":
+            legacyga.micro_batch(model, None)
+        compile_for(two, optimizer)
+        if size and order == "slices after compile":
+            legacyga.micro_batch(model, size)
+        train(model)
+        ends.append(model.get_weights())
+    assert_alike(ends)
+
+
+def test_a_training_under_way_goes_on(home):
+    """In slices, in others, and without: the moments stay."""
+    ends = []
+    for sizes in ([None] * 3, [3, 2, None]):
+        home.reset(plain_session=True)
+        model, one, _, compile_for = stages(home)
+        compile_for(one, sgd(home))
+        train(model)
+        for size in sizes:
+            legacyga.micro_batch(model, size)
+            train(model)
+        ends.append(model.get_weights())
+    assert_alike(ends)
+
+
+def test_two_models_of_one_optimizer(home):
+    """A model that has not trained begins without the moments of the other."""
+    ends = []
+    for size in (None, 3):
+        home.reset(plain_session=True)
+        optimizer = sgd(home)
+        (first, one, _, compile_first), (second, _, two, compile_second) = stages(home), stages(home)
+        compile_first(one, optimizer)
+        train(first, 3)
+        compile_second(two, optimizer)
+        if size:
+            legacyga.micro_batch(second, size)
+        train(second)
+        ends.append(second.get_weights())
+    assert_alike(ends)
+
+
+def test_a_model_whose_moments_are_not_known(home):
+    """The optimizer has trained another one since: a v1 optimizer knows the moments of that alone."""
+    optimizer = sgd(home)
+    (first, one, _, compile_first), (second, _, two, compile_second) = stages(home), stages(home)
+    compile_first(one, optimizer)
+    train(first)
+    compile_second(two, optimizer)
+    train(second)
+    before = first.get_weights()
+    if hasattr(optimizer, "apply_gradients"):
+        legacyga.micro_batch(first, 3)
+    else:
+        with pytest.raises(ValueError, match="has trained with it before. Give each model an optimizer of its own"):
+            legacyga.micro_batch(first, 3)
+    for now, then in zip(first.get_weights(), before):
+        np.testing.assert_array_equal(now, then)
+    train(first)
+    assert np.abs(first.get_weights()[0] - before[0]).max() > 1e-4
+
+
+@pytest.mark.parametrize("losses", [[None, "mse"], ["mse", None]])
+def test_an_output_without_a_loss(home, losses):
+    ends, told = [], []
+    for size in (None, 3):
+        home.reset(plain_session=True)
+        layers = home.keras.layers
+        inputs = layers.Input((4,))
+        hidden = layers.Dense(4, use_bias=False)(inputs)
+        outputs = [layers.Lambda(lambda each: 2.0 * each)(hidden), layers.Lambda(lambda each: 3.0 * each)(hidden)]
+        model = home.keras.models.Model(inputs, outputs)
+        model.set_weights(START[:1])
+        model.compile(optimizer=sgd(home), loss=losses)
+        legacyga.micro_batch(model, size)
+        told.append([model.train_on_batch(X, Y) for _ in range(2)])
+        ends.append(model.get_weights())
+    assert_alike(ends, 2e-5)
+    np.testing.assert_allclose(told[1], told[0], rtol=1e-5)
+
+
+def test_what_is_told_of_each_sample(home):
+    """What a program fetches beside the loss: a known way to the predictions of a training step."""
+    if home.name != "keras" or home.tf_version >= (1, 15):
+        skips.keras_lacks("metrics_tensors, of Keras up to 2.2")
+    for size in (4, 3):
+        home.reset(plain_session=True)
+        model, one, _, compile_for = stages(home)
+        compile_for(one, sgd(home))
+        model.metrics_tensors.append(model.outputs[0])
+        model.metrics_names.append("predicted")
+        legacyga.micro_batch(model, size)
+        wanted = X.dot(START[0]).dot(START[1])
+        np.testing.assert_allclose(model.train_on_batch(X, Y)[1], wanted, rtol=1e-5, atol=1e-6)

@@ -123,11 +123,11 @@ def test_new_values_wait(home, adam, monkeypatch):
     assert sizes[: len(START)] == [3] * len(START) and sizes[len(START) :] in ([], [1])
     for part, after in zip(found[-1], found[-1][1:]):
         for write in after.writes:
-            assert _graph._reaches(write, set(part.writes))
-            assert not any(_graph._reaches(each, {write}) for each in part.writes)
+            assert _graph.reaches(write, set(part.writes))
+            assert not any(_graph.reaches(each, {write}) for each in part.writes)
     for part, after in zip(found[-1], found[-1][1 : len(START)]):
         values = [tensor.op for write in after.writes for tensor in write.inputs[1:]]
-        assert all(_graph._reaches(value, set(part.writes)) for value in values)
+        assert all(_graph.reaches(value, set(part.writes)) for value in values)
 
 
 def test_slots_are_no_constants_of_the_graph(home, adam):
@@ -174,4 +174,4 @@ def test_an_update_needs_no_other(home, adam, steps):
         made.append(set(graph.get_operations()) - before)
     writes = {each for each in made[0] if each.type.startswith("Assign")}
     assert len(writes) > 3 * len(START)
-    assert not any(_graph._reaches(getattr(each, "op", each), writes) for each in taken[1])
+    assert not any(_graph.reaches(getattr(each, "op", each), writes) for each in taken[1])

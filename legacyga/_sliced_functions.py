@@ -15,8 +15,6 @@ NOT_FED = (
     "In graph mode a batch can be cut where it is fed: as arrays, by fit, fit_generator or train_on_batch. Received: "
     "{!r}. Give a generator in place of a dataset or tensors."
 )
-
-
 ANOTHERS = (
     "{!r} keeps the state of what was trained last, and that is another than {!r}, which has trained with it before. "
     "Give each model an optimizer of its own, or call micro_batch right after compile."
@@ -29,32 +27,36 @@ def install(model, home, size):
     model = vars(model).get("model") or model
     if size is not None:
         _slice_checks.check_compiled(home, model, size)
-    for name in FUNCTIONS:
-        if hasattr(type(model), name):
-            vars(model)[name] = Maker(model, home, size, name)
-    _make_anew(model, home)
+    names = [name for name in FUNCTIONS if hasattr(type(model), name)]
+    state, own = _under_way(model, names)
+    for name in names:
+        vars(model)[name] = Maker(model, home, size, name)
+        setattr(model, FUNCTIONS[name], None)
+    for name in own:
+        vars(model)[name]()
+        _copy_values(home.backend, state, _state_of(model.optimizer))
 
 
-def _make_anew(model, home):
-    """Make the training functions that there are anew, with the state that the optimizer had.
+def _under_way(model, names):
+    """The optimizer's state, and those of the names whose training function has it: they are to be made anew with it.
 
     Optimizers of the v1 API make their variables with each function, and know those of the last one alone, whichever
     model it trains. What `compile` has made since begins anew by itself.
     """
-    there = {name: getattr(model, attribute, None) for name, attribute in FUNCTIONS.items() if name in vars(model)}
+    there = [name for name in names if getattr(model, FUNCTIONS[name], None) is not None]
     state = _state_of(model.optimizer)
-    own = [name for name, function in there.items() if function is not None and _writes(function, home, state)]
-    if state and not own and any(there.values()):
+    own = [name for name in there if _writes(getattr(model, FUNCTIONS[name]), state)]
+    if there and state and not own:
         raise ValueError(ANOTHERS.format(model.optimizer, model))
-    for name in there:
-        setattr(model, FUNCTIONS[name], None)
-    for name in own:
-        vars(model)[name]()
-    new = _state_of(model.optimizer) if own else state
-    if len(new) == len(state):
-        pairs = [(old, each) for old, each in zip(state, new) if old is not each]
-        values = home.backend.batch_get_value([old for old, _ in pairs])
-        home.backend.batch_set_value(list(zip([each for _, each in pairs], values)))
+    return state, own
+
+
+def _copy_values(backend, variables, others):
+    """Give `others` the values of `variables`, where they are of one optimizer's function, and not the same."""
+    pairs = [(old, new) for old, new in zip(variables, others) if old is not new]
+    if len(variables) == len(others):
+        values = backend.batch_get_value([old for old, _ in pairs])
+        backend.batch_set_value(list(zip([new for _, new in pairs], values)))
 
 
 def _state_of(optimizer):
@@ -67,7 +69,7 @@ def _state_of(optimizer):
     return [each for each in weights if each is not getattr(optimizer, "iterations", None)]
 
 
-def _writes(function, home, variables):
+def _writes(function, variables):
     """Whether a training function's update needs one of these variables."""
     handles = {getattr(getattr(each, "handle", None), "op", each.op) for each in variables}
     return _graph.reaches(function.updates_op, handles)

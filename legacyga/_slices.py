@@ -80,13 +80,12 @@ class _Step(object):
         whole = ops.where(is_alone, one, ops.cast(samples, "float64") / size)
         # Those that have a gradient.
         at = [i for i, (each, _) in enumerate(pairs) if each is not None]
-        self.largest = {i for i in at if getattr(pairs[i][1], "overwrite_with_gradient", False)}
-        sums = [pairs[i][0] if i in self.largest else self._sum_of(pairs[i][0], part, full + 1) for i in at]
+        sums = [self._sum_of(i, pairs[i][0], part, full + 1) for i in at]
         losses = [(ops.weighted(each, part, each.dtype), count) for each, count in self.means.taken]
         sums, losses, flat = self._loop(data, rest, full, at, (sums, losses, _flat(tf, logs)))
         gradients = [each for each, _ in pairs]
         for i, total in zip(at, sums):
-            gradients[i] = total if i in self.largest else self._mean(total, whole, gradients[i])
+            gradients[i] = self._mean(i, total, whole, gradients[i])
         self._apply([(each, var) for each, (_, var) in zip(gradients, pairs)], *call)
         losses = [(total / ops.cast(whole, total.dtype), sizes) for total, sizes in losses]
         return self.means.tell(losses, samples, tf.nest.pack_sequence_as(logs, flat))
@@ -140,9 +139,12 @@ class _Step(object):
         if len(recorded) != 1:
             raise ValueError(NOT_ONCE.format(len(recorded), self.model))
         pairs, args, kwargs = recorded[0]
+        self.largest = {i for i, (_, var) in enumerate(pairs) if getattr(var, "overwrite_with_gradient", False)}
         return logs, pairs, (args, kwargs)
 
-    def _sum_of(self, gradient, part, slices):
+    def _sum_of(self, place, gradient, part, slices):
+        if place in self.largest:
+            return gradient
         ops = self.ops
         weighted = ops.weighted(gradient, part, ops.accumulator_dtype(gradient.dtype))
         if not ops.is_sparse(gradient):
@@ -157,7 +159,9 @@ class _Step(object):
             return total.written(number, self.ops.cast(gradient.values, total.values.dtype), gradient.indices)
         return total + self.ops.cast(self.ops.dense(gradient), total.dtype)
 
-    def _mean(self, total, whole, gradient):
+    def _mean(self, place, total, whole, gradient):
+        if place in self.largest:
+            return total
         ops = self.ops
         if not isinstance(total, _Rows):
             return ops.cast(total / ops.cast(whole, total.dtype), gradient.dtype)

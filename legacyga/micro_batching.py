@@ -25,9 +25,9 @@ def micro_batch(model, size):
     Raises:
         ValueError: `size` is out of its range; the model is not compiled; it has a `train_step` of its own, in which
             `legacyga.train_step(self, data, micro_batch_size=size)` is to be called; it is in eager mode of TensorFlow
-            2.0 or 2.1, whose `fit` has no step to cut; it trains on several replicas; a loss is a sum over the samples,
-            or, in some versions, over the time steps that a mask leaves; in graph mode, the optimizer scales the loss,
-            or, when it trains, a batch is no array.
+            2.0 or 2.1, whose `fit` has no step to cut; it trains on several replicas; a loss can be seen to be no mean
+            over the samples (docs/micro_batch.md lists which); in graph mode, the optimizer scales the loss, or has
+            trained another model since this one, or, when it trains, a batch is no array.
 
     Example:
         >>> import numpy as np

@@ -157,7 +157,7 @@ class Home(object):
     def races(self):
         """Whether an update of the home's own optimizers may change what a gradient has yet to read.
 
-        It may where weights are variables by reference: in Keras up to 2.3, in tf.keras of TF 1.8 and before.
+        It may where weights are variables by reference: in Keras up to 2.3, in tf.keras of TF 1.8. TF 1.13 has none.
         """
         return self.mode == "graph" and (self.name == "keras" or self.tf_version < (1, 13))
 

@@ -515,6 +515,19 @@ def print_counts(found):
     sys.exit(1 if failed or missing else 0)
 
 
+def run_nowhere(folder, envs):
+    """The test functions that were skipped in every run of these environments, sorted."""
+    paths = [os.path.join(folder, "{}-{}-{}.json".format(env, *run)) for env in envs for run in environments.runs_of(env)]
+    return sorted(set.intersection(*[result_files.read_skipped(path) for path in paths]))
+
+
+def check_all_ran(folder, envs):
+    """Exit with 1 if a test was not run anywhere: "tested in another run" would be no more than said."""
+    found = run_nowhere(folder, envs)
+    if found:
+        sys.exit("these tests were skipped in every run of the label:\n" + "\n".join(found))
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--results", default=KEPT, help="the folder of the result files (default: those that are kept)")
@@ -531,7 +544,8 @@ def main():
     if args.counts:
         print_counts(of_label(args.results))
     if args.check and args.results != KEPT:
-        return check_run(of_label(args.results), of_label(KEPT))
+        check_run(of_label(args.results), of_label(KEPT))
+        return check_all_ran(args.results, environments.environments(args.label))
     if args.check:
         return check_text()
     if args.keep:

@@ -37,6 +37,8 @@ LONG = [
     ("tf.keras", "eager", "2.15"),
     ("keras", "eager", "2.21"),
 ]
+# And what is of no generation: in graph mode and in eager mode. Each is the last run of its environment.
+TWO = [("tf.keras", "graph", "1.15"), ("keras", "eager", "2.21")]
 
 
 def pytest_addoption(parser):
@@ -92,6 +94,8 @@ def pytest_configure(config):
             raise pytest.UsageError("refusing to test: " + wrong)
     config.legacyga_results = collections.OrderedDict()
     config.legacyga_failing = []
+    # Test functions: those that ran with any of their arguments, and those that were skipped with any.
+    config.legacyga_ran, config.legacyga_skipped = set(), set()
 
 
 def expect_known_failures(config, items):
@@ -156,6 +160,8 @@ def pytest_runtest_makereport(item, call):
     report = outcome.get_result()
     if report.when == "call" or report.outcome != "passed":
         record(item.config.legacyga_results, item.get_closest_marker("capability").args[0], report)
+        function = known_failures.short_name(item.nodeid).partition("[")[0]
+        (item.config.legacyga_skipped if report.skipped else item.config.legacyga_ran).add(function)
     if report.outcome == "failed":
         item.config.legacyga_failing.append(known_failures.short_name(item.nodeid))
 
@@ -173,6 +179,7 @@ def pytest_sessionfinish(session, exitstatus):
     written["failing"] = session.config.legacyga_failing
     written["capabilities"] = collections.OrderedDict((name, results[name]) for name in CAPABILITIES if name in results)
     result_files.write(path, written)
+    result_files.write_skipped(path, session.config.legacyga_skipped - session.config.legacyga_ran)
 
 
 def home_of(config):

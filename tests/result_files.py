@@ -53,6 +53,22 @@ def write(path, record):
         file.write("\n")
 
 
+def skipped_beside(path):
+    """The path of the list that a run leaves beside its result file: the test functions that it did not run."""
+    return path[: -len(".json")] + ".skipped"
+
+
+def write_skipped(path, functions):
+    with open(skipped_beside(path), "w") as file:
+        file.writelines(name + "\n" for name in sorted(functions))
+
+
+def read_skipped(path):
+    """The functions, a set."""
+    with open(skipped_beside(path)) as file:
+        return set(file.read().split())
+
+
 def read(path):
     with open(path) as file:
         return json.load(file)

@@ -812,6 +812,7 @@ def test_a_run_that_was_interrupted_is_no_result(monkeypatch, tmpdir, exitstatus
     library = types.SimpleNamespace(__version__="2.15.1")
     home = types.SimpleNamespace(name="tf.keras", mode="graph", version="2.15.0", tf=library)
     config = types.SimpleNamespace(legacyga_home=home, legacyga_results={}, legacyga_failing=["test_x.py::test_y"])
+    config.legacyga_ran, config.legacyga_skipped = {"test_x.py::test_y"}, {"test_x.py::test_y", "test_x.py::test_z"}
     monkeypatch.setattr(result_files, "imported_code", lambda: CODE)
     conftest.pytest_sessionfinish(types.SimpleNamespace(config=config), exitstatus)
     assert path.exists() == written
@@ -825,3 +826,15 @@ def test_a_run_that_was_interrupted_is_no_result(monkeypatch, tmpdir, exitstatus
         }
         assert re.match(r"20\d\d-\d\d-\d\d$", record["date"])
         assert (record["code"], record["failing"]) == (CODE, ["test_x.py::test_y"])
+        assert result_files.read_skipped(str(path)) == {"test_x.py::test_z"}
+
+
+def test_a_test_that_is_skipped_in_every_run_is_seen(tmpdir):
+    for mode, skipped in (("graph", ["a.py::one", "a.py::two"]), ("eager", ["a.py::two", "b.py::one"])):
+        result_files.write_skipped(str(tmpdir.join(NEW + "-tf.keras-{}.json".format(mode))), skipped)
+    assert compat_matrix.run_nowhere(str(tmpdir), [NEW]) == ["a.py::two"]
+    with pytest.raises(SystemExit) as caught:
+        compat_matrix.check_all_ran(str(tmpdir), [NEW])
+    assert "skipped in every run of the label:\na.py::two" in str(caught.value)
+    result_files.write_skipped(str(tmpdir.join(NEW + "-tf.keras-eager.json")), ["b.py::one"])
+    compat_matrix.check_all_ran(str(tmpdir), [NEW])

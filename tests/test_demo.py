@@ -11,6 +11,7 @@ import homes
 import numpy as np
 import pytest
 import skips
+from conftest import TWO
 
 import legacyga
 from legacyga.cli import demo, demo_training
@@ -61,7 +62,7 @@ def cuts(home):
     return home.mode == "graph" or home.tf_version >= (2, 2)
 
 
-@pytest.mark.long
+@pytest.mark.long(only=TWO)
 def test_the_command(home, once_in_an_environment, tmp_path):
     arguments = ["demo", "--home", home.name, "--mode", home.mode, "--epochs", "1"]
     code, printed, errors = command_line(arguments, tmp_path)
@@ -89,7 +90,7 @@ def test_the_command(home, once_in_an_environment, tmp_path):
     assert picture.read_bytes()[:4] == b"\x89PNG"
 
 
-@pytest.mark.long
+@pytest.mark.long(only=TWO)
 def test_the_ways_in_this_home(home, monkeypatch, capsys, tmp_path):
     """What the command's processes do, in this one, on fewer images: 24 updates of K = 8, and 3."""
     digits = demo_training._digits
@@ -125,7 +126,7 @@ def test_the_ways_in_this_home(home, monkeypatch, capsys, tmp_path):
         assert result["loss"][-1] < result["loss"][0]
 
 
-@pytest.mark.long
+@pytest.mark.long(only=[("tf.keras", "graph", "2.15")])
 def test_graph_mode_can_be_asked_for(home):
     """In a process of its own, for there is no way back; else eager mode is what the home starts in."""
     if home.mode == "eager" or home.tf_version < (2,):

@@ -4,6 +4,7 @@ import json
 
 import needs
 import pytest
+from conftest import TWO
 from test_demo import command_line
 
 from legacyga.cli import doctor_checks
@@ -41,14 +42,14 @@ def test_mysgd_is_exact(home, tmp_path, capsys):
     assert printed.count("\nexact ") == number and "All {} are exact".format(number) in printed
 
 
-@pytest.mark.long
+@pytest.mark.long(only=TWO)
 def test_an_optimizer_by_its_name(home, tmp_path):
     needs.wrap(home)
     code, found = examined(home, tmp_path, "--optimizer", "adam")
     assert code == 0 and found["verdict"] == "exact", found
 
 
-@pytest.mark.long
+@pytest.mark.long(only=TWO)
 def test_a_class_of_ones_own(home, tmp_path, monkeypatch):
     needs.wrap(home)
     imported = {
@@ -65,7 +66,7 @@ def test_a_class_of_ones_own(home, tmp_path, monkeypatch):
     assert code == 0 and found["verdict"] == "exact", found
 
 
-@pytest.mark.long
+@pytest.mark.long(only=TWO)
 def test_a_changed_keras_is_found(home, tmp_path, monkeypatch, capsys):
     """A layer of which something has changed what it computes: windows are right, and it all is not Keras."""
     dense = home.keras.layers.Dense
@@ -125,7 +126,7 @@ def forgetful():
 """
 
 
-@pytest.mark.long
+@pytest.mark.long(only=TWO)
 def test_optimizers_of_ones_own(home, tmp_path, monkeypatch):
     """A rate that begins at 0 moves nothing, nor need it; a function is called for each optimizer, and may fail."""
     needs.wrap(home)
@@ -161,7 +162,7 @@ def test_without_tensorflow(tmp_path, capsys, monkeypatch):
     assert "Install the tensorflow" in capsys.readouterr().err
 
 
-@pytest.mark.long
+@pytest.mark.long(only=TWO)
 def test_the_command(home, once_in_an_environment, tmp_path):
     code, printed, errors = command_line(["doctor", "--home", home.name, "--mode", home.mode, "--json", "-"], tmp_path)
     assert code == 0, printed + errors

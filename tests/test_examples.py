@@ -13,10 +13,13 @@ import homes
 import numpy as np
 import pytest
 import skips
+from conftest import TWO
 
 import legacyga
 
-pytestmark = [pytest.mark.capability("demo and examples"), pytest.mark.long]
+pytestmark = [pytest.mark.capability("demo and examples"), pytest.mark.long(only=TWO)]
+# What stands for an old project.
+OLD = pytest.mark.long(only=[("keras", "graph", "1.13")])
 
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -71,6 +74,7 @@ def options_for(home):
     return ["--home", home.name] + (["--graph"] if home.mode == "graph" else [])
 
 
+@OLD
 def test_mysgd_vs_snippet(home):
     graph_run_only(home)
     printed = run(home, "mysgd_vs_snippet.py", "--home", home.name, "--runs", "3")
@@ -96,6 +100,7 @@ def test_mysgd_vs_snippet(home):
 # The callback
 
 
+@OLD
 def test_old_keras_project(home):
     graph_run_only(home)
     printed = run(home, "old_keras_project.py", "--home", home.name, "--epochs", "2", "--images", "240")
@@ -142,7 +147,7 @@ def test_partial_windows(home, tmp_path):
 
 
 # The stacks that it is for: an old project's, and the newest TensorFlow.
-DETECTOR = pytest.mark.long(also=[("tf_keras", "eager", "2.21")])
+DETECTOR = pytest.mark.long(only=[("keras", "graph", "1.13"), ("tf_keras", "eager", "2.21")])
 
 
 @pytest.fixture

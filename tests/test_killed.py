@@ -13,7 +13,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 @pytest.mark.capability("R9 state")
 @pytest.mark.parametrize("times", ["20", "full"])
 @pytest.mark.long(only=[("keras", "graph", "1.13"), ("keras", "eager", "2.21")])
-def test_stopped(home, once_in_an_environment, times):
+def test_stopped(home, times):
     """Twenty times by SIGKILL; by a full disk, which leaves the last file whole."""
     command = [sys.executable, os.path.join(HERE, "killed.py"), home.name, home.mode, times]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, universal_newlines=True)

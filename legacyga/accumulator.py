@@ -240,6 +240,12 @@ class GradientAccumulator(object):
 
     def _check_replica(self):
         self._ops.check_workers_wait()
+        if self._step is not None and self._strategy is None and self._ops.has_replicas:
+            raise ValueError(
+                "This GradientAccumulator has variables already, which no strategy made: they would be one for all "
+                "replicas. Received: a call within strategy.run, after one, or a `step` or a `reset`, outside of the "
+                "strategy. Make a new one, and let its first use be the call within strategy.run."
+            )
         if not self._ops.in_replica_context() or not self._is_here():
             raise ValueError(
                 "A GradientAccumulator is called by each replica with its own gradients. Received: a call outside of "

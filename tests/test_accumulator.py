@@ -398,6 +398,19 @@ except ValueError as error:
     assert "is called by each replica" in str(error), error
 else:
     raise AssertionError("called outside of the replicas")
+# Asked for something outside of the strategy before any replica has called it, its variables are no replica's own.
+for first in ("reset", "step", "a call"):
+    early = legacyga.GradientAccumulator()
+    if first == "a call":
+        early([tf.zeros_like(start[0])])
+    else:
+        tf.function(early.reset if first == "reset" else lambda: early.step)()
+    try:
+        run(lambda: early([tf.ones_like(start[0])]))
+    except ValueError as error:
+        assert "has variables already, which no strategy made" in str(error), error
+    else:
+        raise AssertionError("one variable for all replicas after " + first)
 
 weights, sgd = [value.astype("float64") for value in start], oracle.SGD(0.05, momentum=0.9)
 for _ in range(6):

@@ -276,6 +276,31 @@ def test_a_rate_that_is_a_method_of_another_object(home, sgd, steps, has_state):
     trial.check_windows()
 
 
+@pytest.mark.parametrize("kind", ["a schedule", "a function"])
+def test_a_copy_has_the_variables_of_its_class(home, kind):
+    """And no rate of its own beside the one that it shares: lists of values go by their order."""
+    if not home.is_keras3:
+        skips.senseless("the others keep a rate that is no number among the hyperparameters")
+    optimizers = home.keras.optimizers
+    rate = optimizers.schedules.ExponentialDecay(0.25, 2, 0.5) if kind == "a schedule" else lambda: 0.125
+    gradients = [[np.full((), value, "float32")] for value in (1.0, -0.5, 0.25, 2.0)]
+
+    bare, variable = optimizers.Adam(rate), home.keras.Variable(1.0)
+
+    def trained(optimizer, part):
+        for gradient in part:
+            optimizer.apply(gradient, [variable])
+        return variable.numpy()
+
+    before = trained(bare, gradients[:2])
+    wrapped = legacyga.wrap(bare, 1)
+    names = [each.path.partition("/")[2] for each in bare.variables]
+    assert [each.path.partition("/")[2] for each in wrapped.variables] == names
+    expected = trained(bare, gradients[2:])
+    variable.assign(before)
+    np.testing.assert_array_equal(trained(wrapped, gradients[2:]), expected)
+
+
 @each_time
 def test_its_own_numbers_are_its_own(home, sgd, steps, has_state):
     """A rate that is a number: each of the two has its own, to be set apart."""

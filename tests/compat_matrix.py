@@ -517,7 +517,9 @@ def print_counts(found):
 
 def run_nowhere(folder, envs):
     """The test functions that were skipped in every run of these environments, sorted."""
-    paths = [os.path.join(folder, "{}-{}-{}.json".format(env, *run)) for env in envs for run in environments.runs_of(env)]
+    paths = [
+        os.path.join(folder, "{}-{}-{}.json".format(env, *run)) for env in envs for run in environments.runs_of(env)
+    ]
     return sorted(set.intersection(*[result_files.read_skipped(path) for path in paths]))
 
 

@@ -301,6 +301,21 @@ def test_a_copy_has_the_variables_of_its_class(home, kind):
     np.testing.assert_array_equal(trained(wrapped, gradients[2:]), expected)
 
 
+def test_a_class_that_makes_its_schedule_of_a_number(home):
+    if not home.is_keras3:
+        skips.senseless("the others keep a rate that is no number among the hyperparameters")
+    optimizers = home.keras.optimizers
+
+    class Halved(optimizers.SGD):
+        def __init__(self, learning_rate=0.5, **kwargs):
+            rate = optimizers.schedules.PiecewiseConstantDecay([100], [learning_rate * 0.5, 0.0])
+            super(Halved, self).__init__(rate, **kwargs)
+
+    wrapped, variable = legacyga.wrap(Halved(0.5), 1), home.keras.Variable(1.0)
+    wrapped.apply([np.float32(1.0)], [variable])
+    assert float(variable.numpy()) == 0.75
+
+
 @each_time
 def test_its_own_numbers_are_its_own(home, sgd, steps, has_state):
     """A rate that is a number: each of the two has its own, to be set apart."""

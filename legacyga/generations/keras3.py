@@ -168,8 +168,7 @@ def _from_config(optimizer):
     rate = optimizer._learning_rate
     config = (_without_its_rate(optimizer) if callable(rate) else optimizer).get_config()
     if callable(rate):
-        # As it is: of a number Keras would make a variable, which the bare one does not have.
-        config["learning_rate"] = rate
+        config["learning_rate"] = 0.0
     try:
         copied = type(optimizer).from_config(config)
     except (TypeError, ValueError) as error:
@@ -178,6 +177,9 @@ def _from_config(optimizer):
             "get_config with all arguments; in place of a MultiOptimizer over functions wrap each of the optimizers in "
             "it.".format(optimizer, error)
         )
+    if callable(rate):
+        # By its setter, which takes the number's variable away again: the bare one has none.
+        copied.learning_rate = rate
     return copied
 
 

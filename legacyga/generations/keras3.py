@@ -159,7 +159,8 @@ def _take_over(copied, optimizer):
 def _without_its_rate(optimizer):
     """The same optimizer, all of its state included, with another rate: from Keras 3.16 on no config takes a method."""
     alike = object.__new__(type(optimizer))
-    object.__setattr__(alike, "__dict__", dict(vars(optimizer), _learning_rate=0.0))
+    # Keras 3.5 asks a variable for its number, and knows no number; deletable with it.
+    object.__setattr__(alike, "__dict__", dict(vars(optimizer), _learning_rate=optimizer.iterations))
     return alike
 
 

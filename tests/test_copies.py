@@ -1,5 +1,6 @@
 """wrap copies the optimizer's own state. What the optimizer merely refers to stays the object that it was."""
 
+import homes
 import kinds
 import numpy as np
 import oracle
@@ -335,3 +336,17 @@ def test_its_own_numbers_are_its_own(home, sgd, steps, has_state):
     trial.check_windows()
     assert float(home.value(getattr(trial.optimizer, name))) == 0.125
     assert float(home.value(getattr(trial.inner, name))) == 4.0
+
+
+def test_in_a_graph_that_keras_has_no_session_of(home, sgd):
+    """As `model_to_estimator` makes optimizers: up to TF 1.13 Keras's session is then of the graph before."""
+    if sgd.generation != "v1":
+        skips.senseless("another generation reads no values of a graph when it is copied")
+    # So there is a session, of this graph.
+    home.sessions.get_session()
+    v1 = homes.v1_of(home.tf)
+    with home.tf.Graph().as_default() as graph:
+        wrapped = legacyga.wrap(sgd.cls(RATE, momentum=MOMENTUM), 2)
+        with v1.Session(graph=graph) as session:
+            session.run(v1.global_variables_initializer())
+            assert session.run([wrapped.lr, wrapped.momentum]) == [RATE, MOMENTUM]

@@ -325,8 +325,7 @@ def test_a_flush_finds_what_an_update_has_made(home):
 
 @pytest.mark.capability("R8 partial windows")
 def test_flush_and_k_go_by_the_default_session(home):
-    """Which its graph need not be entered for; one optimizer in two graphs."""
-    graph_only(home)
+    """Which its graph need not be entered for, in eager mode neither; one optimizer in two graphs."""
     optimizer, made = legacyga.wrap(make(home, "GradientDescentOptimizer", 0.5), 4), []
     for _ in range(2):
         with graph_of_its_own(home) as (v1, _):
@@ -338,13 +337,19 @@ def test_flush_and_k_go_by_the_default_session(home):
             made.append((session, var, train))
     for session, var, train in made:
         with session.as_default():
+            assert session.run(optimizer.mini_step) == 1
             assert legacyga.flush(optimizer) is True
             np.testing.assert_array_equal(session.run(var), [0.5, 1.5])
             optimizer.gradient_accumulation_steps = 2
             assert optimizer.gradient_accumulation_steps == 2
-            session.run(train)
-            session.run(train)
+            for _ in range(3):
+                session.run(train)
             np.testing.assert_array_equal(session.run(var), [0.0, 1.0])
+            optimizer.drop_windows()
+            assert session.run(optimizer.mini_step) == 0 and legacyga.flush(optimizer) is False
+    for end in (optimizer.end_windows, optimizer.drop_windows):
+        with pytest.raises(ValueError, match="in graph mode needs a default session, .* Received: None"):
+            end()
 
 
 @pytest.mark.capability("errors")

@@ -33,7 +33,6 @@ class Accumulation(_updating.Updating):
         self.steps, self.was_set = settings.steps, False
         # The largest K that is to come.
         self.most_steps = settings.steps
-        self.latest = None
         # Why the last state that was given did not fit.
         self.refused = None
         # Whether a mini-step has ever had a weight, or somebody was told that none has; and a function of the weight of
@@ -222,26 +221,37 @@ class Accumulation(_updating.Updating):
     @property
     def mini_steps_under_way(self):
         """The mini-steps in the latest window, an int."""
-        return 0 if self.latest is None else self.registry().read([self.latest.mini_step])[0]
+        registry = self.registry()
+        return 0 if registry.latest is None else registry.read([registry.latest.mini_step])[0]
 
     def window_for(self, var_list):
         """The window of these variables, made if there is none, None at K = 1."""
-        self.latest = self.registry(var_list).window_for(var_list)
-        return self.latest
+        return self.registry(var_list).window_for(var_list)
 
     def registry(self, var_list=None):
-        """The registry of the graph of these variables; without them of the graph here and now, or the only one."""
-        graph = None
-        if self.home.graph_mode:
-            graph = var_list[0].graph if var_list else self.home.v1.get_default_graph()
-            session = self.home.v1.get_default_session()
-            if not var_list and graph not in self._registries and session is not None:
-                # A session can be the default one outside of its graph.
-                graph = session.graph
-            if not var_list and graph not in self._registries and len(self._registries) == 1:
-                (graph,) = self._registries
+        """The registry of the graph of these variables; without them that of the default session, or of here and now.
+
+        Where neither has windows it is the only one that has.
+        """
+        here = self.home.v1.get_default_graph() if self.home.graph_mode else None
+        if var_list:
+            return self._registry_of(var_list[0].graph if self.home.graph_mode else None)
+        session = self.home.v1.get_default_session()
+        known = [graph for graph, registry in self._registries.items() if registry.windows]
+        # A session can be the default one outside of its graph, and in eager mode.
+        for graph in ([] if session is None else [session.graph]) + [here]:
+            if graph in known:
+                return self._registry_of(graph)
+        return self._registry_of(known[0] if len(known) == 1 else here)
+
+    @property
+    def has_windows_in_graphs(self):
+        """Whether there is any window at all, in whatever graph."""
+        return any(registry.windows for registry in self._registries.values())
+
+    def _registry_of(self, graph):
         if graph not in self._registries:
-            self._registries[graph] = Registry(self)
+            self._registries[graph] = Registry(self, graph)
         return self._registries[graph]
 
     @property

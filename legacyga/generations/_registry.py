@@ -9,6 +9,10 @@ STATE_TO_COME = (
     "A checkpoint was restored, and there are no variables yet that its window could be put in. Received: a flush of "
     "{!r}. Build the optimizer first, optimizer.build(model.trainable_variables), or take a mini-step."
 )
+NO_SESSION = (
+    "{} in graph mode needs a default session, of the optimizer's graph. Received: {!r}. Do it inside "
+    "`with session.as_default():`."
+)
 
 
 class Registry(object):
@@ -19,11 +23,16 @@ class Registry(object):
 
     Args:
         accumulation: the optimizer's `_base.Accumulation`.
+        graph: the TensorFlow 1 graph, None outside of all. With it goes how state is read and written: TF 2 in eager
+            mode has graphs, too, and their sessions are open outside of them.
     """
 
-    def __init__(self, accumulation):
+    def __init__(self, accumulation, graph):
         self._owner = accumulation
+        self._graph = graph
         self.windows = {}
+        # The one of the mini-step that was made last.
+        self.latest = None
         self.next_steps = self.made_with = self.skipped = None
         # Operations that end windows, of a graph.
         self._endings = {}
@@ -64,14 +73,14 @@ class Registry(object):
 
     def read(self, variables):
         """The ints that counters hold, None in a graph without a session."""
-        if not self._owner.home.graph_mode:
+        if self._graph is None:
             with self._owner.ops.init_scope():
                 return [int(variable.read_value()) for variable in variables]
         session = self._owner.session(variables[0], None)
         return None if session is None else [int(value) for value in session.run(variables)]
 
     def _assign(self, variable, value, action):
-        if not self._owner.home.graph_mode:
+        if self._graph is None:
             variable.assign(value)
             return
         # The initializer, fed, adds no operation to a graph that may be finalized.
@@ -126,13 +135,15 @@ class Registry(object):
         return not self.windows and any(getattr(each, "_deferred_dependencies", None) for each in tracked)
 
     def _picked(self, pick):
+        if not self.windows and self._owner.has_windows_in_graphs:
+            raise ValueError(NO_SESSION.format("flush", self._owner.home.v1.get_default_session()))
         keys = [key for key, window in self.windows.items() if window is not None]
         return [self.windows[key] for key in (keys if pick is None else pick(keys))]
 
     def _run(self, window, make):
         """Do what `make(window)` does, in a graph by its session; the boolean that it returns."""
         owner = self._owner
-        if not owner.home.graph_mode:
+        if self._graph is None:
             with owner.ops.strategy_scope(window.mini_step):
                 # Eagerly, the collectives of TF 2.4 take no rows; deletable with it.
                 function = owner.home.tf.function if owner.ops.has_other_workers else lambda each: each
@@ -140,7 +151,7 @@ class Registry(object):
             return bool(done) if owner.home.tf.executing_eagerly() else done
         session, key = owner.session(window.mini_step, "flush"), (window, make.__name__)
         if key not in self._endings:
-            with window.mini_step.graph.as_default():
+            with self._graph.as_default():
                 self._endings[key] = make(window)
         return bool(session.run(self._endings[key]))
 
@@ -172,7 +183,7 @@ class Registry(object):
         if self._owner.has_windows and not self.windows and self._window(var_list) is not None:
             self._built = _key_of(var_list)
             # A restored checkpoint may have put a window under way into it.
-            self._owner.latest = self.windows[self._built]
+            self.latest = self.windows[self._built]
 
     def window_for(self, var_list):
         """The window of these variables, made if there is none, None at K = 1."""
@@ -181,7 +192,8 @@ class Registry(object):
             self._adopt(key)
         if self._built == key:
             self._built = None
-        return self._window(var_list)
+        self.latest = self._window(var_list)
+        return self.latest
 
     def _adopt(self, key):
         """Give the window that `build` made, if it is not in use, to some of its variables."""
@@ -210,14 +222,14 @@ class Registry(object):
             made_with = scalar("made_with", owner.settings.steps, "int64")
             skipped = scalar("skipped_mini_steps", 0, "int64")
         sums = _sums.Sums(owner.ops, owner.settings.reduction)
-        mutex = _graph.Mutex(owner.ops, next_steps) if owner.home.graph_mode else None
+        mutex = _graph.Mutex(owner.ops, next_steps) if self._graph is not None else None
         guard = (
             _nonfinite.Guard(owner.ops, settings.on_nonfinite, skipped, owner.scales_loss) if settings.guards else None
         )
         window = _window.Window(sums, var_list, scalar, self._next_steps, owner.steps, guard, mutex)
         sums.states.extend([self._state(prefix, i, var) for i, var in enumerate(var_list)])
         self.next_steps, self.made_with, self.skipped = next_steps, made_with, skipped
-        if is_first and not owner.home.graph_mode:
+        if is_first and self._graph is None:
             # What a checkpoint has just put there is older. This one thread writes the copies of all replicas.
             steps = [(next_steps, owner.steps), (made_with, owner.settings.steps)] if owner.was_set else []
             counts = [(each, each.dtype.as_numpy_dtype(0)) for each in window.counts] if self._drops_first else []

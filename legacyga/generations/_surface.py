@@ -114,7 +114,7 @@ class AccumulatingOptimizer(object):
     @property
     def mini_step(self):
         """The mini-steps in the latest window, 0 to K - 1: a variable; without one, and at K = 1, a constant 0."""
-        latest = self._legacyga.latest
+        latest = self._legacyga.registry().latest
         return self._legacyga.ops.constant(0, "int64") if latest is None else latest.mini_step
 
     @property

@@ -42,8 +42,10 @@ class Accumulation(_base.Accumulation):
 
     def _values_of(self, variables):
         """Read in one call: a session takes its whole graph up anew before the first call after each new operation."""
-        are_there = [self.home.v1.is_variable_initialized(variable) for variable in variables]
-        are_there = self.home.session.run(are_there)
+        session, is_initialized = self.home.session, self.home.v1.is_variable_initialized
+        # Up to TF 1.13 Keras's session may be of an earlier graph, and has none of them.
+        known = [variable for variable in variables if variable.graph is session.graph]
+        are_there = session.run([is_initialized(each) for each in known]) or [False] * len(variables)
         there = [variable for variable, is_there in zip(variables, are_there) if is_there]
         read = iter(self.home.backend.batch_get_value(there))
         # K.manual_variable_initialization(True): the program has not initialized the others yet.

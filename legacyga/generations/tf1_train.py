@@ -5,13 +5,10 @@ import copy
 
 from legacyga import _graph, _ops, _replicas
 from legacyga.generations import _base, _copying, _surface
+from legacyga.generations._registry import NO_SESSION
 
 # Containers of such an optimizer that it writes to.
 KEPT = ("_slots", "_non_slot_dict")
-NO_SESSION = (
-    "{} in graph mode needs a default session, of the optimizer's graph. Received: {!r}. Do it inside "
-    "`with session.as_default():`."
-)
 
 
 class Accumulation(_base.Accumulation):

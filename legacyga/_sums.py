@@ -27,12 +27,18 @@ class Sums(object):
 
     def __init__(self, ops, reduction):
         self.ops, self.reduction = ops, reduction
-        self.states = []
+        self.states, self._unused = [], []
         self.forms, self.without = {}, set()
 
     @property
     def variables(self):
-        return [each for state in self.states if state is not None for each in (state.total, state.touched)]
+        states = [state for state in self.states if state is not None] + self._unused
+        return [each for state in states for each in (state.total, state.touched)]
+
+    def restrict(self, places):
+        """Let there be no gradients at other places, before any was there. The variables stay."""
+        self._unused = [state for i, state in enumerate(self.states) if i not in places]
+        self.states = [state if i in places else None for i, state in enumerate(self.states)]
 
     def check_not_late(self, place, gradient, name, owner):
         """Raise where a traced function would lose a gradient."""

@@ -127,7 +127,7 @@ class Window(object):
     def restrict(self, places):
         """Let the window be one of the variables at these places alone, before any use. The state stays as it is."""
         self.places, self.var_list = places, [self.var_list[place] for place in places]
-        self.sums.states = [state if i in places else None for i, state in enumerate(self.sums.states)]
+        self.sums.restrict(places)
 
     def remember(self, args, kwargs):
         """Keep the arguments of a mini-step's call, for an update that no mini-step makes."""

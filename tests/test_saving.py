@@ -435,6 +435,75 @@ def test_the_state_of_a_bare_optimizer(home, kind):
         np.testing.assert_allclose(now, then, rtol=0, atol=4e-6)
 
 
+def compile_again(home, model, trainable):
+    model.layers[0].trainable = trainable
+    kwargs = {} if home.mode == "graph" else dict(run_eagerly=True)
+    model.compile(model.optimizer, home.keras.losses.MeanSquaredError() if home.is_keras3 else "mse", **kwargs)
+
+
+def values_of(home, model):
+    return [home.value(each) for each in variables_of(model.optimizer)]
+
+
+def test_a_layer_frozen_between_a_state_and_its_return(home, kind):
+    """Then the optimizer has a window more than the state, or one less: of other variables, and empty."""
+    if kind.generation == "v1":
+        skips.senseless("it lists the window of the latest model alone")
+    if kind.generation == "v3" and home.tf_version < (2, 11):
+        skips.keras_lacks("the experimental optimizers have no set_weights")
+    model = model_of(home, kind.make(3))
+    train(model, BATCHES[:3])
+    early, weights = values_of(home, model), model.get_weights()
+    compile_again(home, model, trainable=False)
+    train(model, BATCHES[3:7])
+    begun = values_of(home, model)
+    train(model, BATCHES[7:9])
+    ended, last = values_of(home, model), model.get_weights()
+    assert len(early) < len(begun) == len(ended)
+    straight = model_of(home, kind.make(3))
+    train(straight, BATCHES[:3])
+
+    # The earlier state, into the optimizer with two windows.
+    train(model, BATCHES[9:10])
+    compile_again(home, model, trainable=True)
+    model.set_weights(weights)
+    model.optimizer.set_weights(early)
+    assert int(home.value(model.optimizer.mini_step)) == 0
+    for each in (model, straight):
+        train(each, BATCHES[:4])
+    assert_bits(model.get_weights(), straight.get_weights())
+    assert_bits(values_of(home, model)[: len(early)], values_of(home, straight))
+
+    # The later one into an optimizer with one window, and at K = 1 with none.
+    fresh = [model_of(home, kind.make(steps)) for steps in (3, 1)]
+    for each in fresh:
+        train(each, BATCHES[:1])
+        with pytest.raises(ValueError, match="a window under way that this one does not have.* Nothing was written"):
+            each.optimizer.set_weights(begun)
+        each.set_weights(last)
+        each.optimizer.set_weights(ended)
+        assert int(home.value(each.optimizer.iterations)) == 3
+    model.set_weights(last)
+    model.optimizer.set_weights(ended)
+    for each in [model] + fresh[:1]:
+        train(each, BATCHES[4:8])
+    assert_bits(model.get_weights(), fresh[0].get_weights())
+
+
+def test_the_state_of_a_bare_optimizer_where_a_layer_is_not_trained(home, kind):
+    """The window that `build` made of all variables is that of some of them."""
+    if kind.generation not in ("v3", "keras3") or home.tf_version < (2, 11):
+        skips.keras_lacks("nothing is built before training, or no set_weights")
+    bare, model = model_of(home, kind.bare()), model_of(home, kind.make(3))
+    for each in (bare, model):
+        each.optimizer.build(each.trainable_variables)
+    compile_again(home, model, trainable=False)
+    train(model, BATCHES[:1])
+    assert int(home.value(model.optimizer.mini_step)) == 1
+    model.optimizer.set_weights(values_of(home, bare))
+    assert int(home.value(model.optimizer.mini_step)) == 0
+
+
 @pytest.mark.long
 def test_copies_of_a_compiled_model(home, kind):
     """deepcopy and pickle, where Keras can do them with the bare optimizer."""

@@ -167,11 +167,10 @@ class Registry(object):
         return self._owner.ops.on_all_replicas(lambda run: window.drop(), ())
 
     def state(self):
-        """The keys of the variables that count what is in windows, and of all that are ours: two sets."""
+        """The keys of the variables that count what is in windows, a set, and of each window's state, sets in order."""
         windows = [window for window in self.windows.values() if window is not None]
-        counts = [each for window in windows for each in window.counts]
-        own = [each for window in windows for each in self.variables_of(window)]
-        return {_ops.variable_key(each) for each in counts}, {_ops.variable_key(each) for each in own}
+        counts = {_ops.variable_key(each) for window in windows for each in window.counts}
+        return counts, [{_ops.variable_key(each) for each in self.variables_of(window)} for window in windows]
 
     def variables_of(self, window):
         """All of a window's state, K included."""

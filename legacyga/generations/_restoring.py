@@ -26,23 +26,55 @@ def fitting(optimizer, accumulation, values):
         ValueError: they are of another optimizer, or of one for another model.
     """
     variables, values = [(_ops.variable_key(each), each) for each in variables_of(optimizer)], list(values)
-    counts, own = accumulation.registry().state()
-    inner = [(key, each) for key, each in variables if key not in own]
-    wanted = variables if len(values) == len(variables) else inner
+    counts, windows = accumulation.registry().state()
     accumulation.refused = None
-    if len(values) < len(inner) and _are_of_an_unbuilt(values) and _has_not_trained(optimizer, accumulation):
+    values = values[: len(variables)] + _of_open_windows(values[len(variables) :], not windows)
+    wanted = _layout_of(len(values), variables, windows)
+    if _are_of_an_unbuilt(values) and len(values) < len(wanted) and _has_not_trained(optimizer, accumulation):
         return accumulation.home.values_of([each for _, each in variables])
     accumulation.refused = _misfit(optimizer, wanted, values)
     if accumulation.refused is not None:
         raise accumulation.refused
-    if wanted is variables:
-        return values
-    given = {key: value for (key, _), value in zip(inner, values)}
-    return _with_no_window_open(given, counts, variables, accumulation.home)
+    given = {key: value for (key, _), value in zip(wanted, values)}
+    return _with_no_other_window_open(given, counts, variables, accumulation.home)
 
 
-def _with_no_window_open(given, counts, variables, home):
-    """The values given, zeros for the counts of windows, and for all else what is there."""
+def _layout_of(number, variables, windows):
+    """Those of the variables that `number` values are of, the inner optimizer's where there is no such part.
+
+    All of them, or those that the optimizer had before its latest windows were made, or the inner optimizer's.
+    """
+    for there in range(len(windows), -1, -1):
+        later = set().union(*windows[there:]).difference(*windows[:there])
+        wanted = [each for each in variables if each[0] not in later]
+        if len(wanted) == number:
+            break
+    return wanted
+
+
+def _of_open_windows(values, has_settings):
+    """The values but for those of windows in which nothing is, at their beginning.
+
+    An optimizer that has trained several lists of variables has a window of each: `_window.Window` makes five numbers
+    of it, the first of them its mini-steps, then one number for each variable, and two arrays of each.
+
+    Args:
+        values: what is there beyond an optimizer's own variables.
+        has_settings: whether the settings of all windows, three numbers, come first.
+    """
+    rest = values[3:] if has_settings else values
+    while len(rest) > 5 and not any(map(_shape_of, rest[:5])) and len(_shape_of(rest[5])) == 1 and not _int_of(rest[0]):
+        rest = rest[6 + 2 * _shape_of(rest[5])[0] :]
+        values = rest
+    return values
+
+
+def _int_of(value):
+    return int(value[()] if hasattr(value, "shape") else value)
+
+
+def _with_no_other_window_open(given, counts, variables, home):
+    """The values given, zeros for the counts of other windows, and for all else what is there."""
     present = zip(variables, home.values_of([each for _, each in variables]))
     return [given[key] if key in given else 0 * value if key in counts else value for (key, _), value in present]
 
@@ -51,8 +83,7 @@ def _are_of_an_unbuilt(values):
     """Whether values are of an optimizer before it was built: `iterations`, 0, and the rate where it is a variable."""
     if not values or any(_shape_of(each) for each in values):
         return False
-    first = values[0]
-    return not int(first[()] if hasattr(first, "shape") else first)
+    return not _int_of(values[0])
 
 
 def _has_not_trained(optimizer, accumulation):
@@ -64,7 +95,8 @@ def _misfit(optimizer, wanted, values):
     if len(values) != len(wanted):
         return ValueError(
             "{!r} has {} variables, {} of them the inner optimizer's. Received: {} values. They are of another "
-            "optimizer, or of one for another model, or this one must be built first. Nothing was written.".format(
+            "optimizer, or of one for another model, or hold a window under way that this one does not have, or this "
+            "one must be built first. Nothing was written.".format(
                 optimizer, len(variables_of(optimizer)), len(wanted), len(values)
             )
         )

@@ -307,20 +307,22 @@ def test_a_flush_finds_what_an_update_has_made(home):
                 written += [var.assign(var - 0.25 * velocity), moment.assign(velocity)]
             return v1.group(*written, name=name)
 
-    with graph_of_its_own(home) as (v1, session):
-        var = variable(v1, "var", np.zeros(2, "float32"), use_resource=True)
-        fed = v1.placeholder("float32", [2])
-        optimizer = legacyga.wrap(MakesItsMoments(), 2)
-        train = optimizer.apply_gradients([(fed, var)])
-        session.run(v1.global_variables_initializer())
-        for number in range(3):
-            session.run(train, {fed: [1.0 + number, 2.0]})
-        assert legacyga.flush(optimizer) is True
-        # Means 1.5 and 2 in the first window, 3 and 2 in the second: the moment is 3.75 and 3.
-        np.testing.assert_array_equal(session.run(var), [-0.25 * (1.5 + 3.75), -0.25 * (2.0 + 3.0)])
-        session.run(train, {fed: [1.0, 1.0]})
-        assert legacyga.flush(optimizer) is True
-        np.testing.assert_array_equal(session.run(var), [-0.25 * (5.25 + 2.875), -0.25 * (5.0 + 2.5)])
+    optimizer = legacyga.wrap(MakesItsMoments(), 2)
+    # In another graph it makes them anew.
+    for _ in range(2):
+        with graph_of_its_own(home) as (_, session):
+            var = variable(v1, "var", np.zeros(2, "float32"), use_resource=True)
+            fed = v1.placeholder("float32", [2])
+            train = optimizer.apply_gradients([(fed, var)])
+            session.run(v1.global_variables_initializer())
+            for number in range(3):
+                session.run(train, {fed: [1.0 + number, 2.0]})
+            assert legacyga.flush(optimizer) is True
+            # Means 1.5 and 2 in the first window, 3 and 2 in the second: the moment is 3.75 and 3.
+            np.testing.assert_array_equal(session.run(var), [-0.25 * (1.5 + 3.75), -0.25 * (2.0 + 3.0)])
+            session.run(train, {fed: [1.0, 1.0]})
+            assert legacyga.flush(optimizer) is True
+            np.testing.assert_array_equal(session.run(var), [-0.25 * (5.25 + 2.875), -0.25 * (5.0 + 2.5)])
 
 
 @pytest.mark.capability("R8 partial windows")

@@ -76,7 +76,9 @@ class Accumulation(_base.Accumulation):
         if not (self.home.graph_mode and self.has_windows):
             yield
             return
-        v1, key = self.home.v1, tuple(_ops.variable_key(var) for var in var_list)
+        v1 = self.home.v1
+        # Another graph has other variables, which may have the same names.
+        key = v1.get_default_graph(), tuple(_ops.variable_key(var) for var in var_list)
         reuse = v1.AUTO_REUSE if key in self._made_by_updates else None
         made = self._made_by_updates.setdefault(key, [])
         with contextlib.ExitStack() as entered:

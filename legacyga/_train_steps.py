@@ -56,8 +56,11 @@ class TrainStep(object):
         return step
 
     def count(self):
-        """From now on let each mini-step weigh its samples."""
-        if self._largest is None:
+        """From now on, the begin of a fit, let each mini-step weigh its samples."""
+        if self._largest is not None:
+            with self._ops.strategy_scope(self._largest):
+                self._largest.assign(0)
+        else:
             model, tf = self._model(), self._ops.tf
             with model.distribute_strategy.scope(), _replicas.replica_local_variables(tf):
                 self._largest = tf.Variable(tf.constant(0, "int64"), trainable=False, name="sample_counts/largest")
@@ -86,7 +89,7 @@ class TrainStep(object):
         return train_step(model, data, optimizers[0], size=self.size)
 
     def largest(self):
-        """The samples of the largest batch so far, on all replicas: an int."""
+        """The samples of the largest batch of this fit so far, on all replicas: an int."""
         with self._ops.strategy_scope(self._largest):
             return int(self._ops.tf.convert_to_tensor(self._largest))
 

@@ -141,6 +141,14 @@ def test_the_logs_reach_the_other_callbacks(home, tmp_path, capsys):
     assert b"updates" in events and b"gradient_accumulation_steps" in events
 
 
+def test_the_effective_batch_size_is_that_of_this_fit(home):
+    model = model_with(home, 3, traced=False)
+    for batch_size in (7, 2, 4):
+        fit(home, model, [legacyga.GradientAccumulationCallback()], epochs=1, batch_size=14)
+        _, logs = fit(home, model, [legacyga.GradientAccumulationCallback()], epochs=2, batch_size=batch_size)
+        assert logs["effective_batch_size"] == [3 * batch_size] * 2
+
+
 def endless(batches):
     while True:
         for batch in batches:

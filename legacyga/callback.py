@@ -88,7 +88,6 @@ class _Callback(object):
         super(_Callback, self).__init__()
         self.schedule, self.partial_window = schedule, partial_window
         self._optimizers = []
-        self._epoch_is_open = False
         if _fit_hooks.has_raw_logs(self.home):
             # Then Keras does not fetch the loss from the device on every batch for our hook.
             self._supports_tf_logs = True
@@ -119,6 +118,8 @@ class _Callback(object):
             if params:
                 self.set_params(params)
         super(_Callback, self).set_model(model)
+        # A fit or an `evaluate` begins. Where an exception ended the last fit, its epoch did not end.
+        self._epoch_is_open = False
         if _fit_hooks.homes_train_step(type(model)) is not None:
             # fit of TF 2.2 and 2.3 takes its training function before it calls `on_train_begin`.
             _sample_counts.start_fit(model, optimizers)
@@ -143,7 +144,6 @@ class _Callback(object):
         # fit may be called where an exception is being handled.
         self._handled = sys.exc_info()[1]
         self._batch_size = self._params.get("batch_size")
-        self._epoch_is_open = self._goes_on = False
         _schedule.check_steps_to_come(
             self._optimizers, self.schedule, self._params.get("epochs"), self._batches(), self.partial_window
         )

@@ -1,5 +1,7 @@
 """R8: the callback ends the window that an epoch leaves; without it the window is carried. test_flush.py has flush."""
 
+import inspect
+
 import numpy as np
 import oracle
 import pytest
@@ -85,6 +87,20 @@ def test_an_exception_within_an_epoch_leaves_the_window_as_it_is(home):
     except OSError:
         weights, logs = fit(home, model, [callback], epochs=1)
     assert_as_expected(weights, logs, wanted)
+
+
+def test_evaluate_after_an_exception_leaves_the_window_as_it_is(home):
+    """Within fit the start of a validation ends the epoch. This one is in no fit."""
+    if "callbacks" not in inspect.signature(home.keras.models.Model.evaluate).parameters:
+        skips.keras_lacks("evaluate takes no callbacks in that version")
+    model = model_with(home, 4, traced=False)
+    callback = legacyga.GradientAccumulationCallback()
+    with pytest.raises(KeyboardInterrupt):
+        fit(home, model, [callback, stopper(home, KeyboardInterrupt())])
+    model.evaluate(X, Y, verbose=0, callbacks=[callback])
+    assert int(home.value(model.optimizer.mini_step)) == 2
+    for now, start in zip(model.get_weights(), START):
+        np.testing.assert_array_equal(now, start)
 
 
 def test_early_stopping_has_the_last_word(home):

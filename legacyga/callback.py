@@ -156,16 +156,17 @@ class _Callback(object):
             known = list(self._params["metrics"])
             self._params["metrics"] = known + [name for name in LOGS if name not in known]
         self._follow_schedule()
-        self._has_begun = False
+        self._windows, self._is_first_batch = [], False
         self._counts = _sample_counts.start_fit(self.model, self._optimizers)
         self._sizes = set()
 
     def on_epoch_begin(self, epoch, logs=None):
-        self._epoch_is_open, self._goes_on = True, False
-        if not self._has_begun:
-            # A callback that comes after this one, such as BackupAndRestore, may have restored another K.
-            self._has_begun = True
+        self._epoch_is_open, self._goes_on, self._is_first_batch = True, False, True
+        if not self._windows:
+            # A callback that comes after this one, such as BackupAndRestore, may have restored another K, and windows.
             self._follow_schedule()
+            with self.home.default_session():
+                self._windows = [_finding.WindowsOfFit(self.model, each) for each in self._optimizers]
         if isinstance(self.schedule, dict):
             steps = _schedule.steps_at(self.schedule, epoch)
             if steps is not None:
@@ -198,6 +199,11 @@ class _Callback(object):
             _sample_counts.say_unweighed(
                 self._optimizers, "The model has a train_step of its own, which may call legacyga.train_step."
             )
+        if self._is_first_batch:
+            self._is_first_batch = False
+            with self.home.default_session():
+                for windows in self._windows:
+                    windows.look()
         if callable(self.schedule):
             _schedule.ask(self.home, self._optimizers, self.schedule)
         batches = self._batches()
@@ -257,9 +263,8 @@ class _Callback(object):
         if self.partial_window == "carry":
             return
         with self.home.default_session():
-            for optimizer in self._optimizers:
-                registry = _surface.accumulation_of(optimizer).registry()
-                (registry.drop if self.partial_window == "drop" else registry.end)(_finding.windows_of(self.model))
+            for windows in self._windows:
+                windows.drop() if self.partial_window == "drop" else windows.end()
         if callable(self.schedule):
             _schedule.ask(self.home, self._optimizers, self.schedule)
 

@@ -1,4 +1,4 @@
-"""Whose windows the callback ends: those of the variables that its model trains now, and no others."""
+"""Whose windows the callback ends: those of the variables that its model trains, and no others."""
 
 import kinds
 import numpy as np
@@ -188,3 +188,120 @@ def test_a_variable_that_the_model_does_not_know(home, kind, partial_window):
     users.assert_close(model.get_weights(), weights)
     users.assert_close([home.value(extra[0])], [shift])
     assert int(home.value(optimizer.mini_step)) == 0
+
+
+def test_a_layer_that_is_frozen_without_a_new_compile(home, kind):
+    """Keras goes on training it, by the training function that it has."""
+    model = home.network(START)
+    model.compile(optimizer=make(kind), loss="mse")
+    fit(model, BATCHES, "flush")
+    model.layers[0].trainable = False
+    for partial_window in ("carry", "flush"):
+        fit(model, BATCHES, partial_window)
+    # Carried, the window of the fourth and fifth goes on in the next epoch, which ends it with its first batch.
+    wanted = trained(trained(START, BATCHES), BATCHES + BATCHES)
+    users.assert_close(model.get_weights(), wanted)
+    assert int(home.value(model.optimizer.mini_step)) == 0
+
+
+def train_step_only(home):
+    if home.mode == "graph" or home.tf_version < (2, 2):
+        skips.keras_lacks("Keras calls train_step from TF 2.2 on, in eager mode")
+
+
+def gan(home, kind, freezes):
+    """A GAN, compiled, whose train_step sets the critic's `trainable` or leaves it alone."""
+    tf, layers = home.tf, home.keras.layers
+
+    class GAN(home.keras.models.Model):
+        def __init__(self):
+            super(GAN, self).__init__()
+            self.generator = home.keras.models.Sequential([layers.Dense(3, input_shape=(3,))])
+            self.critic = home.network(START)
+
+        def call(self, x):
+            return self.critic(self.generator(x))
+
+        def loss_of(self, losses, variables, optimizer):
+            with tf.GradientTape() as tape:
+                loss = sum(tf.reduce_mean(tf.square(each)) for each in losses())
+            optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
+            return loss
+
+        def train_step(self, data):
+            x, y = data
+            if freezes:
+                self.critic.trainable = True
+            variables = self.critic.trainable_variables
+            loss = self.loss_of(lambda: [self.critic(x) - y, self(x)], variables, self.critics_optimizer)
+            if freezes:
+                self.critic.trainable = False
+            self.loss_of(lambda: [self(x) - y], self.generator.trainable_variables, self.generators_optimizer)
+            return {"loss": loss}
+
+    model = GAN()
+    model(X[:1])
+    model.generator.set_weights([np.eye(3, dtype="float32"), np.zeros(3, "float32")])
+    for name, part in (("critics_optimizer", model.critic), ("generators_optimizer", model.generator)):
+        optimizer = make(kind)
+        if hasattr(optimizer, "build"):
+            optimizer.build(part.trainable_variables)
+        setattr(model, name, optimizer)
+    return model
+
+
+@pytest.mark.parametrize("partial_window", ["flush", "drop"])
+@pytest.mark.long
+@pytest.mark.filterwarnings("ignore:The model has 2 optimizers")
+def test_a_gan_that_freezes_its_critic_on_its_way(home, kind, partial_window):
+    """To the bit as one that freezes nothing, and both parts make as many updates."""
+    train_step_only(home)
+    found = []
+    for freezes in (False, True):
+        model = gan(home, kind, freezes)
+        # Keras 3 would compile it by XLA, which has other roundings.
+        model.compile(**({"jit_compile": False} if home.is_keras3 else {}))
+        # A window, and two mini-steps; then one that is left open; then a window whose last mini-step leaves one again.
+        fit(model, BATCHES, partial_window)
+        with pytest.raises(InterruptionError):
+            fit(model, BATCHES, partial_window, interruption(home, 1))
+        fit(model, BATCHES[:3], partial_window)
+        optimizers = model.critics_optimizer, model.generators_optimizer
+        assert [int(home.value(each.mini_step)) for each in optimizers] == [0, 0]
+        updates = {"flush": 4, "drop": 2}[partial_window]
+        assert [int(home.value(each.iterations)) for each in optimizers] == [updates, updates]
+        found.append(model.get_weights())
+    users.assert_bits(sorted(found[1], key=np.size), sorted(found[0], key=np.size))
+
+
+@pytest.mark.parametrize("partial_window", ["flush", "drop"])
+def test_two_lists_of_variables(home, kind, partial_window):
+    """As with `end_windows` or `drop_windows` by hand, which know no model."""
+    train_step_only(home)
+    tf = home.tf
+
+    class Twice(home.keras.models.Sequential):
+        def train_step(self, data):
+            x, y = data
+            for variables in (self.trainable_variables, self.layers[1].trainable_variables):
+                with tf.GradientTape() as tape:
+                    loss = tf.reduce_mean(tf.square(self(x) - y))
+                self.optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
+            return {"loss": loss}
+
+    found = []
+    for by_hand in (True, False):
+        model = Twice(home.network(START).layers)
+        model.build((None, 3))
+        model.set_weights(START)
+        optimizer = make(kind)
+        if hasattr(optimizer, "build"):
+            optimizer.build(model.trainable_variables)
+        model.compile(optimizer=optimizer, loss="mse", run_eagerly=True)
+        for batches in (BATCHES, BATCHES[:4]):
+            fit(model, batches, "carry" if by_hand else partial_window)
+            if by_hand:
+                optimizer.end_windows() if partial_window == "flush" else optimizer.drop_windows()
+        assert optimizer.end_windows() is False
+        found.append(model.get_weights())
+    users.assert_bits(*found)

@@ -134,6 +134,12 @@ class Registry(object):
         tracked = [keeper, getattr(keeper, "_variables", None)]
         return not self.windows and any(getattr(each, "_deferred_dependencies", None) for each in tracked)
 
+    def under_way(self):
+        """The (key, mini-steps) of each window that is under way: a set."""
+        keys = [key for key, window in self.windows.items() if window is not None]
+        taken = self.read([self.windows[key].mini_step for key in keys]) if keys else None
+        return {(key, number) for key, number in zip(keys, taken or ()) if number}
+
     def _picked(self, pick):
         if not self.windows and self._owner.has_windows_in_graphs:
             raise ValueError(NO_SESSION.format("flush", self._owner.home.v1.get_default_session()))

@@ -178,6 +178,28 @@ def an_epoch_of_unequal_batches(label):
     assert_trained(model, dense(keras), sgd(keras), 14, 14)
 
 
+def a_model_in_mixed_float16(label):
+    """K is 8, of the optimizer within Keras's LossScaleOptimizer. 16 samples are 4 batches."""
+    keras = keras_of(label)
+    before = keras.mixed_precision.global_policy()
+    keras.mixed_precision.set_global_policy("mixed_float16")
+    model = in_order(dense(keras))
+    optimizer = legacyga.wrap(keras.optimizers.SGD(0.5), 8)
+    model.compile(loss="mse", optimizer=optimizer)
+    keras.mixed_precision.set_global_policy(before)
+    # It raises nothing, and changes nothing.
+    model.optimizer.gradient_accumulation_steps = 2
+    assert model.optimizer is not optimizer and optimizer.gradient_accumulation_steps == 8
+    yield {"model": model}
+    # So small that no batch overflows under the first loss scale.
+    small = Y[:16] / 1024.0
+    model.fit(X[:16], small, batch_size=4)
+    assert optimizer.gradient_accumulation_steps == 4 and int(optimizer.iterations.numpy()) == 1
+    gradient = -2.0 * np.mean(X[:16] * small, axis=0)
+    # float16 has 11 bits.
+    np.testing.assert_allclose(model.get_weights()[0][:, 0], -0.5 * gradient, rtol=2e-3, atol=2e-6)
+
+
 def a_loop(label):
     """8 batches of 8, and a bare optimizer."""
     keras, tf = keras_of(label), importlib.import_module("tensorflow")

@@ -3,7 +3,7 @@
 import contextlib
 
 from legacyga import _autograph, _compat, _gradients, _graph, _ops, _replicas, _sums, _window
-from legacyga._accumulators import State
+from legacyga._accumulators import NOTHING, State
 
 
 class GradientAccumulator(object):
@@ -20,6 +20,9 @@ class GradientAccumulator(object):
     It belongs to no optimizer and no Keras. It takes gradients of any `tf.GradientTape` or `tf.gradients`, and any
     optimizer applies what it gives. It can be called eagerly, in a `tf.function`, in a loop over a dataset in one, and
     compiled by XLA (with dense gradients). In a TensorFlow 1 graph a call makes the operation to run.
+
+    `tf.train.Checkpoint(accumulator=accumulator)` takes the window along, and so does that of a module or a model which
+    has it as an attribute (from TF 1.14 on). Restored, its sums are there once their gradients have come.
 
     Under `strategy.run` each replica accumulates alone, and `optimizer.apply_gradients` adds up over the replicas, once
     an update. The loss is scaled as it would be without accumulation: a mean over a replica's samples is divided by the
@@ -43,7 +46,7 @@ class GradientAccumulator(object):
     Raises:
         ValueError: `reduction` is neither; there are more or fewer gradients than before, or none that is not None; a
             gradient has no known shape, or not the one it had; a weight is out of its range; one call is within
-            `strategy.run`, and another is not.
+            `strategy.run`, and another is not; the window of a checkpoint has a gradient that no call has had yet.
         tf.errors.InvalidArgumentError: a weight known only when a graph or a `tf.function` runs is below 0, or NaN.
 
     Example:
@@ -60,6 +63,9 @@ class GradientAccumulator(object):
         >>> int(accumulator.step), variable.numpy().tolist()
         (0, [0.5, 0.0])
     """
+
+    def __new__(cls, *args, **kwargs):
+        return object.__new__(_compat.TensorFlow().trackable(cls))
 
     def __init__(self, reduction="mean"):
         self._home = _compat.TensorFlow()
@@ -119,7 +125,7 @@ class GradientAccumulator(object):
     def step(self):
         """The mini-steps taken since the start or the last `reset()`: a scalar int64 tensor."""
         if self._step is None:
-            if self._home.tf.executing_eagerly():
+            if self._home.tf.executing_eagerly() and not self._state_is_to_come:
                 # No variable yet: this may be outside of the strategy that it is to belong to.
                 return self._ops.constant(0, "int64")
             self._prepare([])
@@ -144,6 +150,7 @@ class GradientAccumulator(object):
                 "Call it with a list of gradients first."
             )
         self._note([None] * len(self._sums.states))
+        self._check_nothing_is_missing()
         return self._as_written(self._on_each_replica)(self._reduced)
 
     def reset(self):
@@ -153,12 +160,30 @@ class GradientAccumulator(object):
             A boolean tensor, there when that is done: in a TensorFlow 1 graph the operation to run.
         """
         if self._step is None:
-            if self._home.tf.executing_eagerly():
+            if self._home.tf.executing_eagerly() and not self._state_is_to_come:
                 return self._ops.done([])
             # A function that is traced now is to do it another time.
             self._prepare([])
         self._note([None] * len(self._sums.states))
         return self._as_written(self._on_each_replica)(lambda: self._one_at_a_time(self._clear))
+
+    @property
+    def _state_is_to_come(self):
+        """Whether a checkpoint was restored, and there are no variables yet that its window could be put in."""
+        return bool(getattr(self, "_deferred_dependencies", None))
+
+    def _check_nothing_is_missing(self):
+        # In a traced function no number can be read.
+        if not self._home.tf.executing_eagerly() or not self._is_here() or not int(self.step):
+            return
+        held = self._own(self._held).numpy()
+        missing = [i for i, state in enumerate(self._sums.states) if state is None and held[i] != NOTHING]
+        if missing:
+            raise ValueError(
+                "The window of a checkpoint has a gradient that this program has not had yet. Received: None in every "
+                "call, at the places {}. Give zeros there once: "
+                "tape.gradient(..., unconnected_gradients=tf.UnconnectedGradients.ZERO).".format(missing)
+            )
 
     def _reduced(self):
         # What the last window left is there until the first mini-step of this one writes over it.
@@ -207,6 +232,9 @@ class GradientAccumulator(object):
         with self._making():
             total = self._make_zeros("accumulator_{}".format(i), shape, ops.accumulator_dtype(gradient.dtype))
             touched = self._make_zeros("touched_{}".format(i), shape[:1] or [1], "float32")
+            # As attributes, which checkpoints take in.
+            setattr(self, "_accumulator_{}".format(i), total)
+            setattr(self, "_touched_{}".format(i), touched)
         _graph.check_branches_take(self._home.tf, total)
         return State(total, touched, gradient.dtype.base_dtype, False)
 

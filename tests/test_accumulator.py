@@ -329,6 +329,90 @@ def test_compiled_by_xla(home):
         reset()
 
 
+@pytest.mark.capability("R9 state")
+@pytest.mark.parametrize("way", ["itself", "in a module", "in a model"])
+@pytest.mark.parametrize("is_called_before", [False, True])
+@pytest.mark.parametrize("traced", [False, True])
+def test_a_checkpoint_takes_the_window_along(home, way, is_called_before, traced, tmpdir):
+    """Restored into a new accumulator, before it has variables or after: to the bit as one that was not stopped."""
+    tf = eager(home)
+
+    class Module(tf.Module):
+        pass
+
+    def run():
+        accumulator = legacyga.GradientAccumulator()
+        table, bias, unused = tf.Variable(TABLE), tf.Variable(np.float64([1.0, 2.0])), tf.Variable(1.0)
+
+        def take(rows, number, weight):
+            with tf.GradientTape() as tape:
+                value = tf.reduce_sum(tf.gather(table, rows)) * tf.cast(number, "float32")
+                value += tf.cast(tf.reduce_sum(bias * bias * number), "float32")
+            return accumulator(tape.gradient(value, [table, bias, unused]), weight)
+
+        if way == "itself":
+            holder = accumulator
+        else:
+            holder = Module() if way == "in a module" else home.network([value.astype("float32") for value in START])
+            holder.own = accumulator
+        return accumulator, tf.function(take) if traced else take, tf.train.Checkpoint(it=holder), holder
+
+    def mini_steps(take, numbers):
+        for i in numbers:
+            take(tf.constant([i, 2, i + 1]), tf.constant(1.0 + i, "float64"), tf.constant(2.0 + i, "float64"))
+
+    straight, take, checkpoint, holder = run()
+    mini_steps(take, range(5))
+    straight.reset()
+    mini_steps(take, range(3))
+    path = checkpoint.save(str(tmpdir.join("checkpoint")))
+    mini_steps(take, range(3, 5))
+    restored, take, checkpoint, holder = run()
+    if is_called_before:
+        mini_steps(take, range(4))
+    status = checkpoint.restore(path)
+    assert int(restored.step) == 3
+    mini_steps(take, range(3, 5))
+    status.assert_consumed()
+    assert int(restored.step) == int(straight.step) == 5
+    for now, then in zip(restored.gradients[:2], straight.gradients[:2]):
+        if isinstance(then, tf.IndexedSlices):
+            np.testing.assert_array_equal(now.indices, then.indices)
+            now, then = now.values, then.values
+        np.testing.assert_array_equal(now, then)
+    if way == "in a model":
+        assert len(holder.get_weights()) == len(START)
+
+
+@pytest.mark.capability("R9 state")
+def test_what_comes_of_a_checkpoint_before_the_first_call(home, tmpdir):
+    tf = eager(home)
+    one, other = tf.constant([2.0]), tf.constant([8.0])
+    accumulator = legacyga.GradientAccumulator()
+    accumulator([one, other])
+    path = tf.train.Checkpoint(it=accumulator).save(str(tmpdir.join("checkpoint")))
+
+    def restored():
+        accumulator = legacyga.GradientAccumulator()
+        tf.train.Checkpoint(it=accumulator).restore(path)
+        return accumulator
+
+    # Of a window that is forgotten nothing comes back.
+    accumulator = restored()
+    accumulator.reset()
+    assert int(accumulator.step) == 0
+    accumulator([None, other])
+    assert accumulator.gradients[0] is None and accumulator.gradients[1].numpy() == [8.0]
+    # This one has a gradient that the program has not seen.
+    accumulator = restored()
+    assert int(accumulator.step) == 1
+    accumulator([None, other])
+    with pytest.raises(ValueError, match=r"has not had yet. Received: None in every call, at the places \[0\]"):
+        accumulator.gradients  # noqa: B018
+    accumulator([0.0 * one, other])
+    assert [value.numpy() for value in accumulator.gradients] == [np.float32(2.0 / 3), 8.0]
+
+
 STRATEGY = """
 import subprocess
 import sys
@@ -447,6 +531,19 @@ def uneven_mini_step():
 run(uneven_mini_step)
 sums = [sum(each.numpy() for each in strategy.experimental_local_results(value)) for value in uneven.gradients]
 worst = max(worst, data.differ(sums, oracle.gradients(model.get_weights(), x[:4], y[:4])))
+
+# A checkpoint holds the sum over the replicas: what they exchange at the window's end.
+path = tf.train.Checkpoint(it=uneven).save(sys.argv[2])
+straight, uneven = uneven, legacyga.GradientAccumulator()
+tf.train.Checkpoint(it=uneven).restore(path)
+with strategy.scope():
+    assert uneven.step == 1
+run(uneven_mini_step)
+again = [sum(each.numpy() for each in strategy.experimental_local_results(value)) for value in uneven.gradients]
+uneven = straight
+run(uneven_mini_step)
+assert straight.step == 2
+worst = max(worst, data.differ(again, sums))
 print("worst", worst)
 """
 
@@ -458,7 +555,7 @@ def test_under_a_strategy(home, tmpdir):
     eager(home)
     # A file, for autograph reads it.
     tmpdir.join("strategy.py").write(STRATEGY)
-    printed = homes.run(str(tmpdir.join("strategy.py")), [home.name], [HERE] + sys.path)
+    printed = homes.run(str(tmpdir.join("strategy.py")), [home.name, str(tmpdir.join("it"))], [HERE] + sys.path)
     assert float(printed.split("worst")[1]) <= 4e-6, printed
 
 

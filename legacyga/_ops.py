@@ -40,6 +40,15 @@ def is_variable(value):
     return hasattr(value, "assign_add") and hasattr(value, "read_value")
 
 
+def _is_traced_with_outer(graph):
+    """Whether a graph is a part of the function around it, traced each time that this is: a loop or a branch."""
+    kind = type(graph).__name__
+    if kind != "FuncGraph":
+        return kind in ("CondBranchFuncGraph", "WhileBodyFuncGraph")
+    # Those of Dataset.reduce, and of AutoGraph's loops over data sets, have nothing but their names.
+    return graph.name.startswith(("reduce_", "Dataset_", "tf_data_"))
+
+
 class Ops(_replicas.Replicas):
     """The few TensorFlow operations that the rule is written with, under one name in every version."""
 
@@ -157,6 +166,20 @@ class Ops(_replicas.Replicas):
                 context = context.outer_context
             graph = getattr(graph, "outer_graph", None)
         return False
+
+    def graph_here(self):
+        """The graph that is being made, None in eager mode."""
+        return None if self.tf.executing_eagerly() else self.v1.get_default_graph()
+
+    def is_made_with(self, graph):
+        """Whether what is made here is made each time that `graph` is: in it, or in its loops and branches.
+
+        Within a tf.function that it calls it is not: that one is traced once for many calls.
+        """
+        here = self.graph_here()
+        while here is not graph and _is_traced_with_outer(here):
+            here = here.outer_graph
+        return here is graph
 
     def choose(self, condition, when_true, when_false):
         """`cond`, of a tensor or of a Python bool."""

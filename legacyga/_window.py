@@ -61,13 +61,13 @@ def check_option(name, value):
     return value
 
 
-class Weight(collections.namedtuple("Weight", ["value", "is_sample_count", "given_eagerly"])):
-    """The weight of one replica's mini-step: a scalar; whether it counts the samples of its data, and whether a program
-    gave it outside of all functions.
+class Weight(collections.namedtuple("Weight", ["value", "is_sample_count", "given_in"])):
+    """The weight of one replica's mini-step: a scalar; whether it counts the samples of its data; and, of one that a
+    program gave, the graph that it was given in, None outside of all.
     """
 
-    def __new__(cls, value, is_sample_count, given_eagerly=False):
-        return super(Weight, cls).__new__(cls, value, is_sample_count, given_eagerly)
+    def __new__(cls, value, is_sample_count, given_in=None):
+        return super(Weight, cls).__new__(cls, value, is_sample_count, given_in)
 
 
 NO_ACCUMULATORS = (

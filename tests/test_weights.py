@@ -641,13 +641,19 @@ def test_weights_of_float64_gradients_in_an_accumulator(home, weights):
         assert np.abs(found.numpy() - mean).max() <= 1e-13 * np.abs(mean).max()
 
 
+def built_sgd(home, variables, steps):
+    """SGD of rate 1, wrapped, with its state: what a function traces of it later is all of a mini-step."""
+    optimizer = legacyga.wrap(home.bare_sgd(lr=1.0), steps)
+    optimizer.build(variables) if hasattr(optimizer, "build") else optimizer._create_all_weights(variables)
+    return optimizer
+
+
 @pytest.mark.parametrize("first", ["in a context", "without one"])
 def test_around_a_function_that_is_traced(home, first):
     """It would keep the weight of its first trace: an error, and nothing is taken with another weight in silence."""
     needs.eager_only(home)
     variables = home.variables([np.ones(2, "float32")])
-    optimizer = legacyga.wrap(home.bare_sgd(lr=1.0), 2)
-    optimizer.build(variables) if hasattr(optimizer, "build") else optimizer._create_all_weights(variables)
+    optimizer = built_sgd(home, variables, 2)
 
     @home.tf.function
     def step():
@@ -664,3 +670,69 @@ def test_around_a_function_that_is_traced(home, first):
             with optimizer.mini_step_weight(3.0):
                 step()
         assert int(home.value(optimizer.mini_step)) == 0
+
+
+@pytest.mark.parametrize("loop", ["Python", "range", "data"])
+def test_around_a_function_within_a_function(home, loop):
+    """The inner function is traced once for all calls of it: with a weight of the outer one it would keep the first."""
+    needs.eager_only(home)
+    tf, (variable,) = home.tf, home.variables([np.zeros(1, "float32")])
+    optimizer = built_sgd(home, [variable], 2)
+
+    @tf.function
+    def inner(gradient):
+        optimizer.apply_gradients([(gradient, variable)])
+
+    @tf.function
+    def outer(gradients, weights):
+        for i in {"Python": (0, 1), "range": tf.range(2), "data": tf.data.Dataset.range(2)}[loop]:
+            with optimizer.mini_step_weight(weights[i]):
+                inner(gradients[i])
+
+    with pytest.raises(ValueError, match=r"keeps the weight of its first trace. Received: mini_step_weight"):
+        outer(tf.constant([[1.0], [5.0]]), tf.constant([1.0, 3.0]))
+    assert int(home.value(optimizer.mini_step)) == 0
+
+
+@pytest.mark.parametrize("way", ["branch", "while_loop", "range", "data", "reduce"])
+def test_around_a_loop_or_a_branch_of_the_function_that_is_traced(home, way):
+    """It is traced anew with its function, and has the weight of each trace: also one that AutoGraph makes."""
+    needs.eager_only(home)
+    tf, (variable,) = home.tf, home.variables([np.zeros(1, "float32")])
+    optimizer = built_sgd(home, [variable], 4)
+
+    def mini_step(gradient):
+        optimizer.apply_gradients([(gradient, variable)])
+        return gradient
+
+    def three(gradient):
+        if way == "branch":
+            for _ in range(3):
+                tf.cond(gradient[0] > 0, lambda: mini_step(gradient), lambda: mini_step(gradient))
+        elif way == "while_loop":
+            tf.while_loop(lambda i: i < 3, lambda i: [i + 1 + 0 * int_of(mini_step(gradient))], [tf.constant(0)])
+        elif way == "range":
+            for _ in tf.range(3):
+                mini_step(gradient)
+        elif way == "data":
+            for _ in tf.data.Dataset.range(3):
+                mini_step(gradient)
+        else:
+            tf.data.Dataset.range(3).reduce(0, lambda i, _: i + 1 + 0 * int_of(mini_step(gradient)))
+
+    def int_of(gradient):
+        return tf.cast(gradient[0], "int32")
+
+    @tf.function
+    def window(gradients, weights):
+        with optimizer.mini_step_weight(weights[0]):
+            three(gradients[0])
+        with optimizer.mini_step_weight(weights[1]):
+            mini_step(gradients[1])
+
+    expected = 0.0
+    # Weights of another shape are another trace.
+    for gradients, weights in (([1.0, 5.0], [1.0, 3.0]), ([2.0, 1.0], [0.5, 4.0]), ([4.0, 3.0], [2.0, 1.0, 9.0])):
+        window(tf.constant(gradients)[:, None], tf.constant(weights))
+        expected -= np.average(gradients, weights=[3 * weights[0], weights[1]])
+        assert np.abs(home.value(variable) - expected).max() <= 1e-6 * abs(expected)

@@ -150,7 +150,7 @@ class Accumulation(_updating.Updating):
         weight = self._weights.get(self.ops.replica_number()) or self._weights.get(None)
         if weight is None:
             return None if self.told is None else _window.Weight(self.ops.cast(self.told(), "float64"), False)
-        if weight.given_eagerly and not self.home.tf.executing_eagerly():
+        if not weight.is_sample_count and not self.ops.is_made_with(weight.given_in):
             raise ValueError(
                 "A function that is traced keeps the weight of its first trace. Received: mini_step_weight({!r}) "
                 "around the call of such a function. Enter the context in it, around apply_gradients, or give the "
@@ -164,7 +164,8 @@ class Accumulation(_updating.Updating):
         """A context: the mini-steps taken in it on this replica have this `Weight`."""
         given, is_eager = weight.value, self.home.tf.executing_eagerly() and not weight.is_sample_count
         if not weight.is_sample_count:
-            weight = weight._replace(value=_gradients.check_weight(self.ops, given), given_eagerly=is_eager)
+            value = _gradients.check_weight(self.ops, given)
+            weight = weight._replace(value=value, given_in=self.ops.graph_here())
         # By replica: their threads take turns between here and the optimizer's call.
         weights, number, made = self._weights, self.ops.replica_number(), self._made
         before, weights[number] = weights.get(number), weight

@@ -181,6 +181,15 @@ class Ops(_replicas.Replicas):
             here = here.outer_graph
         return here is graph
 
+    def uses(self, variable):
+        """How many operations of the function that is traced here use a variable, calls of functions that do included.
+
+        Those that only read it do not count.
+        """
+        graph, handle = self.graph_here(), self._parts(variable)[0].handle
+        inner = [each for outer, each in zip(graph.external_captures, graph.internal_captures) if outer is handle]
+        return sum(operation.type != "ReadVariableOp" for each in inner for operation in each.consumers())
+
     def choose(self, condition, when_true, when_false):
         """`cond`, of a tensor or of a Python bool."""
         if isinstance(condition, bool):

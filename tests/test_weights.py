@@ -736,3 +736,50 @@ def test_around_a_loop_or_a_branch_of_the_function_that_is_traced(home, way):
         window(tf.constant(gradients)[:, None], tf.constant(weights))
         expected -= np.average(gradients, weights=[3 * weights[0], weights[1]])
         assert np.abs(home.value(variable) - expected).max() <= 1e-6 * abs(expected)
+
+
+@pytest.mark.parametrize("mini_steps", [1, 2])
+@pytest.mark.parametrize("window", [0, 1])
+def test_around_a_function_that_was_traced_before(home, sgd, window, mini_steps):
+    """In either window of an optimizer that has two, and in eager mode as in another function: an error.
+
+    Where the function takes a whole window the counters of the windows are as they were.
+    """
+    needs.eager_only(home)
+    tf = home.tf
+    if sgd.generation == "train":
+        variables = [tf.Variable(np.zeros(1, "float32")) for _ in range(2)]
+    else:
+        variables = home.variables([np.zeros(1, "float32")] * 2)
+    optimizer = sgd.make(2)
+    if hasattr(optimizer, "build"):
+        optimizer.build(variables)
+
+    def stepping(variable):
+        def steps(gradient):
+            for _ in range(mini_steps):
+                optimizer.apply_gradients([(gradient, variable)])
+
+        return tf.function(steps)
+
+    functions = [stepping(variable) for variable in variables]
+    for function in functions:
+        function(tf.constant([1.0]))
+
+    def weighed(gradient):
+        with optimizer.mini_step_weight(3.0):
+            functions[window](gradient)
+
+    @tf.function
+    def weighed_in_a_loop(gradient):
+        for _ in tf.range(2):
+            weighed(gradient)
+
+    # Up to TF 2.4 a function is traced a second time where the first trace has made variables.
+    errors = "no mini-step was made in this context. Received: 3.0|keeps the weight of its first trace"
+    for call in (weighed, tf.function(weighed), weighed_in_a_loop):
+        with pytest.raises(ValueError, match=errors):
+            call(tf.constant([1.0]))
+    # Nor does it matter what is read in the context.
+    with optimizer.mini_step_weight(3.0):
+        optimizer.mini_step.read_value()

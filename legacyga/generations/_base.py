@@ -162,14 +162,16 @@ class Accumulation(_updating.Updating):
     @contextlib.contextmanager
     def weighing(self, weight):
         """A context: the mini-steps taken in it on this replica have this `Weight`."""
-        given, is_eager = weight.value, self.home.tf.executing_eagerly() and not weight.is_sample_count
+        given = weight.value
         if not weight.is_sample_count:
             value = _gradients.check_weight(self.ops, given)
             weight = weight._replace(value=value, given_in=self.ops.graph_here())
+        watched = not (weight.is_sample_count or self.home.graph_mode)
+        counters = list(self.registry().counters.values()) if watched else []
+        counted = self._counted(counters)
         # By replica: their threads take turns between here and the optimizer's call.
         weights, number, made = self._weights, self.ops.replica_number(), self._made
         before, weights[number] = weights.get(number), weight
-        under_way = self.mini_steps_under_way if is_eager else None
         self.knows_weights = True
         try:
             yield
@@ -177,13 +179,23 @@ class Accumulation(_updating.Updating):
             weights[number] = before
         if self._made > made:
             return
-        # Nothing was made here. In eager mode a function that was traced before may have taken a mini-step.
-        if self.home.graph_mode or is_eager and self.mini_steps_under_way != under_way:
+        # Nothing was made here. A function that was traced before may have taken a mini-step.
+        if self.home.graph_mode or self._counted(counters) != counted:
             raise ValueError(
                 "In a graph, or a function that was traced, a mini-step has the weight that it was made with, and no "
                 "mini-step was made in this context. Received: {!r}. Make the mini-step in it, with a tensor as its "
                 "weight.".format(given)
             )
+
+    def _counted(self, counters):
+        """What is another once a function that was traced before, and so makes nothing here, takes mini-steps."""
+        if not counters:
+            return None
+        if not self.home.tf.executing_eagerly():
+            return [self.ops.uses(counter) for counter in counters]
+        # These tell of whole windows.
+        updates = self.optimizer.iterations
+        return self.registry().read(counters + [updates if self.ops.is_variable(updates) else updates.value])
 
     @property
     def has_windows(self):

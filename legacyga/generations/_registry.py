@@ -134,11 +134,16 @@ class Registry(object):
         tracked = [keeper, getattr(keeper, "_variables", None)]
         return not self.windows and any(getattr(each, "_deferred_dependencies", None) for each in tracked)
 
+    @property
+    def counters(self):
+        """{key: the variable that counts its mini-steps} of the windows."""
+        return {key: window.mini_step for key, window in self.windows.items() if window is not None}
+
     def under_way(self):
         """The (key, mini-steps) of each window that is under way: a set."""
-        keys = [key for key, window in self.windows.items() if window is not None]
-        taken = self.read([self.windows[key].mini_step for key in keys]) if keys else None
-        return {(key, number) for key, number in zip(keys, taken or ()) if number}
+        counters = self.counters
+        taken = self.read(list(counters.values())) if counters else None
+        return {(key, number) for key, number in zip(counters, taken or ()) if number}
 
     def _picked(self, pick):
         if not self.windows and self._owner.has_windows_in_graphs:

@@ -133,9 +133,8 @@ class AccumulatingOptimizer(object):
             weight: a finite number or scalar tensor of at least 0, such as the samples or tokens of the batch.
 
         Raises:
-            ValueError: a weight out of its range; in graph mode a context in which no mini-step was made; one around
-                the call of a function that is traced, also from another one, or in eager mode was: enter it in the
-                function.
+            ValueError: a weight out of its range; in graph mode a context in which no mini-step was made; in eager mode
+                one around the call of a function that is traced, or was, also from another: enter it in the function.
             tf.errors.InvalidArgumentError: known only when a graph or `tf.function` runs, it is out of its range.
         """
         return self._legacyga.weighing(_window.Weight(weight, False))

@@ -316,3 +316,72 @@ def test_an_optimizers_hook_called_by_hand(home, sgd, rows):
     moved = np.zeros_like(START[0], "float64")
     moved[ids if rows else slice(None)] = RATE * gradient
     users.assert_close([home.value(variable)], [START[0] - moved])
+
+
+# ------------------------------------------------------------------------------------- several optimizers, by variable
+
+
+@pytest.fixture
+def optimizers(home):
+    if not hasattr(home.keras.optimizers, "OptimizerMap"):
+        skips.keras_lacks("MultiOptimizer: the newest Keras 3 has it")
+    return home.keras.optimizers
+
+
+def multi_optimizer(optimizers):
+    """SGD, but for what ends in bias: Adam."""
+    by_pattern = {".*bias": optimizers.Adam(RATE, beta_1=0.5, beta_2=0.75, epsilon=2.0**-8)}
+    return optimizers.MultiOptimizer(optimizers.OptimizerMap(optimizers.SGD(RATE, MOMENTUM), by_pattern))
+
+
+@pytest.mark.parametrize("updates", [0, 2])
+def test_wrap_of_a_multi_optimizer(home, optimizers, updates):
+    """It has copies of the optimizers, with their state. Those that were given keep their bits."""
+    given = multi_optimizer(optimizers)
+    variables = [home.keras.Variable(value, name=name) for value, name in zip(START, ("kernel", "bias"))]
+    both = [oracle.SGD(RATE, MOMENTUM), oracle.Adam(RATE, beta_1=0.5, beta_2=0.75, epsilon=2.0**-8)]
+    wanted = [value.astype("float64") for value in START]
+
+    def train(optimizer, fed, steps):
+        for each in fed:
+            optimizer.apply([home.tf.constant(value) for value in each], variables)
+        return [
+            users.accumulated(one, [weights], [[each[i]] for each in fed], steps)[0]
+            for i, (one, weights) in enumerate(zip(both, wanted))
+        ]
+
+    wanted = train(given, FED[:updates], 1)
+    kept = [each.numpy() for each in given.variables]
+    wrapped = legacyga.wrap(given, 3)
+    assert [type(each).__name__ for each in wrapped.optimizers] == ["Adam", "SGD"]
+    assert not any(mine is theirs for mine in wrapped.optimizers for theirs in given.optimizers)
+    wanted = train(wrapped, FED[2:14], 3)
+    # The rates of the copies are those that count.
+    for optimizer, reference in zip(wrapped.optimizers, both[::-1]):
+        optimizer.learning_rate = reference.lr = RATE / 8
+    wanted = train(wrapped, FED[14:20], 3)
+    users.assert_close([each.numpy() for each in variables], wanted)
+    users.assert_bits([each.numpy() for each in given.variables], kept)
+
+
+def test_a_multi_optimizer_is_saved_in_mid_window(home, optimizers, tmp_path):
+    """The loaded model ends with the bits of the one that went on."""
+    model = home.keras.Sequential([home.keras.Input((3,)), home.keras.layers.Dense(2)])
+    model.compile(legacyga.wrap(multi_optimizer(optimizers), 4), "mse")
+    x, y = RANDOM.randn(32, 3).astype("float32"), RANDOM.randn(32, 2).astype("float32")
+    model.fit(x[:24], y[:24], batch_size=4, shuffle=False, verbose=0)
+    model.save(str(tmp_path / "model.keras"))
+    loaded = legacyga.load_model(str(tmp_path / "model.keras"), keras=home.keras)
+    assert int(loaded.optimizer.mini_step) == 2
+    for each in (model, loaded):
+        each.fit(x[24:], y[24:], batch_size=4, shuffle=False, verbose=0)
+    assert int(loaded.optimizer.mini_step) == 0
+    users.assert_bits(loaded.get_weights(), model.get_weights())
+
+
+def test_a_multi_optimizer_with_one_for_two_patterns(home, optimizers):
+    """Keras's own config makes two of it, which clip apart: an error."""
+    one = optimizers.Adam(global_clipnorm=1.0)
+    given = optimizers.MultiOptimizer(optimizers.OptimizerMap(optimizers.SGD(), {"a.*": one, "b.*": one}))
+    with pytest.raises(ValueError, match="this MultiOptimizer has one for several"):
+        legacyga.wrap(given, 2)

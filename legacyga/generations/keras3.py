@@ -6,6 +6,10 @@ import types
 
 from legacyga.generations import _base, _configs, _copying, _surface
 
+ONE_FOR_TWO = (
+    "A config has an optimizer anew for each pattern, and this MultiOptimizer has one for several. Received: {!r}. Join "
+    "the patterns by |, or wrap each of the optimizers in it."
+)
 PLAIN = (bool, int, float, str, type(None), types.FunctionType)
 
 
@@ -41,9 +45,12 @@ class Accumulation(_base.Accumulation):
         # A copy by its config, as Keras 3's deepcopy makes it, and then the state, which that forgets. What no config
         # holds goes along as it is: a rate that is a function or a schedule, and what a subclass has besides.
         optimizers = self.home.module.optimizers
-        within = [type(each) for each in vars(optimizer).values() if isinstance(each, optimizers.Optimizer)]
-        with self.home.module.utils.CustomObjectScope({cls.__name__: cls for cls in within}):
+        within = _within(optimizer, optimizers)
+        with self.home.module.utils.CustomObjectScope({type(each).__name__: type(each) for each in within.values()}):
             copied = _from_config(optimizer)
+        is_multi = isinstance(optimizer, getattr(optimizers, "MultiOptimizer", ()))
+        if is_multi and len(_within(copied, optimizers)) != len(within):
+            raise ValueError(ONE_FOR_TWO.format(optimizer))
         attributes = vars(self.optimizer)
         attributes.update((name, value) for name, value in vars(copied).items() if name != "_legacyga")
         _copy_what_no_config_has(optimizer, self.optimizer, optimizers)
@@ -54,10 +61,10 @@ class Accumulation(_base.Accumulation):
             to_come = self.optimizer._variables._deferred_dependencies
             to_come.update((i, list(each)) for i, each in optimizer._variables._deferred_dependencies.items())
         _take_over(self.optimizer, optimizer)
-        for name, inner in vars(optimizer).items():
-            if isinstance(inner, optimizers.Optimizer) and attributes.get(name) is not inner:
-                _copy_what_no_config_has(inner, attributes[name], optimizers)
-                _build_alike(attributes[name], inner)
+        for place, copied in _within(self.optimizer, optimizers).items():
+            if copied is not within.get(place, copied):
+                _copy_what_no_config_has(within[place], copied, optimizers)
+                _build_alike(copied, within[place])
 
     def prepare(self, grads_and_vars):
         self.optimizer._check_variables_are_known([var for _, var in grads_and_vars])
@@ -125,6 +132,16 @@ class Accumulation(_base.Accumulation):
         raise ValueError("Keras 3 trains in eager mode only. Received: graph mode.")
 
 
+def _within(optimizer, optimizers):
+    """{place: optimizer} of those within another: in an attribute, or in a list as a MultiOptimizer has it."""
+    return {
+        (name, i): each
+        for name, value in vars(optimizer).items()
+        for i, each in enumerate(value if isinstance(value, list) else [value])
+        if isinstance(each, optimizers.Optimizer)
+    }
+
+
 def _copy_what_no_config_has(optimizer, copied, optimizers):
     names = _names_to_copy(optimizer, optimizers)
     _copying.copy_attributes(optimizer, copied, lambda each: [], None, names=names)
@@ -133,10 +150,12 @@ def _copy_what_no_config_has(optimizer, copied, optimizers):
 def _names_to_copy(optimizer, optimizers):
     """The names of the attributes that a config does not have, and that are not Keras's own."""
     own, kept = [id(each) for each in optimizer.variables], set(vars(optimizers.SGD()))
+    # What a MultiOptimizer of newer versions finds its optimizers by.
+    within = optimizers.Optimizer, getattr(optimizers, "OptimizerMap", ())
 
     def is_of_the_copy(value):
         # Slots, which build makes anew, and optimizers within a wrapper, which its config has made.
-        return id(value) in own or isinstance(value, optimizers.Optimizer)
+        return id(value) in own or isinstance(value, within)
 
     return {
         name

@@ -95,6 +95,10 @@ class _Callback(object):
             _fit_hooks.has_two_dicts(self.home) or _fit_hooks.bar_is_first(self.home)
         )
 
+    def __reduce__(self):
+        # For pickle and deepcopy: a new one. What else it knows is of the fit under way, and its class has no module.
+        return GradientAccumulationCallback, (self.schedule, self.partial_window)
+
     # Asked for by the lists of TF 2.3 and newer, before they give a callback of another Keras its model.
 
     def _implements_train_batch_hooks(self):

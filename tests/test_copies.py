@@ -1,5 +1,11 @@
 """wrap copies the optimizer's own state. What the optimizer merely refers to stays the object that it was."""
 
+import copy
+import os
+import pickle
+import subprocess
+import sys
+
 import homes
 import kinds
 import numpy as np
@@ -350,3 +356,40 @@ def test_in_a_graph_that_keras_has_no_session_of(home, sgd):
         with v1.Session(graph=graph) as session:
             session.run(v1.global_variables_initializer())
             assert session.run([wrapped.lr, wrapped.momentum]) == [RATE, MOMENTUM]
+
+
+UNPICKLE = "import pickle, sys; o = pickle.load(sys.stdin.buffer); sys.stdout.buffer.write(pickle.dumps(o.get_config()))"
+
+
+@pytest.mark.parametrize("make", ["wrap", "MySGD"])
+def test_pickle_of_an_optimizer(home, make):
+    """Here, and to a process that has imported nothing: as Keras 3's own, by its config, without its state."""
+    if not home.is_keras3:
+        skips.keras_lacks("the bare optimizers of the others cannot be pickled")
+    rate = home.keras.optimizers.schedules.ExponentialDecay(0.5, 10, 0.5)
+    inner = home.keras.optimizers.SGD(rate, momentum=MOMENTUM)
+    optimizer = legacyga.wrap(inner, 3, on_nonfinite="raise")
+    if make == "MySGD":
+        optimizer = legacyga.MySGD(0.5, decay=0.25, keras=home.keras)
+    optimizer.gradient_accumulation_steps = 5
+    config = optimizer.get_config()
+    pickled = pickle.dumps(optimizer)
+    copied = pickle.loads(pickled)
+    assert type(copied) is type(optimizer) and copied.get_config() == config
+    path = os.path.dirname(os.path.dirname(legacyga.__file__))
+    found = subprocess.run(
+        [sys.executable, "-c", UNPICKLE], input=pickled, stdout=subprocess.PIPE, env=dict(os.environ, PYTHONPATH=path)
+    )
+    assert pickle.loads(found.stdout) == config
+
+
+def schedule(updates):
+    return 2
+
+
+@pytest.mark.parametrize("given", [None, 3, {0: 1, 4: 2}, schedule], ids=repr)
+def test_copies_of_the_callback(home, given):
+    callback = legacyga.GradientAccumulationCallback(given, "carry")
+    for copied in (pickle.loads(pickle.dumps(callback)), copy.deepcopy(callback)):
+        assert type(copied) is type(callback)
+        assert (copied.schedule, copied.partial_window) == (given, "carry")

@@ -85,6 +85,12 @@ def register(home):
         home.module.utils.get_custom_objects().setdefault(name, loader)
 
 
+def load(name, inner, home, config, custom_objects=None):
+    """The optimizer, over the class `inner` and with this name of its own, that `get_config` described."""
+    with _known(home, {home.registered_name(inner): inner}):
+        return LOADERS[name](home, config, custom_objects)
+
+
 class ConfiguredOptimizer(_surface.AccumulatingOptimizer):
     """`AccumulatingOptimizer` for the optimizers of a Keras, which can be described, and saved."""
 
@@ -106,8 +112,7 @@ class ConfiguredOptimizer(_surface.AccumulatingOptimizer):
     def from_config(cls, config, custom_objects=None):
         """The optimizer that `get_config` described."""
         inner, home = cls._legacyga_class
-        with _known(home, {home.registered_name(inner): inner}):
-            made = from_config(home, config, custom_objects)
+        made = load(_surface.NAME, inner, home, config, custom_objects)
         if _surface.is_own(cls):
             return made
         # Horovod extends the class, and has what its methods need from an `__init__` that this call comes by.

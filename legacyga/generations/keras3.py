@@ -1,9 +1,11 @@
 """The `keras3` generation: Keras 3's optimizers on its TensorFlow backend, with `apply(grads, trainable_variables)`."""
 
 import contextlib
+import importlib
 import inspect
 import types
 
+from legacyga import _compat
 from legacyga.generations import _base, _configs, _copying, _surface
 
 ONE_FOR_TWO = (
@@ -203,6 +205,10 @@ def _from_config(optimizer):
     return copied
 
 
+def _unpickled(name, inner, module, config):
+    return _configs.load(name, inner, _compat.find_home(importlib.import_module(module)), config)
+
+
 class AccumulatingOptimizer(_configs.ConfiguredOptimizer):
     """Takes Keras 3's calls.
 
@@ -214,6 +220,11 @@ class AccumulatingOptimizer(_configs.ConfiguredOptimizer):
     def __deepcopy__(self, memo):
         # As the inner class's: a copy by its config, without its state.
         return type(self).from_config(self.get_config())
+
+    def __reduce__(self):
+        # Pickled as well. No import finds our class, but the inner one.
+        inner, home = type(self)._legacyga_class
+        return _unpickled, (type(self).__name__, inner, home.module.__name__, self.get_config())
 
     def get_config(self):
         with self._legacyga.bare():

@@ -358,7 +358,11 @@ def test_in_a_graph_that_keras_has_no_session_of(home, sgd):
             assert session.run([wrapped.lr, wrapped.momentum]) == [RATE, MOMENTUM]
 
 
-UNPICKLE = "import pickle, sys; o = pickle.load(sys.stdin.buffer); sys.stdout.buffer.write(pickle.dumps(o.get_config()))"
+UNPICKLE = """
+import pickle, sys
+optimizer = pickle.load(sys.stdin.buffer)
+sys.stdout.buffer.write(pickle.dumps(optimizer.get_config()))
+"""
 
 
 @pytest.mark.parametrize("make", ["wrap", "MySGD"])

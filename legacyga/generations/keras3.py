@@ -9,8 +9,8 @@ from legacyga import _compat
 from legacyga.generations import _base, _configs, _copying, _surface
 
 ONE_FOR_TWO = (
-    "A config has an optimizer anew for each pattern, and this MultiOptimizer has one for several. Received: {!r}. Join "
-    "the patterns by |, or wrap each of the optimizers in it."
+    "A config has an optimizer anew for each pattern, and this MultiOptimizer has one for several. Received: {!r}. "
+    "Join the patterns by |, or wrap each of the optimizers in it."
 )
 PLAIN = (bool, int, float, str, type(None), types.FunctionType)
 

@@ -68,6 +68,8 @@ class TrainStep(object):
 
     def cut(self, size):
         """From now on train in slices of at most `size` samples, None for batches as they are."""
+        if size is not None and size == self.size:
+            return
         model = self._model()
         self.size = size
         if size is None and self._largest is None:

@@ -335,21 +335,21 @@ def test_ways_to_train(home, way):
 
 
 def test_one_trace(home):
-    """The training function is traced once, for batches of all sizes."""
+    """The training function is traced once, for batches of all sizes, and though the size is given again."""
     if home.mode == "graph":
         skips.senseless("graph mode")
     model = compiled(home, sgd(home))
-    legacyga.micro_batch(model, 3)
     dataset = home.tf.data.Dataset.from_generator(
         lambda: iter(batches()), (np.float32, np.float32), ((None, 3), (None, 2))
     )
-    traces = []
+    functions, traces = [], []
     for _ in range(3):
+        legacyga.micro_batch(model, 3)
         model.fit(dataset, verbose=0)
-        function = model.train_function
-        function = getattr(function, "__wrapped__", function)
+        functions.append(model.train_function)
+        function = getattr(functions[-1], "__wrapped__", functions[-1])
         traces.append(getattr(function, "experimental_get_tracing_count", lambda: 1)())
-    assert traces[0] == traces[2]
+    assert functions[0] is functions[2] and traces[0] == traces[2]
     assert_close(model.get_weights(), expected(oracle.SGD(RATE, MOMENTUM), epochs=3))
 
 

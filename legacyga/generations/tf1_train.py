@@ -78,7 +78,7 @@ class Accumulation(_base.Accumulation):
             return
         v1 = self.home.v1
         # Another graph has other variables, which may have the same names.
-        key = v1.get_default_graph(), tuple(_ops.variable_key(var) for var in var_list)
+        key = var_list[0].graph, tuple(_ops.variable_key(var) for var in var_list)
         reuse = v1.AUTO_REUSE if key in self._made_by_updates else None
         made = self._made_by_updates.setdefault(key, [])
         with contextlib.ExitStack() as entered:

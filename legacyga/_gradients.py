@@ -5,7 +5,7 @@ import math
 from legacyga import _graph, _ops
 
 
-def check_gradients(tf, gradients, number):
+def check_gradients(ops, gradients, number):
     """`gradients` as a list of tensors, IndexedSlices and None; `number` is how many there were before, or None."""
     if hasattr(gradients, "dtype") or isinstance(gradients, (str, dict)) or not hasattr(gradients, "__iter__"):
         raise ValueError(
@@ -14,7 +14,7 @@ def check_gradients(tf, gradients, number):
             )
         )
     gradients = [
-        gradient if gradient is None or _ops.is_sparse(gradient) else tf.convert_to_tensor(gradient)
+        gradient if gradient is None else ops.as_tensors(gradient) if _ops.is_sparse(gradient) else ops.dense(gradient)
         for gradient in gradients
     ]
     if number not in (None, len(gradients)):

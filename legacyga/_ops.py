@@ -92,6 +92,13 @@ class Ops(_replicas.Replicas):
         with self.after(values):
             return self.tf.constant(result)
 
+    def as_tensors(self, gradient, dtype=None):
+        """A gradient with tensors in place of lists or arrays in IndexedSlices; `dtype` is that of a list's numbers."""
+        if not is_sparse(gradient):
+            return gradient
+        values = self.v1.convert_to_tensor(gradient.values, preferred_dtype=dtype)
+        return self.tf.IndexedSlices(values, self.tf.convert_to_tensor(gradient.indices), gradient.dense_shape)
+
     def dense(self, gradient):
         """`gradient` as a tensor."""
         return self.tf.convert_to_tensor(gradient)

@@ -85,7 +85,7 @@ class GradientAccumulator(object):
 
     def _take_mini_step(self, gradients, weight):
         ops = self._ops
-        gradients = _gradients.check_gradients(self._home.tf, gradients, len(self._sums.states) or None)
+        gradients = _gradients.check_gradients(ops, gradients, len(self._sums.states) or None)
         weight = _gradients.check_weight(ops, weight)
         self._check_replica()
         self._prepare(gradients)

@@ -559,6 +559,18 @@ def test_under_a_strategy(home, tmpdir):
     assert float(printed.split("worst")[1]) <= 4e-6, printed
 
 
+@pytest.mark.capability("R10 sparse stays sparse")
+def test_rows_that_are_no_tensors(home):
+    """IndexedSlices of lists, and then of arrays, with a row that is given twice."""
+    tf = eager(home)
+    accumulator, rows = legacyga.GradientAccumulator(), [[0.5, 1.0], [2.0, 0.25], [1.0, 3.0]]
+    accumulator([tf.IndexedSlices(rows, [1, 2, 1], [4, 2])])
+    accumulator([tf.IndexedSlices(np.float32(rows) * 3.0, np.array([2, 0, 1]), np.array([4, 2]))])
+    (gradient,) = accumulator.gradients
+    assert gradient.indices.numpy().tolist() == [0, 1, 2]
+    assert gradient.values.numpy().tolist() == [[3.0, 0.375], [2.25, 6.5], [1.75, 1.625]]
+
+
 @pytest.mark.capability("errors")
 def test_what_cannot_be_accumulated(home):
     tf = eager(home)

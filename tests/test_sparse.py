@@ -7,6 +7,7 @@ import numpy as np
 import oracle
 import pytest
 import skips
+import tf1
 from dense import BATCH, RATE, assert_bits, assert_close, fit, make
 from homes import generation_of
 
@@ -105,6 +106,37 @@ def test_windows_of_rows(home, name, dtype):
             now, wanted = wrapped.read()[0][0], bare.read()[0][0]
             assert np.max(np.abs(now - wanted)) <= 4e-6 * np.max(np.abs(wanted - TABLE))
             assert_bits(now[8:], TABLE[8:])
+
+
+@pytest.mark.parametrize("form", [list, np.array], ids=["lists", "arrays"])
+def test_rows_that_are_no_tensors(home, form):
+    """In a float64 table, with a row that is given twice. What is a number of 53 bits stays one."""
+    found = [kind for kind in kinds.of(home) if kind.generation != "v1" and not kind.is_adam]
+    if not found:
+        skips.senseless("get_updates is given no gradients")
+    rows, shape = np.array([[0.1, 0.2], [0.3, 0.7], [1.1, 0.0]]), [4, 2]
+    tf, v1 = home.tf, homes.v1_of(home.tf)
+
+    def gradient():
+        return tf.IndexedSlices(form(rows.tolist()), form([1, 2, 1]), shape)
+
+    for kind in found:
+        optimizer = kind.make(2)
+        if home.mode == "eager":
+            table = tf.Variable(np.ones(shape))
+            done = [optimizer.apply_gradients([(gradient(), table)]) for _ in range(2)]
+            value = table.numpy()
+        else:
+            with tf1.graph_of_its_own(home) as (_, session):
+                table = tf1.variable(v1, "table", np.ones(shape), use_resource=True)
+                step = optimizer.apply_gradients([(gradient(), table)])
+                session.run(v1.global_variables_initializer())
+                done = [session.run(step) for _ in range(2)]
+                value = session.run(table)
+        assert len(done) == 2
+        wanted = np.ones(shape)
+        np.add.at(wanted, [1, 2, 1], -kinds.RATE * rows)
+        np.testing.assert_allclose(value, wanted, rtol=1e-15)
 
 
 def by_rows(home, name):

@@ -1,5 +1,6 @@
 """Which Keras is chosen, and every error by its text."""
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -329,6 +330,34 @@ def test_a_gradient_of_another_shape(home, kind, is_sparse):
     expected = kind.oracle().update(oracle.double(start), [np.mean(each, axis=0) for each in zip(*gradients)])
     for now, then in zip(fed.read()[0], expected):
         assert np.max(np.abs(now - then)) <= 4e-6
+
+
+@pytest.mark.parametrize("shape", [None, [None, 2]], ids=str)
+def test_a_variable_of_unknown_shape(home, kind, shape):
+    """Where the bare optimizer trains it, which K = 1 is. Its accumulator would have no shape."""
+    if kind.generation == "v1" or home.tf_version < (2, 0):
+        skips.keras_lacks("from TF 2.0 on a variable can be made without its shape")
+    tf, v1 = home.tf, homes.v1_of(home.tf)
+
+    def train(steps):
+        with tf.Graph().as_default() if home.mode == "graph" else contextlib.ExitStack():
+            variable = tf.Variable(np.zeros((3, 2), "float32"), shape=tf.TensorShape(shape), name="open")
+            if kind.generation == "train":
+                optimizer = legacyga.wrap(v1.train.GradientDescentOptimizer(LR), steps)
+            elif kind.cls is None:
+                optimizer = legacyga.MySGD(LR, steps_per_update=steps, keras=home.keras)
+            else:
+                optimizer = legacyga.wrap(kind.cls(LR), steps)
+            optimizer.apply_gradients([(tf.ones((3, 2)), variable)])
+
+    try:
+        train(1)
+    except (TypeError, ValueError):
+        skips.keras_lacks("the bare optimizer takes no such variable")
+    with pytest.raises(ValueError) as error:
+        train(2)
+    assert "must have a known shape to be accumulated for. Received: open:0 of the shape " in str(error.value)
+    assert "shape=" in str(error.value) and "gradient_accumulation_steps=1" in str(error.value)
 
 
 @pytest.mark.parametrize("first", ["a mini-step", "set_weights"])

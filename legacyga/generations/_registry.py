@@ -13,6 +13,10 @@ NO_SESSION = (
     "{} in graph mode needs a default session, of the optimizer's graph. Received: {!r}. Do it inside "
     "`with session.as_default():`."
 )
+UNKNOWN_SHAPE = (
+    "A variable must have a known shape to be accumulated for. Received: {} of the shape {}. Make it without `shape=`, "
+    "so that it has that of its value, or set gradient_accumulation_steps=1."
+)
 
 
 class Registry(object):
@@ -220,6 +224,8 @@ class Registry(object):
 
     def _make(self, var_list):
         owner, prefix = self._owner, "window_{}/".format(len(self.windows))
+        # Before there is any variable of the window.
+        _check_shapes(owner.home.tf, var_list)
 
         def scalar(name, value, dtype, shape=()):
             return owner.make_variable(prefix + name, value, shape, owner.home.tf.as_dtype(dtype))
@@ -256,6 +262,12 @@ class Registry(object):
         touched = owner.make_variable(name.format("touched"), 0, shape[:1] or [1], tf.float32, var)
         owner.ops.check_is_each_replicas(total)
         return State(total, touched, dtype, getattr(var, "overwrite_with_gradient", False))
+
+
+def _check_shapes(tf, var_list):
+    for var in var_list:
+        if not tf.TensorShape(var.shape).is_fully_defined():
+            raise ValueError(UNKNOWN_SHAPE.format(var.name, var.shape))
 
 
 def _key_of(var_list):

@@ -51,16 +51,23 @@ def MySGD(
     """
     if "learning_rate" in kwargs:
         lr = kwargs.pop("learning_rate")
-    settings = _window.Settings.checked(steps_per_update, on_nonfinite=on_nonfinite, name="steps_per_update")
     home = _compat.find_home(keras)
     home.check_can_train()
-    lr = _schedule_of(home, lr)
-    if not (callable(lr) and not home.graph_mode):
+    _configs.register(home)
+    return _made(_class_for(home), lr, momentum, decay, nesterov, steps_per_update, on_nonfinite, **kwargs)
+
+
+def _made(
+    cls, lr=0.01, momentum=0.0, decay=0.0, nesterov=False, steps_per_update=2, on_nonfinite="propagate", **kwargs
+):
+    """An optimizer of one of MySGD's classes, with MySGD's arguments."""
+    settings = _window.Settings.checked(steps_per_update, on_nonfinite=on_nonfinite, name="steps_per_update")
+    lr = _schedule_of(cls, lr)
+    if not (callable(lr) and _takes_schedules(cls)):
         lr = _check_number("lr", lr)
     momentum = _check_number("momentum", momentum, most=1)
     decay = _check_number("decay", decay)
-    _configs.register(home)
-    optimizer = _class_for(home)(lr=lr, momentum=momentum, decay=decay, nesterov=bool(nesterov), **kwargs)
+    optimizer = cls(lr=lr, momentum=momentum, decay=decay, nesterov=bool(nesterov), **kwargs)
     _surface.start(optimizer, settings)
     return optimizer
 
@@ -73,10 +80,15 @@ def _check_number(name, value, most=None):
     return float(value)
 
 
-def _schedule_of(home, lr, custom_objects=None):
+def _takes_schedules(cls):
+    return not issubclass(cls, keras_v1.AccumulatingOptimizer)
+
+
+def _schedule_of(cls, lr, custom_objects=None):
     """The LearningRateSchedule that `lr` is the config of; anything else as it is."""
-    if isinstance(lr, dict) and not home.graph_mode:
-        return home.module.optimizers.schedules.deserialize(lr, custom_objects=custom_objects)
+    if isinstance(lr, dict) and _takes_schedules(cls):
+        schedules = cls._legacyga_class[1].module.optimizers.schedules
+        return schedules.deserialize(lr, custom_objects=custom_objects)
     return lr
 
 
@@ -105,30 +117,27 @@ class _MySGD(object):
 
     @classmethod
     def from_config(cls, config, custom_objects=None):
-        home = cls._legacyga_class[1]
-        config = _arguments(home, config, custom_objects)
-        made = MySGD(keras=home.module, **config)
-        if _surface.is_own(cls):
-            return made
-        extended = cls(**{name: value for name, value in config.items() if name not in NOT_OF_SGD})
-        _surface.start(extended, _surface.accumulation_of(made).settings)
-        return extended
+        """Of this class: `model_to_estimator` makes an optimizer of eager mode again in a graph."""
+        return _made(cls, **_arguments(cls, config, custom_objects))
 
 
-# What a config has beside the arguments of the home's SGD.
-NOT_OF_SGD = ("steps_per_update", "on_nonfinite")
-
-
-def _arguments(home, config, custom_objects):
+def _arguments(cls, config, custom_objects):
     """The arguments of MySGD in a config, with a schedule in place of its own config."""
-    rates = [name for name in ("lr", "learning_rate") if name in config]
-    found = dict(config, **{name: _schedule_of(home, config[name], custom_objects) for name in rates})
+    found = dict(config)
+    if "learning_rate" in found:
+        found["lr"] = found.pop("learning_rate")
+    if "lr" in found:
+        found["lr"] = _schedule_of(cls, found["lr"], custom_objects)
     found.pop("is_legacy_optimizer", None)
+    if not _takes_schedules(cls):
+        # Written in eager mode.
+        found.pop("name", None)
     return found
 
 
 def _from_config(home, config, custom_objects=None):
-    return MySGD(keras=home.module, **_arguments(home, config, custom_objects))
+    home.check_can_train()
+    return _class_for(home).from_config(config, custom_objects)
 
 
 _configs.LOADERS["MySGD"] = _from_config

@@ -397,3 +397,27 @@ def test_copies_of_the_callback(home, given):
     for copied in (pickle.loads(pickle.dumps(callback)), copy.deepcopy(callback)):
         assert type(copied) is type(callback)
         assert (copied.schedule, copied.partial_window) == (given, "carry")
+
+
+@pytest.mark.parametrize("rate", ["number", "schedule"])
+def test_a_mysgd_of_eager_mode_that_is_made_again_in_a_graph(home, rate):
+    """As `model_to_estimator` makes the optimizer of a model: of the same class, with the same numbers."""
+    if home.mode == "graph" or home.is_keras3:
+        skips.senseless("eager mode, of a Keras that trains in graphs, too")
+    tf, v1 = home.tf, homes.v1_of(home.tf)
+    lr = RATE if rate == "number" else home.keras.optimizers.schedules.ExponentialDecay(RATE, 1, 0.5)
+    optimizer = legacyga.MySGD(lr, MOMENTUM, steps_per_update=2, keras=home.keras, name="Own")
+    expected, gradients = oracle.SGD(RATE, momentum=MOMENTUM), [np.float64([x, 0.25]) for x in (0.0, 0.5, 2.0, -1.0)]
+    weights = [np.float64([1.0, 2.0])]
+    for first, second in (gradients[:2], gradients[2:]):
+        weights = expected.update(weights, [(first + second) / 2.0])
+        expected.lr *= 1.0 if rate == "number" else 0.5
+    with tf.Graph().as_default() as graph, v1.Session(graph=graph) as session:
+        again = type(optimizer).from_config(optimizer.get_config())
+        assert type(again) is type(optimizer) and again.get_config() == optimizer.get_config()
+        variable, fed = tf.Variable([1.0, 2.0]), v1.placeholder("float32", [2])
+        step = again.apply_gradients([(fed, variable)])
+        session.run(v1.global_variables_initializer())
+        for gradient in gradients:
+            session.run(step, {fed: gradient})
+        np.testing.assert_allclose(session.run(variable), weights[0], rtol=0, atol=4e-7)

@@ -228,6 +228,14 @@ def test_a_config_by_the_other_name_of_the_rate_or_without(home):
     assert type(optimizer).from_config(config).get_config()["lr"] == pytest.approx(0.01)
 
 
+def test_a_config_that_eager_mode_wrote(home):
+    """It has a name, which optimizers of the v1 API have not."""
+    config = dict(lr=0.25, momentum=0.5, decay=0.125, nesterov=True, steps_per_update=3, name="Own")
+    found = legacyga.custom_objects(home.keras)["MySGD"].from_config(config).get_config()
+    config.pop("name")
+    assert {name: found[name] for name in config} == config
+
+
 @functools.lru_cache()
 def halving(home):
     """A class of schedules, of the user's."""

@@ -5,18 +5,28 @@ import contextlib
 from legacyga import _graph
 
 
-@contextlib.contextmanager
 def replica_local_variables(tf):
     """A context: variables made in it have a copy on each replica, where there is a strategy with replicas."""
+    return _variables_with(tf, "ON_READ", "SUM")
+
+
+def counted_variables(tf):
+    """A context: all replicas may write the same to a variable made in it. Up to TF 2.3 they must say so."""
+    return _variables_with(tf, "AUTO", "ONLY_FIRST_REPLICA")
+
+
+@contextlib.contextmanager
+def _variables_with(tf, synchronization, aggregation):
     if not _graph.lifts_variables(tf):
         yield
         return
 
-    def make_local(next_creator, **kwargs):
-        kwargs.update(synchronization=tf.VariableSynchronization.ON_READ, aggregation=tf.VariableAggregation.SUM)
+    def make(next_creator, **kwargs):
+        kwargs.update(synchronization=getattr(tf.VariableSynchronization, synchronization))
+        kwargs.update(aggregation=getattr(tf.VariableAggregation, aggregation))
         return next_creator(**kwargs)
 
-    with _graph.variable_creator_scope(tf)(make_local):
+    with _graph.variable_creator_scope(tf)(make):
         yield
 
 

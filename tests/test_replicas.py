@@ -142,6 +142,89 @@ def test_fit_in_graph_mode(home, tmpdir):
     np.testing.assert_allclose(np.load(str(tmpdir.join("weights.npy"))), flat(weights), rtol=0, atol=4e-6)
 
 
+TRAIN = """
+import sys
+import numpy as np
+import homes
+import legacyga
+import test_replicas as data
+
+home, strategy = homes.start_on_replicas("tf.keras")
+tf, train = home.tf, home.tf.compat.v1.train
+run = getattr(strategy, "run", None) or strategy.experimental_run_v2
+with strategy.scope():
+    variable, count = tf.Variable([1.0, 2.0]), tf.Variable(0, dtype="int64", aggregation=data.first_replica(tf))
+    optimizer = legacyga.wrap(getattr(train, sys.argv[1])(0.25, 0.5), 2)
+
+
+def on_replica(value):
+    number = tf.cast(tf.distribute.get_replica_context().replica_id_in_sync_group, "float32")
+    optimizer.apply_gradients([(tf.ones(2) * (value + number) / 2.0, variable)], global_step=count)
+
+
+@tf.function
+def step(value):
+    run(on_replica, args=(value,))
+
+
+for value in data.VALUES:
+    step(tf.constant(value))
+assert int(optimizer.iterations.numpy()) == int(count.numpy()) == 2
+np.save(sys.argv[2], [each.numpy() for each in strategy.experimental_local_results(variable)])
+"""
+ESTIMATOR = """
+import sys
+import numpy as np
+import tensorflow as tf
+import legacyga
+import test_replicas as data
+
+v1, config = tf.compat.v1, tf.config.experimental
+cpu = config.list_physical_devices("CPU")[0]
+config.set_virtual_device_configuration(cpu, [config.VirtualDeviceConfiguration()] * 2)
+
+
+def model_fn(features, mode):
+    variable = v1.get_variable("variable", initializer=tf.constant([1.0, 2.0]))
+    optimizer = legacyga.wrap(getattr(v1.train, sys.argv[1])(0.25, 0.5), 2)
+    loss = tf.reduce_sum(variable) * tf.reduce_mean(features)
+    step = optimizer.minimize(loss, global_step=v1.train.get_global_step())
+    return tf.estimator.EstimatorSpec(mode, loss=loss, train_op=step)
+
+
+session_config = v1.ConfigProto(device_count={"CPU": 2})
+strategy = tf.distribute.MirroredStrategy(["/cpu:0", "/cpu:1"])
+run = tf.estimator.RunConfig(train_distribute=strategy, session_config=session_config)
+estimator = tf.estimator.Estimator(model_fn, sys.argv[2] + "-of", run)
+batches = np.float32([[value + number] for value in data.VALUES for number in (0, 1)])
+estimator.train(lambda: tf.data.Dataset.from_tensor_slices(batches))
+assert estimator.get_variable_value("global_step") == 2
+np.save(sys.argv[2], [estimator.get_variable_value("variable")] * 2)
+"""
+VALUES = (1.0, 3.0, 5.0, 2.0)
+
+
+def first_replica(tf):
+    return tf.VariableAggregation.ONLY_FIRST_REPLICA
+
+
+@pytest.mark.capability("R12 replicas")
+@pytest.mark.parametrize("name", ["MomentumOptimizer", "AdamOptimizer"])
+def test_optimizers_of_tensorflow_1(home, name, tmpdir):
+    """In a function in eager mode; in graph mode in an Estimator."""
+    if home.name != "tf.keras" or home.tf_version < (1, 15) or (home.mode == "graph") != (home.tf_version < (2, 0)):
+        skips.senseless("each once: in TF 1.15 in an Estimator, in TF 2 in a function")
+    tmpdir.join("program.py").write(TRAIN if home.mode == "eager" else ESTIMATOR)
+    found = str(tmpdir.join("found.npy"))
+    homes.run(str(tmpdir.join("program.py")), [name, found], path=[HERE] + sys.path)
+    expected = oracle.SGD(0.25, 0.5) if name == "MomentumOptimizer" else oracle.Adam(0.25, beta_1=0.5, epsilon=1e-8)
+    weights = [np.float64([1.0, 2.0])]
+    # The mean over two replicas and two mini-steps.
+    for mean in (2.5, 4.0):
+        weights = expected.update(weights, [np.full(2, mean)])
+    np.testing.assert_allclose(np.load(found), [weights[0]] * 2, rtol=0, atol=4e-6)
+
+
 def by_rows(home):
     """The table: the momentum of OptimizerV2 moves the rows that a window touched, that of Keras 3 every row."""
     table, velocity = TABLE.astype("float64"), np.zeros(TABLE.shape)

@@ -43,7 +43,14 @@ class Accumulation(_base.Accumulation):
 
     def prepare(self, grads_and_vars):
         optimizer, var_list = self.optimizer, [var for gradient, var in grads_and_vars if gradient is not None]
-        optimizer._create_slots(var_list)
+
+        def create_slots(run, var_list):
+            # A thread of its own, of which the init_scope here is not.
+            with self.ops.init_scope():
+                optimizer._create_slots(var_list)
+
+        # In cross-replica context, as the bare optimizer does: in a graph the second replica cannot make variables.
+        self.ops.on_all_replicas(create_slots, (var_list,))
         self.iterations = self._iterations_beside(var_list[0])
         if self.has_windows:
             for var in var_list:
@@ -60,7 +67,7 @@ class Accumulation(_base.Accumulation):
 
     def _iterations_beside(self, var):
         # Found, not made, where the graph of this variable has one.
-        with self._scope():
+        with self._scope(), _replicas.counted_variables(self.home.tf):
             return self.optimizer._create_non_slot_variable(self.ops.constant(0, "int64"), "iterations", var)
 
     def _scope(self):

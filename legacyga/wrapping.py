@@ -71,6 +71,12 @@ def _check_is_optimizer(optimizer, steps):
     generation = _compat.generation_of(type(optimizer))
     if generation is None:
         raise ValueError(NO_OPTIMIZER.format(optimizer))
+    if generation == "train" and hasattr(optimizer, "get_chief_queue_runner"):
+        raise ValueError(
+            "SyncReplicasOptimizer collects the workers' gradients in queues of its own, and cannot accumulate. "
+            "Received: {!r}. Wrap the optimizer in it, and leave it out: the mini-steps of all workers go into one "
+            "window.".format(optimizer)
+        )
     inner = generation != "keras3" and _compat.refused_inner_optimizer(optimizer)
     if inner:
         raise ValueError(

@@ -248,6 +248,13 @@ def test_what_cannot_be_wrapped(home):
         legacyga.wrap(inner, 2, reduction="max")
 
 
+def test_an_optimizer_that_waits_for_other_workers(home):
+    train = homes.v1_of(home.tf).train
+    waiting = train.SyncReplicasOptimizer(train.GradientDescentOptimizer(LR), replicas_to_aggregate=2)
+    with pytest.raises(ValueError, match="SyncReplicasOptimizer collects the workers'.*Received: <.*leave it out"):
+        legacyga.wrap(waiting, 2)
+
+
 def test_the_accumulation_of_keras_3_below_ours(home):
     if not home.is_keras3:
         skips.senseless("Keras 3 only")

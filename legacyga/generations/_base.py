@@ -111,7 +111,7 @@ class Accumulation(_updating.Updating):
             # Nothing to accumulate, or a call from where none is allowed: the inner optimizer has the error for it.
             return self.update(grads_and_vars, args, kwargs)
         self._check_can_accumulate()
-        grads_and_vars = self._as_tensors(grads_and_vars)
+        grads_and_vars = [(self.ops.as_tensors(gradient, var.dtype), var) for gradient, var in grads_and_vars]
         is_traced = self._is_in_function
         with self._outside_of_functions(scope):
             window = self._window_for_step(grads_and_vars, is_traced)
@@ -139,9 +139,6 @@ class Accumulation(_updating.Updating):
         taken = self.ops.on_all_replicas(take, (gradients,) if weight is None else (gradients, weight.value))
         self.keep_attributes(window)
         return taken
-
-    def _as_tensors(self, grads_and_vars):
-        return [(self.ops.as_tensors(gradient, var.dtype), var) for gradient, var in grads_and_vars]
 
     def _check_can_accumulate(self):
         _horovod.check_inside(self.optimizer)

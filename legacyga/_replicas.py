@@ -5,9 +5,12 @@ import contextlib
 from legacyga import _graph
 
 
-def replica_local_variables(tf):
-    """A context: variables made in it have a copy on each replica, where there is a strategy with replicas."""
-    return _variables_with(tf, "ON_READ", "SUM")
+def replica_local_variables(tf, aggregation="SUM"):
+    """A context: variables made in it have a copy on each replica, where there is a strategy with replicas.
+
+    The aggregation is what a checkpoint holds of the copies, `"SUM"`, `"MEAN"` or `"ONLY_FIRST_REPLICA"`.
+    """
+    return _variables_with(tf, "ON_READ", aggregation)
 
 
 def counted_variables(tf):

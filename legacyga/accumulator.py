@@ -22,7 +22,9 @@ class GradientAccumulator(object):
     compiled by XLA (with dense gradients). In a TensorFlow 1 graph a call makes the operation to run.
 
     `tf.train.Checkpoint(accumulator=accumulator)` takes the window along, and so does that of a module or a model which
-    has it as an attribute (from TF 1.14 on). Restored, its sums are there once their gradients have come.
+    has it as an attribute (from TF 1.14 on). Restored, its sums are there once their gradients have come. Under a strategy
+    let the call within `strategy.run` come first. On another number of replicas the mini-steps of that window go on
+    weighing alike; weights of samples count by the samples of a replica.
 
     Under `strategy.run` each replica accumulates alone, and `optimizer.apply_gradients` adds up over the replicas, once
     an update. The loss is scaled as it would be without accumulation: a mean over a replica's samples is divided by the
@@ -199,9 +201,11 @@ class GradientAccumulator(object):
     def _prepare(self, gradients):
         """Make the variables that are missing for `gradients`."""
         if self._step is None:
-            with self._making():
+            # It is the same on all replicas.
+            with self._making("ONLY_FIRST_REPLICA"):
                 self._step = self._make_zeros("step", [], "int64")
                 self._ops.check_is_each_replicas(self._step)
+            with self._making("MEAN"):
                 # As wide as the widest gradient: float32 would round weights that are no integers.
                 self._weight = self._make_zeros("weight", [], "float64")
                 self._mutex = _graph.Mutex(self._ops, self._step) if self._home.graph_mode else None
@@ -212,7 +216,7 @@ class GradientAccumulator(object):
         states = self._sums.states or [None] * len(gradients)
         states = [self._state_for(i, each, state) for i, (each, state) in enumerate(zip(gradients, states))]
         if self._held is None:
-            with self._making():
+            with self._making("ONLY_FIRST_REPLICA"):
                 self._held = self._make_zeros("held", [len(gradients)], "int32")
         self._sums.states = states
         self._note(gradients)
@@ -229,7 +233,7 @@ class GradientAccumulator(object):
             _gradients.check_shape(i, gradient, state.total.shape)
             return state
         shape = _gradients.shape_of(self._home.tf, i, gradient)
-        with self._making():
+        with self._making("SUM"):
             total = self._make_zeros("accumulator_{}".format(i), shape, ops.accumulator_dtype(gradient.dtype))
             touched = self._make_zeros("touched_{}".format(i), shape[:1] or [1], "float32")
             # As attributes, which checkpoints take in.
@@ -243,7 +247,7 @@ class GradientAccumulator(object):
         return tf.Variable(self._ops.zeros(shape, dtype), trainable=False, name="gradient_accumulator/" + name)
 
     @contextlib.contextmanager
-    def _making(self):
+    def _making(self, aggregation):
         """A context to make variables in: outside of every function, with a copy on each replica."""
         if self._step is None:
             self._strategy = self._current_strategy()
@@ -252,7 +256,7 @@ class GradientAccumulator(object):
                 # Outside of its function a strategy need not be the current one.
                 if self._strategy is not None and self._current_strategy() is None:
                     stack.enter_context(self._strategy.scope())
-                stack.enter_context(_replicas.replica_local_variables(self._home.tf))
+                stack.enter_context(_replicas.replica_local_variables(self._home.tf, aggregation))
                 yield
 
     def _current_strategy(self):

@@ -22,9 +22,9 @@ class GradientAccumulator(object):
     compiled by XLA (with dense gradients). In a TensorFlow 1 graph a call makes the operation to run.
 
     `tf.train.Checkpoint(accumulator=accumulator)` takes the window along, and so does that of a module or a model which
-    has it as an attribute (from TF 1.14 on). Restored, its sums are there once their gradients have come. Under a strategy
-    let the call within `strategy.run` come first. On another number of replicas the mini-steps of that window go on
-    weighing alike; weights of samples count by the samples of a replica.
+    has it as an attribute (from TF 1.14 on). Restored, its sums are there once their gradients have come. Under a
+    strategy let the call within `strategy.run` come first. On another number of replicas the mini-steps of that window
+    go on weighing alike. Weights of samples count by the samples of a replica.
 
     Under `strategy.run` each replica accumulates alone, and `optimizer.apply_gradients` adds up over the replicas, once
     an update. The loss is scaled as it would be without accumulation: a mean over a replica's samples is divided by the

@@ -548,7 +548,7 @@ worst = max(worst, data.differ(again, sums))
 # Gone on with on one device: a mini-step weighs what it did.
 several, alone = legacyga.GradientAccumulator(), legacyga.GradientAccumulator()
 for number in (1.0, 2.0):
-    run(lambda: several([tf.constant([number / 2.0])]))
+    run(several, args=([tf.constant([number / 2.0])],))
 path = tf.train.Checkpoint(it=several).save(sys.argv[2] + "_of_several")
 status = tf.train.Checkpoint(it=alone).restore(path)
 alone([tf.constant([6.0])])

@@ -66,12 +66,11 @@ class GradientAccumulator(object):
         (0, [0.5, 0.0])
     """
 
-    def __new__(cls, *args, **kwargs):
-        return object.__new__(_compat.TensorFlow().trackable(cls))
-
     def __init__(self, reduction="mean"):
-        self._home = _compat.TensorFlow()
-        self._ops = _ops.Ops(self._home.tf)
+        home = _compat.TensorFlow()
+        # Here, for `import legacyga` imports no TensorFlow to make it a subclass of.
+        self.__class__ = home.trackable(type(self))
+        self._home, self._ops = home, _ops.Ops(home.tf)
         self._sums = _sums.Sums(self._ops, _window.check_option("reduction", reduction))
         self._strategy = None
         self._step = self._weight = self._held = self._mutex = None

@@ -28,7 +28,7 @@ def fitting(optimizer, accumulation, values):
     variables, values = [(_ops.variable_key(each), each) for each in variables_of(optimizer)], list(values)
     counts, windows = accumulation.registry().state()
     accumulation.refused = None
-    values = values[: len(variables)] + _of_open_windows(values[len(variables) :], not windows)
+    values = values[: len(variables)] + _without_empty_windows(values[len(variables) :], not windows)
     wanted = _layout_of(len(values), variables, windows)
     if _are_of_an_unbuilt(values) and len(values) < len(wanted) and _has_not_trained(optimizer, accumulation):
         return accumulation.home.values_of([each for _, each in variables])
@@ -52,15 +52,16 @@ def _layout_of(number, variables, windows):
     return wanted
 
 
-def _of_open_windows(values, has_settings):
-    """The values but for those of windows in which nothing is, at their beginning.
+def _without_empty_windows(values, has_settings):
+    """The values without the windows at their beginning that hold no mini-step.
 
-    An optimizer that has trained several lists of variables has a window of each: `_window.Window` makes five numbers
-    of it, the first of them its mini-steps, then one number for each variable, and two arrays of each.
+    An optimizer that has trained several lists of variables has a window for each. `_window.Window` makes its variables
+    in this order: five numbers, the first of which counts mini-steps, a vector with an element for each of the model's
+    variables, and two arrays for each.
 
     Args:
-        values: what is there beyond an optimizer's own variables.
-        has_settings: whether the settings of all windows, three numbers, come first.
+        values: list of what comes after the values of an optimizer's own variables.
+        has_settings: whether three numbers come first, K and what goes with it.
     """
     rest = values[3:] if has_settings else values
     while len(rest) > 5 and not any(map(_shape_of, rest[:5])) and len(_shape_of(rest[5])) == 1 and not _int_of(rest[0]):

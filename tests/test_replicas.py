@@ -208,7 +208,7 @@ def first_replica(tf):
     return tf.VariableAggregation.ONLY_FIRST_REPLICA
 
 
-@pytest.mark.capability("R12 replicas")
+@pytest.mark.capability("wrap: TF 1 optimizers")
 @pytest.mark.parametrize("name", ["MomentumOptimizer", "AdamOptimizer"])
 def test_optimizers_of_tensorflow_1(home, name, tmpdir):
     """In a function in eager mode; in graph mode in an Estimator."""

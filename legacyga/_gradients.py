@@ -5,6 +5,11 @@ import math
 from legacyga import _graph, _ops
 
 
+def as_tensors(ops, grads_and_vars):
+    """(gradient, variable) pairs with tensors in IndexedSlices; the numbers of a list take the variable's dtype."""
+    return [(ops.as_tensors(gradient, var.dtype), var) for gradient, var in grads_and_vars]
+
+
 def check_gradients(ops, gradients, number):
     """`gradients` as a list of tensors, IndexedSlices and None; `number` is how many there were before, or None."""
     if hasattr(gradients, "dtype") or isinstance(gradients, (str, dict)) or not hasattr(gradients, "__iter__"):

@@ -111,7 +111,7 @@ class Accumulation(_updating.Updating):
             # Nothing to accumulate, or a call from where none is allowed: the inner optimizer has the error for it.
             return self.update(grads_and_vars, args, kwargs)
         self._check_can_accumulate()
-        grads_and_vars = [(self.ops.as_tensors(gradient, var.dtype), var) for gradient, var in grads_and_vars]
+        grads_and_vars = _gradients.as_tensors(self.ops, grads_and_vars)
         is_traced = self._is_in_function
         with self._outside_of_functions(scope):
             window = self._window_for_step(grads_and_vars, is_traced)

@@ -198,7 +198,7 @@ class Home(TensorFlow):
 
     @property
     def v3_is_experimental(self):
-        """Whether the v3 optimizers are those of TF 2.9 and 2.10: no slots for variables without gradient."""
+        """Whether the v3 optimizers are those of TF 2.10: no slots for variables without gradient."""
         return hasattr(self.module.optimizers.SGD, "_resource_apply_dense")
 
     def check_can_train(self):

@@ -24,9 +24,13 @@ def _variables_with(tf, synchronization, aggregation):
         yield
         return
 
+    # Replicas are towers in TF 1.11 and 1.12; deletable with 1.12.
+    names = tf.VariableAggregation.__members__
+    known = aggregation if aggregation in names else aggregation.replace("REPLICA", "TOWER")
+
     def make(next_creator, **kwargs):
         kwargs.update(synchronization=getattr(tf.VariableSynchronization, synchronization))
-        kwargs.update(aggregation=getattr(tf.VariableAggregation, aggregation))
+        kwargs.update(aggregation=names[known])
         return next_creator(**kwargs)
 
     with _graph.variable_creator_scope(tf)(make):

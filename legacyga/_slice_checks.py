@@ -131,7 +131,7 @@ def _leaves(value):
 
 
 def _check_activities(home, model):
-    """Raise where what a layer gives is penalized by a sum over the batch: standalone Keras, and up to TF 1.9."""
+    """Raise where what a layer gives is penalized by a sum over the batch: standalone Keras, and up to TF 1.12."""
     if not home.is_standalone and not hasattr(model, "stateful_metric_names"):
         return
     layers = list(model.layers)
@@ -149,8 +149,9 @@ def _check_masks(home, model):
     functions = [each for each in getattr(model, "loss_functions", None) or [] if not hasattr(each, "reduction")]
     masks = []
     if functions and divides_by_mask(home):
-        # These Kerases keep what it returns, and have called it in compile.
-        masks = _leaves(model.compute_mask(model.inputs, None))
+        # These Kerases keep what it returns, and have called it in compile. A Sequential takes no list.
+        inputs = model.inputs if len(model.inputs) > 1 else model.inputs[0]
+        masks = _leaves(model.compute_mask(inputs, None))
     elif _losses_divide_by_masks(home):
         # Here it would call the layers once more, and count their losses twice.
         masks = [getattr(each, "_keras_mask", None) for each in model.outputs]

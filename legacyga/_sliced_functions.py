@@ -9,7 +9,8 @@ FUNCTIONS = {"_make_train_function": "train_function", "_make_fit_function": "_f
 
 WEIGHED = (
     "{} divides a batch's loss by the sum of its sample weights where the loss is a function, and slices have sums of "
-    "their own. Received: slices of the mean weights {}. Compile with an object: keras.losses.BinaryCrossentropy()."
+    "their own. Received: slices of the mean weights {}. Compile with an object, which TF 1.13 has: "
+    "keras.losses.BinaryCrossentropy(). Before it, take windows in place of slices."
 )
 NOT_FED = (
     "In graph mode a batch can be cut where it is fed: as arrays, by fit, fit_generator or train_on_batch. Received: "

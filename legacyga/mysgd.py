@@ -34,7 +34,7 @@ def MySGD(
         on_nonfinite: what becomes of gradients that are not finite, as of `legacyga.wrap`: `"propagate"` (default),
             `"skip_mini_step"`, `"skip_window"` or `"raise"`.
         **kwargs: what else the home's SGD takes: `clipnorm`, `clipvalue`, `name`, ... In standalone Keras below 2.4,
-            and before TF 1.11, `clipnorm` bounds the norm of all gradients together, elsewhere each variable's own.
+            and before TF 1.10, `clipnorm` bounds the norm of all gradients together, elsewhere each variable's own.
 
     Returns:
         An optimizer of the home, a subclass of its SGD. In graph mode it is one of the v1 API (`get_updates`), in

@@ -134,7 +134,7 @@ class Home(object):
         self.version = getattr(self.keras, "__version__", None) or version("keras") or "of TensorFlow"
         self.is_keras3 = name == "keras" and mode == "eager"
         # What `clipnorm` means here: the norm of all gradients together, or each one's own.
-        self.clipnorm_means = "all" if name == "keras" and mode == "graph" or self.tf_version < (1, 11) else "each"
+        self.clipnorm_means = "all" if name == "keras" and mode == "graph" or self.tf_version < (1, 10) else "each"
 
     @property
     def root(self):
@@ -228,6 +228,10 @@ class Home(object):
         if self.mode == "graph":
             return self.backend.get_value(variable)
         return variable.numpy() if hasattr(variable, "numpy") else np.asarray(variable)
+
+    def read_checkpoint(self, checkpoint, path):
+        """Restore what `checkpoint.write` has written: by Checkpoint.read, which is there from TF 2.3 on."""
+        return getattr(checkpoint, "read", checkpoint.restore)(path)
 
     def mini_steps(self, pairs, batches):
         """Drive optimizers by hand, a mini-step a batch, on the mean squared error of their models.
@@ -337,7 +341,9 @@ class Home(object):
         else:
             public = self.keras.optimizers
             modules = [("keras3" if self.is_keras3 else "v2/v3", public)]
-            others = [(name, getattr(public, name, None)) for name in ("legacy", "experimental")]
+            # legacyga refuses the experimental ones of TF 2.9.
+            names = ("legacy", "experimental") if self.tf_version >= (2, 10) else ()
+            others = [(name, getattr(public, name, None)) for name in names]
             modules += [("v2/v3", module) for name, module in others if module is not None]
         seen, found = set(), []
         for generation, module in modules:

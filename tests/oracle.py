@@ -46,12 +46,12 @@ def gradients(weights, x, y):
 
 
 def clip_by_each_norm(gradients, limit):
-    """`clipnorm` of tf.keras from 1.11 on, and of Keras 3: every gradient by its own norm."""
+    """`clipnorm` of tf.keras from 1.10 on, and of Keras 3: every gradient by its own norm."""
     return [g * limit / max(np.sqrt(np.sum(g * g)), limit) for g in gradients]
 
 
 def clip_by_norm_of_all(gradients, limit):
-    """`clipnorm` of standalone Keras and of tf.keras up to 1.10: by the norm of all gradients together."""
+    """`clipnorm` of standalone Keras and of tf.keras up to 1.9: by the norm of all gradients together."""
     norm = np.sqrt(sum(np.sum(g * g) for g in gradients))
     return [g * limit / max(norm, limit) for g in gradients]
 

@@ -17,7 +17,7 @@ from legacyga.generations import _surface
 SURFACE = _surface.AccumulatingOptimizer
 # {name: (the first TensorFlow that runs its example in its default mode, how to skip before, and why)}.
 NEEDS = {
-    "load_model": ((1, 14), skips.keras_lacks, "Keras loads no loss object before TF 1.14"),
+    "load_model": ((1, 15), skips.keras_lacks, "Keras loads no loss object before TF 1.15"),
     "wrap": ((1, 11), skips.we_lack, "wrap needs TF 1.11 or newer for the v1 API"),
     "flush": ((1, 11), skips.we_lack, "wrap needs TF 1.11 or newer for the v1 API"),
     "train_step": ((2, 2), skips.keras_lacks, "Keras calls train_step from TF 2.2 on, in eager mode"),
@@ -62,7 +62,7 @@ def test_all_examples_are_run_and_no_others(home, doctests):
     [pytest.param(each, marks=pytest.mark.capability(CAPABILITY.get(each, "surface"))) for each in sorted(PUBLIC)],
 )
 def test_the_example_of(home, doctests, name):
-    since, skip, reason = NEEDS.get(name, ((1, 8), None, None))
+    since, skip, reason = NEEDS.get(name, ((0,), None, None))
     outcome = doctests["{}.{}".format(PUBLIC[name].__module__, name)]
     if home.tf_version < since:
         assert outcome == "FAILED", doctests["printed"]

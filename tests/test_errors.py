@@ -269,6 +269,27 @@ def test_wrap_on_the_oldest_tensorflow(home):
         legacyga.wrap(adam(home), 2)
 
 
+def test_a_wrapper_without_a_state_of_its_own(home):
+    """So is LossScaleOptimizer of TF 1.14, and a subclass that never calls its base's __init__."""
+    base = dict((kind.generation, kind.cls) for kind in kinds.of(home)).get("v2")
+    if base is None:
+        skips.keras_lacks("OptimizerV2: TF 1.14 or newer")
+
+    class Around(base):
+        def __init__(self, inner):
+            self.inner = inner
+
+    with pytest.raises(ValueError, match="has no hyperparameters of its own.*Wrap the optimizer inside it"):
+        legacyga.wrap(Around(base(0.1)), 2)
+
+
+def test_optimizers_without_a_list_of_variables(home):
+    if home.mode == "graph" or home.tf_version != (2, 9):
+        skips.senseless("eager mode of TF 2.9 alone")
+    with pytest.raises(ValueError, match="keeps no list of its variables.*Take one of tf.keras.optimizers"):
+        legacyga.wrap(home.keras.optimizers.experimental.Adam(), 2)
+
+
 # The callback
 
 

@@ -80,7 +80,7 @@ def test_a_killed_worker(home, tmpdir, wrapped, which):
     needs.eager_only(home, since=(2, 4))
     if home.is_keras3:
         skips.keras_lacks("Keras 3 has no MultiWorkerMirroredStrategy")
-    # The experimental optimizers of TF 2.9 and 2.10 are in no backup.
+    # The experimental optimizers of TF 2.10 are in no backup.
     generations = ["v3", "v2"] if home.tf_version >= (2, 11) else ["v2"]
     if which == "other" and len(generations) < 2:
         skips.keras_lacks("one generation alone is in a backup")

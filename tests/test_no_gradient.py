@@ -198,7 +198,7 @@ def test_in_a_window_that_was_restored(home, tmpdir):
     optimizer.apply_gradients(zip([home.tf.constant([2.0]), None], variables))
     path = checkpoint.write(str(tmpdir.join("checkpoint")))
     variables, optimizer, checkpoint = program()
-    checkpoint.read(path)
+    home.read_checkpoint(checkpoint, path)
 
     @home.tf.function
     def mini_step():

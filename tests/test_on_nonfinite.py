@@ -303,7 +303,7 @@ def test_state_goes_along(home, sgd):
     if sgd.generation == "train":
         skips.keras_lacks("optimizers of tf.compat.v1.train have no set_weights")
     if sgd.generation == "v3" and home.tf_version < (2, 11):
-        skips.keras_lacks("the experimental optimizers of TF 2.9 and 2.10 have no set_weights")
+        skips.keras_lacks("the experimental optimizers of TF 2.10 have no set_weights")
     window, last = window_of((0, 1)), window_of((3,))
     first, second = [homes.Fed(home, sgd.make(on_nonfinite="skip_mini_step"), START) for _ in range(2)]
     for each in window_of(()) + window[:2]:

@@ -11,8 +11,9 @@ import skips
 pytestmark = [pytest.mark.capability("package"), pytest.mark.usefixtures("once_in_an_environment")]
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 VERSION = "python{}.{}".format(*sys.version_info)
-# What a fresh environment has of its own, and what is to be installed into it.
-OWN = ("legacyga", "pip", "setuptools", "wheel", "pkg_resources", "_distutils", "distutils", "_virtualenv", "__")
+# What a fresh environment has of its own (easy_install: with the setuptools of TF 1.9 to 1.11), and what is installed.
+OWN = ("legacyga", "pip", "setuptools", "wheel", "pkg_resources", "easy_install", "_distutils", "distutils")
+OWN += ("_virtualenv", "__")
 
 
 def run(*command, **kwargs):

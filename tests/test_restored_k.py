@@ -410,7 +410,7 @@ def test_k_of_the_run_before_the_last(home, tmpdir):
             optimizer=optimizer, variable=getattr(variables[0], "_value", variables[0])
         )
         if restores:
-            checkpoint.read(restores)
+            home.read_checkpoint(checkpoint, restores)
         if sets:
             optimizer.gradient_accumulation_steps = sets
         optimizer.apply_gradients(zip([home.tf.ones(2)], variables))
@@ -430,7 +430,7 @@ def test_a_callback_that_restores_after_ours(home, tmpdir, schedule):
 
     class Restores(home.keras.callbacks.Callback):
         def on_train_begin(self, logs=None):
-            checkpoint.read(path)
+            home.read_checkpoint(checkpoint, path)
 
     model = home.network(test_weights.START)
     optimizer = legacyga.wrap(home.bare_sgd(lr=0.25), 2)

@@ -9,6 +9,10 @@ from legacyga.generations import _base, _configs, _copying, _surface, _updating
 
 # Containers of an OptimizerV2 that it writes to.
 KEPT = ("_hyper", "_slots", "_slot_names", "_weights")
+NO_STATE = (
+    "{!r} has no hyperparameters of its own: its __init__ never calls that of its base. So it is with "
+    "LossScaleOptimizer before TF 1.15. Wrap the optimizer inside it."
+)
 
 
 class Accumulation(_base.Accumulation):
@@ -24,6 +28,8 @@ class Accumulation(_base.Accumulation):
         return _copying.keeper_of(self.optimizer)
 
     def inherit(self, optimizer):
+        if "_hyper" not in vars(_copying.keeper_of(optimizer)):
+            raise ValueError(NO_STATE.format(optimizer))
         _copying.copy_attributes(optimizer, self.optimizer, _own, self._new_variable, KEPT)
         weights = _copying.keeper_of(optimizer)._weights
         if self.home.graph_mode and len(weights) > 1:

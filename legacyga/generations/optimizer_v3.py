@@ -1,4 +1,4 @@
-"""The `v3` generation: the optimizers of tf.keras 2.11 to 2.15 and of tf_keras, `experimental` in 2.9 and 2.10."""
+"""The `v3` generation: the optimizers of tf.keras 2.11 to 2.15 and of tf_keras, `experimental` in 2.10."""
 
 import copy
 
@@ -6,6 +6,10 @@ from legacyga.generations import _base, _configs, _copying, _surface, _updating
 
 # Containers of such an optimizer that it writes to.
 KEPT = ("_variables", "_index_dict")
+UNLISTED = (
+    "{!r} keeps no list of its variables, as those of tf.keras.optimizers.experimental do from TF 2.10 on. Take one of "
+    "tf.keras.optimizers."
+)
 
 
 class Accumulation(_base.Accumulation):
@@ -19,6 +23,8 @@ class Accumulation(_base.Accumulation):
         return _copying.keeper_of(self.optimizer)
 
     def inherit(self, optimizer):
+        if "_variables" not in vars(_copying.keeper_of(optimizer)):
+            raise ValueError(UNLISTED.format(optimizer))
         _copying.copy_attributes(optimizer, self.optimizer, _own, copy.deepcopy, KEPT)
 
     def prepare(self, grads_and_vars):

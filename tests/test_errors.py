@@ -271,7 +271,7 @@ def test_wrap_on_the_oldest_tensorflow(home):
 
 def test_a_wrapper_without_a_state_of_its_own(home):
     """So is LossScaleOptimizer of TF 1.14, and a subclass that never calls its base's __init__."""
-    base = dict((kind.generation, kind.cls) for kind in kinds.of(home)).get("v2")
+    base = {kind.generation: kind.cls for kind in kinds.of(home)}.get("v2")
     if base is None:
         skips.keras_lacks("OptimizerV2: TF 1.14 or newer")
 

@@ -247,7 +247,7 @@ def test_a_saved_model_with_a_loss_scale(home, kind, name, tmpdir):
         skips.keras_lacks("HDF5 files without the state of a LossScaleOptimizer")
     if name == "model.keras" and (home.tf_version < (2, 13) or kind.generation == "v2"):
         skips.keras_lacks("the .keras format has no state of these optimizers")
-    if home.mode == "graph" or kind.generation == "v3" and home.tf_version < (2, 11):
+    if home.mode == "graph" or kind.generation == "v3" and home.tf_version < (2, 12):
         skips.keras_lacks("no file takes these along")
     model, path = home.network(START), str(tmpdir.join(name))
     loss = home.keras.losses.MeanSquaredError() if home.is_keras3 else "mse"

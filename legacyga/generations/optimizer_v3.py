@@ -7,8 +7,8 @@ from legacyga.generations import _base, _configs, _copying, _surface, _updating
 # Containers of such an optimizer that it writes to.
 KEPT = ("_variables", "_index_dict")
 UNLISTED = (
-    "{!r} keeps no list of its variables, as those of tf.keras.optimizers.experimental do from TF 2.10 on. Take one of "
-    "tf.keras.optimizers."
+    "{!r} keeps no list of its variables: its __init__ never calls that of its base. So it is with the optimizers of "
+    "tf.keras.optimizers.experimental in TF 2.9. Take one of tf.keras.optimizers there."
 )
 
 

@@ -8,6 +8,7 @@ own, from 2.4 to 2.15 it *is* tf.keras, from 3 it is another library).
 import contextlib
 import importlib
 import sys
+import threading
 import types
 
 # Of whose Keras a class is, by the first part of its module's name.
@@ -153,11 +154,20 @@ class Home(TensorFlow):
     @property
     def session(self):
         """In graph mode, the session that the home's models run in."""
-        try:
+        with contextlib.suppress(RuntimeError):
             return self.backend.get_session()
-        except RuntimeError:
-            # Keras 2.3 has none of its own on TF 2.
-            return self.v1.keras.backend.get_session()
+        # Keras 2.3 has none of its own on TF 2.
+        return self.v1.keras.backend.get_session()
+
+    @property
+    def has_session(self):
+        """In graph mode, whether there is a session for the home's models, which `session` else opens."""
+        # Keras 2.3 has none of its own.
+        backends = [self.backend, self.v1.keras.backend] if self.is_standalone else [self.backend]
+        kept = [vars(sys.modules[each.get_session.__module__]).get("_SESSION") for each in backends]
+        # A thread's own, but for standalone Keras up to 2.2.
+        kept = [getattr(each, "session", None) if isinstance(each, threading.local) else each for each in kept]
+        return any(each is not None for each in kept + [self.v1.get_default_session()])
 
     def default_session(self):
         """A context: in graph mode Keras's session is the default one, which those of tf.compat.v1.train ask for."""

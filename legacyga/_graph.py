@@ -134,6 +134,7 @@ def ordered(get_updates, ops, gradients):
     updates = [update[0].assign(update[1]) if isinstance(update, tuple) else update for update in get_updates()]
     writes = list(dict.fromkeys(getattr(update, "op", update) for update in updates))
     _check_made_here(writes, graph)
+    _order_writes_of_one(writes)
     # An update that is a conditional's result writes in a branch, and what is in it need not run.
     assigns = [write for write in writes if write.type.startswith("Assign")]
     values = [tensor.op for write in assigns for tensor in write.inputs[1:]]
@@ -175,6 +176,21 @@ def _context_of(operation):
     # What leaves a loop is one of the loop's own.
     context = operation._control_flow_context
     return context.outer_context if context is not None and operation.type in ("Exit", "RefExit") else context
+
+
+def _order_writes_of_one(writes):
+    """Give what writes a variable an edge from what is listed before it and writes the same one.
+
+    Weight decay that is appended to the updates of a stock class is such a second write. One value is set, the other
+    subtracts: without an order one of them is lost.
+    """
+    latest = {}
+    for write in writes:
+        if write.type.startswith("Assign"):
+            before = latest.get(_graph_parts.variable_of(write))
+            if before is not None and not reaches(before, {write}):
+                write._add_control_input(before)
+            latest[_graph_parts.variable_of(write)] = write
 
 
 def _order_early_writes(updates, last, made):

@@ -77,9 +77,9 @@ def _consumers(operation):
     return [each for tensor in operation.outputs for each in tensor.consumers()]
 
 
-def _root(tensor):
+def variable_of(write):
     """The operation of the variable that a write's first input hands on."""
-    operation = tensor.op
+    operation = write.inputs[0].op
     while operation.type in _ALIASES:
         operation = operation.inputs[0].op
     return operation
@@ -87,7 +87,7 @@ def _root(tensor):
 
 def _readers(write):
     """What works with the value of a write's variable, wherever it was made."""
-    found, seen, stack = [], set(), [_root(write.inputs[0])]
+    found, seen, stack = [], set(), [variable_of(write)]
     while stack:
         operation = stack.pop()
         if operation not in seen:
@@ -123,7 +123,7 @@ def _below(operations, needing):
 
 def _reads_outside(writes, made, given):
     """Whether a value needs what was computed of a written variable before: nothing orders that with the write."""
-    roots = {_root(write.inputs[0]) for write in writes}
+    roots = {variable_of(write) for write in writes}
     # The gradients are there before anything is written.
     seen = set(made) | {tensor.op for tensor in given}
     stack = [(source, False) for each in made for source in _handed(each)]

@@ -51,10 +51,10 @@ def check_compiled(home, model, size):
         with strategy.scope():
             check_strategy(home.tf)
     check_losses(home, model, False)
+    check_activities(home, model)
     if home.graph_mode:
         if hasattr(model.optimizer, "get_unscaled_gradients"):
             raise ValueError(LOSS_SCALE.format(model.optimizer, size))
-        _check_activities(home, model)
         _check_masks(home, model)
         check_added(home, [getattr(model, "total_loss", None)])
 
@@ -130,15 +130,27 @@ def _leaves(value):
     return [leaf for each in value for leaf in _leaves(each)] if isinstance(value, (list, tuple)) else [value]
 
 
-def _check_activities(home, model):
-    """Raise where what a layer gives is penalized by a sum over the batch: standalone Keras, and up to TF 1.12."""
-    if not home.is_standalone and not hasattr(model, "stateful_metric_names"):
+def check_activities(home, model):
+    """Raise where what a layer gives is penalized by a sum over the batch."""
+    if not _sums_activities(home, model):
         return
     layers = list(model.layers)
     for layer in layers:
         layers.extend(getattr(layer, "layers", ()))
         if getattr(layer, "activity_regularizer", None) is not None:
             raise ValueError(ACTIVITY.format(home, layer, layer.activity_regularizer))
+
+
+def _sums_activities(home, model):
+    """Whether an activity_regularizer is: in standalone Keras, up to TF 1.12, and in Keras 3 up to 3.13."""
+    if home.graph_mode or not home.is_keras3:
+        return home.is_standalone or hasattr(model, "stateful_metric_names")
+    if (home.root, "activities") not in _DIVIDES:
+        layer = home.module.layers.Activation("linear", activity_regularizer=home.module.regularizers.L1(1.0))
+        with home.tf.init_scope():
+            layer(home.tf.ones([2, 1]))
+            _DIVIDES[home.root, "activities"] = float(sum(layer.losses)) == 1.0
+    return not _DIVIDES[home.root, "activities"]
 
 
 def _check_masks(home, model):
@@ -179,8 +191,9 @@ def _weighs_to_one(home, name, losses, values):
         if weighted is None:
             return False
         with home.tf.Graph().as_default(), home.v1.Session() as session:
-            given = dict(dict(weights=None, mask=None), **{name: home.tf.constant(values)})
-            losses = home.tf.constant(losses)
+            # A mask is made floatx, and so are a model's losses.
+            losses, values = [home.tf.constant(each, home.backend.floatx()) for each in (losses, values)]
+            given = dict(dict(weights=None, mask=None), **{name: values})
             _DIVIDES[home.root, name] = bool(session.run(weighted(losses, losses, **given)) == 1.0)
     return _DIVIDES[home.root, name]
 

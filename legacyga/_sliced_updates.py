@@ -1,8 +1,12 @@
 """The update of a batch in slices in graph mode: what the optimizer is called with in place of the loss."""
 
-from legacyga import _graph, _ops, _slices
+import contextlib
+
+from legacyga import _batches, _graph, _ops
 from legacyga.accumulator import GradientAccumulator
 from legacyga.generations import _finding
+
+GRADIENT = "LegacygaMeanGradient"
 
 
 def recorder(optimizer, home, model, made):
@@ -14,7 +18,7 @@ def recorder(optimizer, home, model, made):
             return optimizer.get_updates(loss=loss, params=params)
         known = set(home.v1.global_variables())
         accumulator = GradientAccumulator()
-        samples = ops.cast(_slices.size_of(ops.tf, model._feed_inputs[0]), "float64")
+        samples = ops.cast(_batches.size_of(ops.tf, model._feed_inputs[0]), "float64")
         taken = accumulator(ops.tf.gradients(loss, params), samples)
         means = accumulator.gradients
         variables = [each for each in home.v1.global_variables() if each not in known]
@@ -47,12 +51,14 @@ def _make_local(home, variables):
 
 def _term(ops, mean, param):
     """A scalar whose gradient by `param` is `mean`."""
-    tf = ops.tf
-    is_sparse = _ops.is_sparse(mean)
+    tf, is_sparse = ops.tf, _ops.is_sparse(mean)
 
-    @tf.custom_gradient
-    def term(_):
-        return tf.constant(0.0), lambda upstream: ops.cast(upstream, values.dtype) * values
+    def gradient(op, upstream, *_):
+        return [None, ops.cast(upstream, op.inputs[2].dtype) * op.inputs[2], None]
 
-    values = mean.values if is_sparse else mean
-    return term(tf.gather(param, mean.indices) if is_sparse else tf.convert_to_tensor(param))
+    # Registered once. That of a tf.custom_gradient would be kept for ever, and its graph with it.
+    with contextlib.suppress(KeyError):
+        tf.RegisterGradient(GRADIENT)(gradient)
+    point = tf.gather(param, mean.indices) if is_sparse else tf.convert_to_tensor(param)
+    with ops.v1.get_default_graph().gradient_override_map({"IdentityN": GRADIENT}):
+        return tf.identity_n([tf.constant(0.0), point, mean.values if is_sparse else mean])[0]

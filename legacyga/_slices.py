@@ -3,23 +3,10 @@
 import collections
 import contextlib
 
-from legacyga import _compat, _ops, _slice_checks
+from legacyga import _batches, _compat, _ops, _slice_checks
 
 NOT_ONCE = "A batch in slices needs a train_step that calls the optimizer once. Received: {} calls by that of {!r}."
 SIZES = "Each part of a batch in slices must have the same first dimension. Received: {} and {} samples."
-
-
-def samples_in(tf, data):
-    """The number of samples in a batch, a scalar tensor: the first dimension of the first of its tensors."""
-    return size_of(tf, _parts_of(tf, data)[0])
-
-
-def size_of(tf, tensor):
-    """The first dimension of a tensor, dense, ragged or sparse: an int32 scalar."""
-    # There are ragged ones from TF 1.13 on.
-    if isinstance(tensor, getattr(tf, "RaggedTensor", ())):
-        return tf.cast(tensor.nrows(), tf.int32)
-    return tf.cast(tensor.dense_shape[0], tf.int32) if isinstance(tensor, tf.SparseTensor) else tf.shape(tensor)[0]
 
 
 def train_step(model, own, data, size):
@@ -60,15 +47,18 @@ class _Step(object):
     def samples_in(self, data):
         """The number of samples: an int where it is static, else a tensor."""
         tf = self.ops.tf
-        static = {leaf.shape[0] for leaf in _parts_of(tf, data) if leaf.shape.ndims and leaf.shape[0] is not None}
+        static = {
+            leaf.shape[0] for leaf in _batches.parts_of(tf, data) if leaf.shape.ndims and leaf.shape[0] is not None
+        }
         if len(static) > 1:
             raise ValueError(SIZES.format(*sorted(static)[:2]))
-        return int(static.pop()) if static else samples_in(tf, data)
+        return int(static.pop()) if static else _batches.samples_in(tf, data)
 
     def run(self, data, samples):
         ops, tf, size = self.ops, self.ops.tf, self.size
         weighted = isinstance(data, tuple) and len(data) > 2 and data[2] is not None
         _slice_checks.check_losses(self.home, self.model, weighted)
+        _slice_checks.check_activities(self.home, self.model)
         _slice_checks.check_targets(tf, data)
         with ops.after(self._checked(data, samples)):
             full = (samples - 1) // size if isinstance(samples, int) else tf.maximum((samples - 1) // size, 0)
@@ -117,18 +107,18 @@ class _Step(object):
         """Operations that raise where a part of the data has another number of samples."""
         tf = self.ops.tf
         if isinstance(samples, int) and all(
-            leaf.shape.ndims and leaf.shape[0] is not None for leaf in _parts_of(tf, data)
+            leaf.shape.ndims and leaf.shape[0] is not None for leaf in _batches.parts_of(tf, data)
         ):
             return []
         message = SIZES.format("other", "of the first part")
-        sizes = [size_of(tf, leaf) for leaf in _parts_of(tf, data)]
+        sizes = [_batches.size_of(tf, leaf) for leaf in _batches.parts_of(tf, data)]
         checks = [tf.debugging.assert_equal(each, samples, message) for each in sizes]
         return [each for each in checks if each is not None]
 
     def _take(self, data, begin, length):
         """The logs, the (gradient, variable) pairs, and what else the optimizer was called with, of one slice."""
         recorded, attributes = [], vars(self.model)
-        part = self.ops.tf.nest.map_structure(lambda leaf: _slice(self.ops.tf, leaf, begin, length), data)
+        part = self.ops.tf.nest.map_structure(lambda leaf: _batches.slice_of(self.ops.tf, leaf, begin, length), data)
         attributes["optimizer"] = _recorder(self.optimizer, recorded)
         try:
             with self.means.apart(), _slice_checks.masks_refused(self.home, self.model):
@@ -282,18 +272,3 @@ def _recorder(optimizer, recorded):
     made = object.__new__(Recorder)
     object.__setattr__(made, "__dict__", vars(optimizer))
     return made
-
-
-def _parts_of(tf, data):
-    return [leaf for leaf in tf.nest.flatten(data) if leaf is not None]
-
-
-def _slice(tf, leaf, begin, length):
-    """The samples of one slice."""
-    if leaf is None:
-        return None
-    if isinstance(leaf, tf.SparseTensor):
-        others = leaf.dense_shape[1:]
-        starts = tf.concat([[tf.cast(begin, "int64")], tf.zeros_like(others)], 0)
-        return tf.sparse.slice(leaf, starts, tf.concat([[tf.cast(length, "int64")], others], 0))
-    return leaf[begin : begin + length]

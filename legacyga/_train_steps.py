@@ -4,7 +4,7 @@ import copy
 import types
 import weakref
 
-from legacyga import _compat, _fit_hooks, _ops, _replicas, _slices, _window
+from legacyga import _batches, _compat, _fit_hooks, _ops, _replicas, _slices, _window
 from legacyga.generations import _finding, _surface
 
 
@@ -21,7 +21,7 @@ def train_step(model, data, optimizer=None, weight=None, size=None):
     if optimizer is None:
         return step()
     tf = _surface.home_of(optimizer).tf
-    counted = _window.Weight(_slices.samples_in(tf, data), True) if weight is None else _window.Weight(weight, False)
+    counted = _window.Weight(_batches.samples_in(tf, data), True) if weight is None else _window.Weight(weight, False)
     with _surface.accumulation_of(optimizer).weighing(counted):
         return step()
 
@@ -86,7 +86,7 @@ class TrainStep(object):
             # The model may have been compiled again, with another optimizer.
             return train_step(model, data, size=self.size)
         largest = ops.local(self._largest)
-        samples = ops.cast(_slices.samples_in(ops.tf, data), "int64")
+        samples = ops.cast(_batches.samples_in(ops.tf, data), "int64")
         largest.assign(ops.maximum(largest.read_value(), samples))
         return train_step(model, data, optimizers[0], size=self.size)
 

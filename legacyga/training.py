@@ -26,7 +26,7 @@ def train_step(model, data, weight=None, micro_batch_size=None):
         model: the model, compiled with what `wrap` or `MySGD` returned, in a `LossScaleOptimizer` or not; with
             `micro_batch_size`, with any optimizer. It trains in eager mode, by `fit` or `train_on_batch`.
         data: what Keras gives to `train_step`: x, (x, y) or (x, y, sample_weight), each nested or not. The samples
-            are the first dimension of the first tensor.
+            are the first dimension of the first target, where there is none that of x.
         weight: the micro-batch's weight, a finite number or scalar tensor of at least 0. Default: its samples.
         micro_batch_size: the most samples of a slice, an int of at least 1. None (default): the batch as it is.
 

@@ -346,6 +346,41 @@ def test_its_own_numbers_are_its_own(home, sgd, steps, has_state):
     assert float(home.value(getattr(trial.inner, name))) == 4.0
 
 
+def test_the_numbers_of_a_class_of_the_users_own(home, sgd):
+    """A whole optimizer of the v1 API: what its __init__ makes of its arguments is each copy's own."""
+    if sgd.generation != "v1":
+        skips.senseless("get_updates is of the v1 API")
+    base = next(each for each in sgd.cls.__mro__ if each.__name__ in ("Optimizer", "OptimizerV1"))
+    inner = users.own_sgd(base, home)(lr=RATE, momentum=MOMENTUM)
+    # That of the program.
+    inner.global_step = homes.v1_of(home.tf).train.get_or_create_global_step()
+    first, second = legacyga.wrap(inner, 2), legacyga.wrap(inner, 2)
+    home.backend.set_value(first.learning_rate, 2.0)
+    home.backend.set_value(second.momentum, 0.5)
+    rates, momenta = [
+        [float(home.value(getattr(each, name))) for each in (inner, first, second)]
+        for name in ("learning_rate", "momentum")
+    ]
+    assert (rates, momenta) == ([RATE, 2.0, RATE], [MOMENTUM, MOMENTUM, 0.5])
+    assert first.global_step is inner.global_step
+
+
+def test_a_session_that_is_given_after_wrap(home, sgd):
+    """Old programs give Keras a session of their own after `compile`: until then wrap opens none."""
+    if sgd.generation != "v1":
+        skips.senseless("another generation reads no values of a graph when it is copied")
+    home.keras.backend.clear_session()
+    model = home.keras.models.Sequential()
+    model.add(home.keras.layers.Dense(2, input_shape=(3,), kernel_initializer="ones", use_bias=False))
+    model.compile(legacyga.wrap(sgd.cls(lr=RATE), 2), "mse")
+    home.sessions.set_session(homes.v1_of(home.tf).Session())
+    x, y = RANDOM.randn(4, 3).astype("float32"), RANDOM.randn(4, 2).astype("float32")
+    for half in (slice(0, 2), slice(2, 4)):
+        model.train_on_batch(x[half], y[half])
+    weights = np.ones((3, 2))
+    users.assert_close(model.get_weights(), [weights - RATE * 2 * x.T.dot(x.dot(weights) - y) / y.size])
+
+
 def test_in_a_graph_that_keras_has_no_session_of(home, sgd):
     """As `model_to_estimator` makes optimizers: up to TF 1.13 Keras's session is then of the graph before."""
     if sgd.generation != "v1":

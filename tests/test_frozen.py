@@ -209,8 +209,11 @@ def train_step_only(home):
         skips.keras_lacks("Keras calls train_step from TF 2.2 on, in eager mode")
 
 
-def gan(home, kind, freezes):
-    """A GAN, compiled, whose train_step sets the critic's `trainable` or leaves it alone."""
+def gan(home, kind, freezes, in_a_dict):
+    """A GAN, compiled, whose train_step sets the critic's `trainable` or leaves it alone.
+
+    Its optimizers are attributes, or in one that is a dict.
+    """
     tf, layers = home.tf, home.keras.layers
 
     class GAN(home.keras.models.Model):
@@ -233,32 +236,42 @@ def gan(home, kind, freezes):
             if freezes:
                 self.critic.trainable = True
             variables = self.critic.trainable_variables
-            loss = self.loss_of(lambda: [self.critic(x) - y, self(x)], variables, self.critics_optimizer)
+            critics, generators = optimizers_of(self)
+            loss = self.loss_of(lambda: [self.critic(x) - y, self(x)], variables, critics)
             if freezes:
                 self.critic.trainable = False
-            self.loss_of(lambda: [self(x) - y], self.generator.trainable_variables, self.generators_optimizer)
+            self.loss_of(lambda: [self(x) - y], self.generator.trainable_variables, generators)
             return {"loss": loss}
 
     model = GAN()
     model(X[:1])
     model.generator.set_weights([np.eye(3, dtype="float32"), np.zeros(3, "float32")])
-    for name, part in (("critics_optimizer", model.critic), ("generators_optimizer", model.generator)):
-        optimizer = make(kind)
-        if hasattr(optimizer, "build"):
-            optimizer.build(part.trainable_variables)
-        setattr(model, name, optimizer)
+    made = {"critics": make(kind), "generators": make(kind)}
+    for name, part in (("critics", model.critic), ("generators", model.generator)):
+        if hasattr(made[name], "build"):
+            made[name].build(part.trainable_variables)
+    if in_a_dict:
+        model.made = made
+    else:
+        model.critics, model.generators = made["critics"], made["generators"]
     return model
 
 
-@pytest.mark.parametrize("partial_window", ["flush", "drop"])
+def optimizers_of(model):
+    """Of the critic, and of the generator."""
+    made = getattr(model, "made", None) or vars(model)
+    return made["critics"], made["generators"]
+
+
+@pytest.mark.parametrize("partial_window, in_a_dict", [("flush", False), ("drop", False), ("flush", True)])
 @pytest.mark.long
 @pytest.mark.filterwarnings("ignore:The model has 2 optimizers")
-def test_a_gan_that_freezes_its_critic_on_its_way(home, kind, partial_window):
+def test_a_gan_that_freezes_its_critic_on_its_way(home, kind, partial_window, in_a_dict):
     """To the bit as one that freezes nothing, and both parts make as many updates."""
     train_step_only(home)
     found = []
     for freezes in (False, True):
-        model = gan(home, kind, freezes)
+        model = gan(home, kind, freezes, in_a_dict)
         # Keras 3 would compile it by XLA, which has other roundings.
         model.compile(**({"jit_compile": False} if home.is_keras3 else {}))
         # A window, and two mini-steps; then one that is left open; then a window whose last mini-step leaves one again.
@@ -266,7 +279,7 @@ def test_a_gan_that_freezes_its_critic_on_its_way(home, kind, partial_window):
         with pytest.raises(InterruptionError):
             fit(model, BATCHES, partial_window, interruption(home, 1))
         fit(model, BATCHES[:3], partial_window)
-        optimizers = model.critics_optimizer, model.generators_optimizer
+        optimizers = optimizers_of(model)
         assert [int(home.value(each.mini_step)) for each in optimizers] == [0, 0]
         updates = {"flush": 4, "drop": 2}[partial_window]
         assert [int(home.value(each.iterations)) for each in optimizers] == [updates, updates]

@@ -198,6 +198,8 @@ def test_taken_off_and_compiled_again(home):
 
 def sums_activities(home):
     """Whether an activity_regularizer is a sum over the batch."""
+    if home.is_keras3:
+        return tuple(int(part) for part in home.version.split(".")[:2]) < (3, 14)
     return home.name == "keras" and home.mode == "graph" or home.tf_version < (1, 13)
 
 
@@ -264,6 +266,19 @@ def assert_alike(found, wanted, bar=2e-5, but=()):
     assert sorted(found[1]) == sorted(wanted[1])
     for name in set(found[1]) - set(but):
         np.testing.assert_allclose(found[1][name], wanted[1][name], rtol=1e-4, err_msg=name)
+
+
+def test_an_activity_regularizer_that_adds_up(home):
+    if not sums_activities(home):
+        skips.senseless("it is a mean here: Task has one")
+    model = home.keras.models.Sequential()
+    model.add(home.keras.layers.Dense(2, input_shape=(3,), activity_regularizer="l2"))
+    model.compile(home.bare_sgd(lr=RATE), "mse")
+    with pytest.raises(ValueError, match="adds up an activity_regularizer.*Received: the layer.*Leave it out"):
+        legacyga.micro_batch(model, 2)
+    if home.is_keras3:
+        with pytest.raises(ValueError, match="adds up an activity_regularizer"):
+            legacyga.train_step(model, (home.tf.ones((4, 3)), home.tf.ones((4, 2))), micro_batch_size=2)
 
 
 def skip_where_weights_divide(home):

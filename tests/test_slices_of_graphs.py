@@ -1,5 +1,8 @@
 """micro_batch in graph mode: whose moments the optimizer goes on with, and what a batch tells."""
 
+import gc
+import weakref
+
 import numpy as np
 import pytest
 import skips
@@ -161,3 +164,50 @@ def test_what_is_told_of_each_sample(home):
         legacyga.micro_batch(model, size)
         wanted = X.dot(START[0]).dot(START[1])
         np.testing.assert_allclose(model.train_on_batch(X, Y)[1], wanted, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype, bar", [("float16", 4e-3), ("float64", 1e-13)])
+def test_a_floatx_of_another_width(home, dtype, bar):
+    """Under sample weights, which one slice has none of that count."""
+    home.set_floatx(dtype)
+    try:
+        model = home.keras.models.Sequential()
+        model.add(home.keras.layers.Dense(4, input_shape=(4,), use_bias=False))
+        model.set_weights(START[:1])
+        # In TF 1.13 the loss of a function is divided by the sum of the weights.
+        model.compile(optimizer=home.bare_sgd(lr=RATE), loss="mse")
+        legacyga.micro_batch(model, 2)
+        weights = np.array([1.0, 0.0, 0.0, 0.0, 1.0, 1.0, 0.0, 1.0])
+        is_divided = home.name == "tf.keras" and (1, 11) <= home.tf_version < (1, 14)
+        given = dict() if is_divided else dict(sample_weight=weights)
+        model.train_on_batch(X.astype(dtype), Y.astype(dtype), **given)
+        counts = weights.sum() if given and _counts_weights(home) else 8
+        x, y, start = [each.astype(dtype).astype("float64") for each in (X, Y, START[0])]
+        off = (x.dot(start) - y) * (weights if given else np.ones(8))[:, None]
+        wanted = start - RATE * x.T.dot(off) / 2 / counts
+        assert np.max(np.abs(model.get_weights()[0] - wanted)) <= bar
+    finally:
+        home.set_floatx("float32")
+
+
+def _counts_weights(home):
+    """Whether a loss is divided by how many sample weights are not 0: up to Keras 2.2 and TF 1.12."""
+    if home.name == "keras":
+        return tuple(int(part) for part in home.version.split(".")[:2]) < (2, 3)
+    return home.tf_version < (1, 13)
+
+
+def test_a_graph_that_is_gone(home):
+    """A search over models: after clear_session no graph of before is kept."""
+    graphs = []
+    for _ in range(3):
+        home.reset()
+        model, one, _, compile_for = stages(home)
+        compile_for(one, sgd(home))
+        legacyga.micro_batch(model, 3)
+        train(model, 1)
+        graphs.append(weakref.ref(model.output.graph))
+        del model, one, compile_for, _
+    home.reset()
+    gc.collect()
+    assert [each() is not None for each in graphs] == [False] * 3

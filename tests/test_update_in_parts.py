@@ -77,6 +77,30 @@ def test_a_value_that_reads_all_parameters(home, sgd):
         assert_has(home, variables, weights)
 
 
+@pytest.mark.parametrize("steps", [1, 2])
+def test_a_parameter_that_is_written_twice(home, sgd, steps):
+    """Weight decay after what the stock optimizer does, as many wrote it: both writes are made, in their order."""
+    of_v1(sgd)
+    backend = home.backend
+
+    class Decaying(sgd):
+        def get_updates(self, loss, params):
+            updates = super(Decaying, self).get_updates(loss, params)
+            return list(updates) + [backend.update_sub(param, 0.125 * param) for param in params]
+
+    for _ in range(RUNS):
+        home.reset(plain_session=True)
+        fed = gradients_by_hand(8)
+        variables, step = steps_of(home, lambda variables: legacyga.wrap(Decaying(lr=RATE), steps))
+        for gradients in fed:
+            step(gradients)
+        weights = oracle.double(START)
+        for i in range(0, len(fed), steps):
+            means = [np.mean(each, axis=0, dtype="float64") for each in zip(*fed[i : i + steps])]
+            weights = [0.875 * each - RATE * mean for each, mean in zip(weights, means)]
+        assert_has(home, variables, weights)
+
+
 def test_what_was_computed_before_of_a_parameter(home, sgd):
     """A tensor of all parameters that was made outside of get_updates: of what they were before the update too."""
     of_v1(sgd)

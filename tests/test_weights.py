@@ -343,6 +343,46 @@ def test_ragged_inputs(home, has_train_step):
     assert off(model.dense.get_weights(), [kernel, bias], start) <= 4e-6
 
 
+def test_inputs_with_rows_of_their_own(home, has_train_step):
+    """Batches of bags: an input has a row for each part of one, the loss is a mean over the bags."""
+    tf, random, sizes = home.tf, np.random.RandomState(23), [2, 2, 1]
+    parts = random.randint(1, 9, sum(sizes))
+    rows, targets = random.randn(parts.sum(), 3).astype("float32"), random.randn(sum(sizes), 2).astype("float32")
+
+    class Bags(home.keras.models.Model):
+        def __init__(self):
+            super(Bags, self).__init__()
+            self.dense = home.keras.layers.Dense(2, use_bias=False)
+
+        def call(self, inputs):
+            return self.dense(tf.math.unsorted_segment_sum(inputs[0], inputs[1], tf.shape(inputs[2])[0]))
+
+    def data():
+        bag = 0
+        for size in sizes:
+            first, last = parts[:bag].sum(), parts[: bag + size].sum()
+            of = np.repeat(np.arange(size), parts[bag : bag + size]).astype("int32")
+            yield (rows[first:last], of, np.zeros(size, "float32")), targets[bag : bag + size]
+            bag += size
+
+    types = (tf.float32, tf.int32, tf.float32), tf.float32
+    shapes = (tf.TensorShape([None, 3]), tf.TensorShape([None]), tf.TensorShape([None])), tf.TensorShape([None, 2])
+    signature = tf.nest.map_structure(lambda shape, dtype: tf.TensorSpec(shape, dtype), shapes[0], types[0])
+    if home.tf_version >= (2, 4):
+        kwargs = dict(output_signature=(signature, tf.TensorSpec(shapes[1], types[1])))
+    else:
+        kwargs = dict(output_types=types, output_shapes=shapes)
+    model, start = Bags(), [random.randn(3, 2).astype("float32")]
+    model.dense.build((None, 3))
+    model.dense.set_weights(start)
+    model.compile(legacyga.wrap(home.keras.optimizers.SGD(RATE), 3), "mse", run_eagerly=True)
+    model.fit(tf.data.Dataset.from_generator(data, **kwargs), verbose=0, callbacks=[ours()])
+    kernel, ends = start[0].astype("float64"), np.cumsum(parts)
+    sums = np.array([rows[end - n : end].sum(axis=0, dtype="float64") for n, end in zip(parts, ends)])
+    kernel = kernel - RATE * sums.T.dot(2 * (sums.dot(kernel) - targets) / targets.size)
+    assert off(model.dense.get_weights(), [kernel], start) <= 4e-6
+
+
 def test_compiled_by_xla(home, has_train_step):
     """Dense gradients; the last batch of an epoch is smaller, and metrics are reset within it."""
     if home.tf_version < (2, 8):

@@ -5,12 +5,12 @@ from legacyga.generations import _surface
 
 
 def optimizers_in(value):
-    """The optimizers that accumulate in a value, each once: itself, in a list, or inside of a wrapper."""
+    """The optimizers that accumulate in a value, each once: itself, in a list or a dict, or inside of a wrapper."""
     if isinstance(value, _surface.AccumulatingOptimizer):
         return [value]
     inner = []
-    if isinstance(value, (list, tuple)):
-        inner = value
+    if isinstance(value, (list, tuple, dict)):
+        inner = list(value.values()) if isinstance(value, dict) else value
     elif _compat.generation_of(type(value)) is not None:
         # LossScaleOptimizer of Keras 3 and of TF 2.4 on, of TF 2.0 to 2.3, and TFOptimizer.
         inner = [getattr(value, name, None) for name in ("inner_optimizer", "_optimizer", "optimizer", "optimizers")]

@@ -4,7 +4,6 @@ Standalone Keras up to 2.3.1, and the v1 optimizers that tf.keras and tf_keras s
 """
 
 import contextlib
-import inspect
 
 from legacyga import _graph
 from legacyga.generations import _base, _configs, _copying, _surface
@@ -41,29 +40,34 @@ class Accumulation(_base.Accumulation):
         self._inherited = backend.batch_get_value(optimizer.weights) if optimizer.weights else None
 
     def _values_of(self, variables):
-        """Read in one call: a session takes its whole graph up anew before the first call after each new operation."""
+        """Their values: of Keras's session; where there is none yet, those that they will begin with."""
+        if not self.home.has_session:
+            # Keras opens one by itself, and takes all variables to be initialized from then on. A program may still
+            # give it another.
+            return [_initial_value(self.home.tf, variable) for variable in variables]
         session, is_initialized = self.home.session, self.home.v1.is_variable_initialized
         # Up to TF 1.13 Keras's session may be of an earlier graph, and has none of them.
         known = [variable for variable in variables if variable.graph is session.graph]
+        # Read in one call: a session takes its whole graph up anew before the first call after each new operation.
         are_there = session.run([is_initialized(each) for each in known]) or [False] * len(variables)
         there = [variable for variable, is_there in zip(variables, are_there) if is_there]
         read = iter(self.home.backend.batch_get_value(there))
         # K.manual_variable_initialization(True): the program has not initialized the others yet.
         return [
-            next(read) if is_there else _graph.constant_value(self.home.tf, variable.initial_value)
+            next(read) if is_there else _initial_value(self.home.tf, variable)
             for variable, is_there in zip(variables, are_there)
         ]
 
     def _own(self, optimizer):
-        """The optimizer's own variables: `iterations`, and what its `__init__` made of numbers."""
-        for cls in type(optimizer).__mro__:
-            if cls.__module__.startswith(self.home.root + "."):
-                break
-        # Not by its config, which reads them: a program may initialize them later.
-        named = set(inspect.signature(cls.__init__).parameters) | {"decay", "iterations", "m_schedule"}
+        """The optimizer's own variables: `iterations`, and what its `__init__` made, of numbers as a rule.
+
+        Each has the name of its attribute. A variable that was given in place of a number has the name that its maker
+        gave it. The global step is the program's.
+        """
+        # Not by the config, which reads them: a program may initialize them later.
         made = _copying.attributes_that_are_variables(optimizer)
-        # A variable that was given in place of a number has the name that its maker gave it.
-        return [each for name, each in made.items() if name in named and _is_named(each, name)]
+        given = self.home.v1.get_collection(self.home.v1.GraphKeys.GLOBAL_STEP)
+        return [var for name, var in made.items() if _is_named(var, name) and all(var is not each for each in given)]
 
     def prepare(self, grads_and_vars):
         return True
@@ -260,6 +264,10 @@ def _new_order(loss, params):
 
 def _names(params):
     return tuple(param.name for param in params)
+
+
+def _initial_value(tf, variable):
+    return _graph.constant_value(tf, variable.initial_value)
 
 
 def _is_named(variable, name):

@@ -173,10 +173,18 @@ class Ground(object):
 
     def optimizer(self, **more):
         """The bare optimizer."""
+        if self._is_train:
+            train = self.v1.train
+            return train.AdamOptimizer(RATE) if self.options.optimizer == "adam" else train.MomentumOptimizer(RATE, 0.9)
         module = optimizers_of(self.keras, self.options.optimizers, self.graph)
         if self.options.optimizer == "adam":
             return module.Adam(RATE, **more)
         return module.SGD(RATE, momentum=0.9, **more)
+
+    @property
+    def _is_train(self):
+        """Whether the optimizers are those of tf.compat.v1.train."""
+        return self.options.optimizers == "train"
 
     def build(self, optimizer):
         """Let an optimizer make its variables outside of all functions."""
@@ -186,9 +194,9 @@ class Ground(object):
 
     def apply(self, optimizer, gradients):
         """Call an optimizer with gradients; what else is to be computed."""
-        if not self.graph:
-            optimizer.apply_gradients(zip(gradients, self.variables))
-            return ()
+        if self._is_train or not self.graph:
+            variables = self.sources if self._is_train else self.variables
+            return self.done([optimizer.apply_gradients(list(zip(gradients, variables)))])
         optimizer.get_gradients = lambda loss, params: gradients
         return self._updates(optimizer)
 
@@ -197,7 +205,7 @@ class Ground(object):
         self.build(optimizer)
 
         def make(*batch):
-            if self.graph and self.given is None:
+            if self.graph and self.given is None and not self._is_train:
                 return self.loss, self._updates(optimizer)
             loss, gradients = self.gradients(*batch)
             return loss, self.apply(optimizer, gradients)

@@ -1,7 +1,7 @@
 """What accumulation costs: time of windows and mini-steps, memory, start, rows of embeddings, many small variables.
 
     python benchmarks/cost.py [--parts time memory rows variables] [--home keras | tf.keras | tf_keras]
-        [--mode graph | eager] [--optimizers legacy | new] [--jit] [--autograph] [--model dense-25M ...]
+        [--mode graph | eager] [--optimizers legacy | new | train] [--jit] [--autograph] [--model dense-25M ...]
         [--optimizer sgd adam] [--steps 8 ...] [--all] [--ways wrap loop ...] [--rounds 20] [--json FILE]
         [--picture FILE.png]
     python benchmarks/cost.py --kept FILE ... [--picture FILE.png]
@@ -160,7 +160,11 @@ def arguments():
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
     parser.add_argument("--home", choices=("keras", "tf.keras", "tf_keras"), default="tf.keras")
     parser.add_argument("--mode", choices=("graph", "eager"), help="where a home has both (default: its own)")
-    parser.add_argument("--optimizers", choices=("legacy", "new"), help="where a home has both (default: its own)")
+    parser.add_argument(
+        "--optimizers",
+        choices=("legacy", "new", "train"),
+        help="where a home has both (default: its own); train: those of tf.compat.v1.train",
+    )
     parser.add_argument("--jit", action="store_true", help="jit_compile=True, in eager mode")
     parser.add_argument(
         "--autograph", action="store_true", help="as in a tf.function of one's own; Keras's fit has none"

@@ -6,7 +6,7 @@ import pytest
 import skips
 
 import legacyga
-from legacyga import _slices
+from legacyga import _batches
 
 RANDOM = np.random.RandomState(4)
 X = RANDOM.randn(14, 3).astype("float32")
@@ -264,7 +264,7 @@ def test_a_weight_of_the_users(home):
 
 @pytest.mark.capability("R2 weights")
 def test_samples_of_any_input(home):
-    """The first dimension of the first tensor, dense, ragged or sparse, however it is nested."""
+    """The first dimension of the first target, else input: dense, ragged or sparse, however it is nested."""
     trained_by_train_step(home)
     tf = home.tf
     ragged = tf.ragged.constant([[1.0], [2.0, 3.0], []])
@@ -276,8 +276,10 @@ def test_samples_of_any_input(home):
         (((None, [X[:2]]), Y[:2]), 2),
         ((ragged, Y[:3]), 3),
         ((sparse, Y[:5]), 5),
+        ((sparse, None), 5),
+        ((X, {"b": np.float32(1.0), "c": ragged}), 3),
     ):
-        assert int(_slices.samples_in(tf, data)) == samples
+        assert int(_batches.samples_in(tf, data)) == samples
 
 
 @pytest.mark.capability("errors")

@@ -134,11 +134,12 @@ def ordered(get_updates, ops, gradients):
     updates = [update[0].assign(update[1]) if isinstance(update, tuple) else update for update in get_updates()]
     writes = list(dict.fromkeys(getattr(update, "op", update) for update in updates))
     _check_made_here(writes, graph)
-    _order_writes_of_one(writes)
+    made = graph.get_operations()[made_before:]
+    _order_writes_of_one(writes, made)
     # An update that is a conditional's result writes in a branch, and what is in it need not run.
     assigns = [write for write in writes if write.type.startswith("Assign")]
     values = [tensor.op for write in assigns for tensor in write.inputs[1:]]
-    before, made = set(writes), graph.get_operations()[made_before:]
+    before = set(writes)
     _order_early_writes(before, set(writes + values), made)
     return _one_after_the_other(_graph_parts.parts(writes, made, gradients), before, ops)
 
@@ -178,19 +179,21 @@ def _context_of(operation):
     return context.outer_context if context is not None and operation.type in ("Exit", "RefExit") else context
 
 
-def _order_writes_of_one(writes):
+def _order_writes_of_one(writes, made):
     """Give what writes a variable an edge from what is listed before it and writes the same one.
 
     Weight decay that is appended to the updates of a stock class is such a second write. One value is set, the other
     subtracts: without an order one of them is lost.
     """
-    latest = {}
+    latest, place = {}, {operation: i for i, operation in enumerate(made)}
     for write in writes:
         if write.type.startswith("Assign"):
-            before = latest.get(_graph_parts.variable_of(write))
-            if before is not None and not reaches(before, {write}):
+            variable = _graph_parts.variable_of(write)
+            before = latest.get(variable)
+            # What was made earlier needs nothing of what was made later.
+            if before is not None and (place.get(before, -1) < place.get(write, -1) or not reaches(before, {write})):
                 write._add_control_input(before)
-            latest[_graph_parts.variable_of(write)] = write
+            latest[variable] = write
 
 
 def _order_early_writes(updates, last, made):

@@ -42,9 +42,10 @@ class Accumulation(_base.Accumulation):
     def _values_of(self, variables):
         """Their values: of Keras's session; where there is none yet, those that they will begin with."""
         if not self.home.has_session:
-            # Keras opens one by itself, and takes all variables to be initialized from then on. A program may still
-            # give it another.
-            return [_initial_value(self.home.tf, variable) for variable in variables]
+            # Keras would open one, and take all variables to be initialized from then on. A program may still give it
+            # another.
+            with contextlib.suppress(ValueError):
+                return [_initial_value(self.home.tf, variable) for variable in variables]
         session, is_initialized = self.home.session, self.home.v1.is_variable_initialized
         # Up to TF 1.13 Keras's session may be of an earlier graph, and has none of them.
         known = [variable for variable in variables if variable.graph is session.graph]

@@ -183,7 +183,7 @@ class SlicedFunction(object):
         for part in parts:
             of_part = (weights[part] != 0).mean()
             # A part without any has no mean: to what it gives, almost nothing. In float16 6.2e-5 is the least.
-            little = 6.2e-5 if weights.dtype.itemsize < 4 else 1e-30
+            little = 6.2e-5 if self._home.backend.floatx() == "float16" else 1e-30
             made.append(weights[part] * (of_part / share) if of_part else weights[part] + little)
         return made
 

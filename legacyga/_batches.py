@@ -11,7 +11,7 @@ def samples_in(tf, data):
 
     The loss is a mean over the targets. An input may have a row for each part of a sample, as in batches of graphs.
     """
-    targets = parts_of(tf, data[1:2]) if isinstance(data, tuple) else []
+    targets = parts_of(tf, data[1:2]) if isinstance(data, (tuple, list)) else []
     counted = [leaf for leaf in targets + parts_of(tf, data) if tf.TensorShape(leaf.shape).ndims != 0]
     return size_of(tf, counted[0])
 

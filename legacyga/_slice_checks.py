@@ -24,6 +24,11 @@ JOINT = (
     "A batch can be cut into slices where its loss is a mean over the samples. Received: {!r}, which takes all samples "
     "of a batch together. Give it the axes of one sample where it has an axis (Dice(axis=(1, 2, 3))), or take another."
 )
+VECTOR = (
+    "Keras 3 takes the loss {!r} of an output of one dimension over the whole batch, and multiplies it by the mean of the "
+    "sample weights: no slice can know that. Received: {!r} of shape {}. Give the output a last dimension of 1, such as "
+    "keras.layers.Reshape((1,)), and the targets too."
+)
 RAGGED = (
     "A batch can be cut into slices where its loss is a mean over the samples. That of ragged targets is one over "
     "all their elements. Received: {!r}. Make them dense, and weigh what is padded by a sample_weight of 0."
@@ -82,6 +87,8 @@ def check_losses(home, model, weighted):
             raise ValueError(IGNORED.format(loss, ignored))
         if _joins_samples(home, loss):
             raise ValueError(JOINT.format(loss))
+        if weighted and home.is_keras3 and _is_homes(home, loss):
+            _check_vectors(model, loss)
 
 
 def check_added(home, losses):
@@ -115,8 +122,18 @@ def _joins_samples(home, loss):
     if not home.is_keras3 or name.lower() not in ("dice", "tversky", "circle"):
         return False
     axis = getattr(loss, "axis", None)
-    is_homes = isinstance(loss, str) or (getattr(loss, "__module__", None) or "").startswith(home.root + ".")
-    return is_homes and (axis is None or 0 in (axis if isinstance(axis, (list, tuple)) else (axis,)))
+    return _is_homes(home, loss) and (axis is None or 0 in (axis if isinstance(axis, (list, tuple)) else (axis,)))
+
+
+def _is_homes(home, loss):
+    return isinstance(loss, str) or (getattr(loss, "__module__", None) or "").startswith(home.root + ".")
+
+
+def _check_vectors(model, loss):
+    """Raise where an output that is known has one dimension: a loss's mean over the last one takes all samples."""
+    for output in getattr(model, "outputs", None) or []:
+        if len(output.shape) == 1:
+            raise ValueError(VECTOR.format(loss, output, tuple(output.shape)))
 
 
 def given_losses(model):
@@ -146,8 +163,9 @@ def _sums_activities(home, model):
     if home.graph_mode or not home.is_keras3:
         return home.is_standalone or hasattr(model, "stateful_metric_names")
     if (home.root, "activities") not in _DIVIDES:
-        layer = home.module.layers.Activation("linear", activity_regularizer=home.module.regularizers.L1(1.0))
+        # A training step's trace may be under way, and a regularizer makes a tensor of its factor.
         with home.tf.init_scope():
+            layer = home.module.layers.Activation("linear", activity_regularizer=home.module.regularizers.L1(1.0))
             layer(home.tf.ones([2, 1]))
             _DIVIDES[home.root, "activities"] = float(sum(layer.losses)) == 1.0
     return not _DIVIDES[home.root, "activities"]

@@ -56,7 +56,7 @@ class _Step(object):
 
     def run(self, data, samples):
         ops, tf, size = self.ops, self.ops.tf, self.size
-        weighted = isinstance(data, tuple) and len(data) > 2 and data[2] is not None
+        weighted = isinstance(data, (tuple, list)) and len(data) > 2 and data[2] is not None
         _slice_checks.check_losses(self.home, self.model, weighted)
         _slice_checks.check_activities(self.home, self.model)
         _slice_checks.check_targets(tf, data)

@@ -11,6 +11,7 @@ from kinds import RATE
 from test_micro_batch import BATCH, START, X, Y, assert_alike, start_anew  # noqa: F401
 
 import legacyga
+from legacyga import _slice_checks
 
 pytestmark = pytest.mark.capability("micro_batch")
 
@@ -82,6 +83,64 @@ def test_losses_that_are_no_means(home, case):
     with pytest.raises(ValueError, match="is a mean over the samples. Received: .*reduction='{}'".format(reduction)):
         legacyga.micro_batch(model, 3)
         model.fit(X, Y, batch_size=BATCH, verbose=0, sample_weight=np.arange(21.0))
+
+
+def test_a_training_step_of_ones_own_is_the_first_that_is_cut(home, monkeypatch):
+    """What is asked of a home once is asked within its trace then."""
+    if home.mode == "graph" or home.tf_version < (2, 2):
+        skips.senseless("no training step that a model has")
+    monkeypatch.setattr(_slice_checks, "_DIVIDES", {})
+
+    def make(size):
+        class Own(home.keras.Model):
+            def train_step(self, data):
+                return legacyga.train_step(self, data, micro_batch_size=size)
+
+        network = home.network(START)
+        model = Own(network.inputs, network.outputs)
+        model.compile(plain_sgd(home), "mse")
+        history = model.fit(X, Y, batch_size=BATCH, shuffle=False, verbose=0).history
+        return model.get_weights(), {name: np.array(values) for name, values in history.items()}
+
+    assert_alike(make(3), make(None))
+
+
+def test_a_list_of_data(home):
+    """A train_step that makes its data a list, which Keras unpacks as a tuple."""
+    if not home.is_keras3:
+        skips.keras_lacks('reduction="mean_with_sample_weight"')
+
+    class Own(home.keras.Model):
+        def train_step(self, data):
+            return legacyga.train_step(self, list(data), micro_batch_size=3)
+
+    network = home.network(START)
+    model = Own(network.inputs, network.outputs)
+    model.compile(plain_sgd(home), home.keras.losses.MeanSquaredError(reduction="mean_with_sample_weight"))
+    with pytest.raises(ValueError, match="is a mean over the samples. Received: .*'mean_with_sample_weight'"):
+        model.fit(X, Y, batch_size=BATCH, verbose=0, sample_weight=np.arange(21.0))
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_an_output_of_one_dimension(home, weighted):
+    """Without sample weights the loss over the whole batch is the mean over its samples; with them it is not."""
+    if not home.is_keras3:
+        skips.keras_lacks("a loss of an output of one dimension under sample weights")
+    more = {"sample_weight": np.arange(21.0) / 10} if weighted else {}
+
+    def make():
+        network = home.network(START)
+        vector = home.keras.layers.Lambda(lambda values: values[:, 0])(network.outputs[0])
+        model = home.keras.Model(network.inputs, vector)
+        model.compile(plain_sgd(home), "mse")
+        return model, X, Y[:, 0]
+
+    if weighted:
+        with pytest.raises(ValueError, match=r"an output of one dimension.*Received: .*\(None,\).*last dimension of 1"):
+            both(home, make, **more)
+    else:
+        whole, slices = both(home, make)
+        assert_alike(slices, whole)
 
 
 def test_a_weighted_mean_without_weights(home):

@@ -25,8 +25,8 @@ JOINT = (
     "of a batch together. Give it the axes of one sample where it has an axis (Dice(axis=(1, 2, 3))), or take another."
 )
 VECTOR = (
-    "Keras 3 takes the loss {!r} of an output of one dimension over the whole batch, and multiplies it by the mean of the "
-    "sample weights: no slice can know that. Received: {!r} of shape {}. Give the output a last dimension of 1, such as "
+    "Keras 3 takes the loss {!r} of an output of one dimension over the whole batch, and multiplies it by the mean of "
+    "the sample weights: no slice can know that. Received: {!r}. Give the output a last dimension of 1, such as "
     "keras.layers.Reshape((1,)), and the targets too."
 )
 RAGGED = (
@@ -87,8 +87,6 @@ def check_losses(home, model, weighted):
             raise ValueError(IGNORED.format(loss, ignored))
         if _joins_samples(home, loss):
             raise ValueError(JOINT.format(loss))
-        if weighted and home.is_keras3 and _is_homes(home, loss):
-            _check_vectors(model, loss)
 
 
 def check_added(home, losses):
@@ -129,11 +127,12 @@ def _is_homes(home, loss):
     return isinstance(loss, str) or (getattr(loss, "__module__", None) or "").startswith(home.root + ".")
 
 
-def _check_vectors(model, loss):
-    """Raise where an output that is known has one dimension: a loss's mean over the last one takes all samples."""
-    for output in getattr(model, "outputs", None) or []:
+def _check_vectors(home, model, outputs):
+    """Raise where an output has one dimension: a loss's mean over the last one takes all samples."""
+    found = [loss for loss in given_losses(model) if _is_homes(home, loss)]
+    for output in home.tf.nest.flatten(outputs) if found else []:
         if len(output.shape) == 1:
-            raise ValueError(VECTOR.format(loss, output, tuple(output.shape)))
+            raise ValueError(VECTOR.format(found[0], output))
 
 
 def given_losses(model):
@@ -228,8 +227,11 @@ def _weighted_objective(home, loss):
 
 
 @contextlib.contextmanager
-def masks_refused(home, model):
-    """A context, in eager mode: the model's loss raises where this Keras divides it by what an output's mask leaves."""
+def outputs_refused(home, model):
+    """A context, in eager mode: the model's loss raises where an output makes it no mean over the samples.
+
+    This Keras divides it by what the output's mask leaves, or, under sample weights, takes all samples together.
+    """
     own, attributes = getattr(model, "compute_loss", None), vars(model)
     if own is None or not _losses_divide_by_masks(home):
         yield
@@ -239,6 +241,9 @@ def masks_refused(home, model):
         predicted = kwargs["y_pred"] if "y_pred" in kwargs else args[2]
         if any(getattr(leaf, "_keras_mask", None) is not None for leaf in home.tf.nest.flatten(predicted)):
             raise ValueError(MASKED.format(home, model))
+        weights = args[3] if len(args) > 3 else kwargs.get("sample_weight")
+        if home.is_keras3 and weights is not None:
+            _check_vectors(home, model, predicted)
         return own(*args, **kwargs)
 
     users = {name: value for name, value in attributes.items() if name == "compute_loss"}

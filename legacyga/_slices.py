@@ -121,7 +121,7 @@ class _Step(object):
         part = self.ops.tf.nest.map_structure(lambda leaf: _batches.slice_of(self.ops.tf, leaf, begin, length), data)
         attributes["optimizer"] = _recorder(self.optimizer, recorded)
         try:
-            with self.means.apart(), _slice_checks.masks_refused(self.home, self.model):
+            with self.means.apart(), _slice_checks.outputs_refused(self.home, self.model):
                 logs = self.own(self.model, part)
             _slice_checks.check_added(self.home, self.model.losses)
         finally:

@@ -1,10 +1,11 @@
 """What a batch in slices costs: peak memory and time of `micro_batch`, beside the batch, small batches and windows.
 
     python benchmarks/micro_batch.py [--home tf.keras] [--mode graph] [--models dense convolutional] [--width 2048]
-        [--batch 64] [--sizes 32 16 8 4 1] [--rounds 10] [--repeats 1] [--json FILE] [--picture FILE.png]
+        [--batch 64] [--sizes 32 16 8 4 1] [--rounds 10] [--repeats 1] [--hand] [--json FILE] [--picture FILE.png]
 
 Each model trains by `fit` with SGD and momentum, the same samples each way: in whole batches; in batches in slices of
-at most so many samples; in small batches of as many; and in windows of `legacyga.wrap` over these.
+at most so many samples; in small batches of as many; and in windows of `legacyga.wrap` over these. With --hand also in
+slices that a train_step of the model's own cuts, which is what they cost where nothing but this model has to be right.
 
 Memory: each way has a process of its own. What is told is its peak less the peak of the same process before it
 trained, with the model built, compiled, and asked for one sample's prediction. So what is left out is TensorFlow, the
@@ -53,13 +54,39 @@ def network(keras, name, width):
     return keras.models.Model(inputs, layers.Dense(10)(hidden)), shape
 
 
+def by_hand(keras, model, size):
+    """The model with slices of its own, in eager mode: they divide a batch, and the loss is the mean squared error."""
+    import tensorflow as tf
+
+    class ByHand(keras.models.Model):
+        def train_step(self, data):
+            x, y = data
+            variables = [each if isinstance(each, tf.Variable) else each.value for each in self.trainable_variables]
+            slices = tf.shape(x)[0] // size
+
+            def add(i, total, sums):
+                part = slice(i * size, (i + 1) * size)
+                with tf.GradientTape() as tape:
+                    loss = tf.reduce_mean(tf.square(self(x[part], training=True) - y[part]))
+                gradients = tape.gradient(loss, variables)
+                return i + 1, total + loss, [one + another for one, another in zip(sums, gradients)]
+
+            zeros = [tf.zeros_like(each) for each in variables]
+            _, total, sums = tf.while_loop(lambda i, *_: i < slices, add, (0, 0.0, zeros), parallel_iterations=1)
+            means = [each / tf.cast(slices, each.dtype) for each in sums]
+            self.optimizer.apply_gradients(zip(means, self.trainable_variables))
+            return {"loss": total / tf.cast(slices, total.dtype)}
+
+    return ByHand(model.inputs, model.outputs)
+
+
 class Training(object):
     """A model of its own, and how it is trained.
 
     Args:
         options: those of the command line, with one model.
         keras: the home.
-        way: "batch", "slices", "small" or "windows".
+        way: "batch", "slices", "hand", "small" or "windows".
         size: the samples of a slice, or of a small batch.
     """
 
@@ -72,7 +99,9 @@ class Training(object):
         random, samples = np.random.RandomState(0), BATCHES * options.batch
         self.x = random.randn(samples, *shape).astype("float32")
         self.y = random.randn(samples, 10).astype("float32")
-        self.batch_size = options.batch if way in ("batch", "slices") else size
+        self.batch_size = options.batch if way in ("batch", "slices", "hand") else size
+        if way == "hand":
+            self.model = by_hand(keras, self.model, size)
         optimizer = sgd(keras, options.mode)
         if way == "windows":
             optimizer = windows(legacyga, keras, optimizer, options.batch // size)
@@ -180,7 +209,7 @@ def process(options, model, size, way=None):
 
 def measure(options):
     """All that is written to the file."""
-    found = {name: getattr(options, name) for name in ("home", "width", "batch", "rounds", "repeats")}
+    found = {name: getattr(options, name) for name in ("home", "width", "batch", "rounds", "repeats", "hand")}
     found.update(cores=os.cpu_count(), load=round(os.getloadavg()[0], 1), models={})
     for model in options.models:
 
@@ -192,7 +221,8 @@ def measure(options):
         found.update(mode=first["mode"], versions=first["versions"])
         rows = []
         for size in options.sizes:
-            row = dict(size=size, memory={way: one(size, way)[1] for way in ("slices", "small", "windows")})
+            ways = ("slices", "small", "windows") + (("hand",) if options.hand else ())
+            row = dict(size=size, memory={way: one(size, way)[1] for way in ways})
             seconds = process(options, model, size)["found"]
             row["seconds"] = {way: spread(values) for way, values in seconds.items()}
             row["ratios"] = {
@@ -216,10 +246,12 @@ def against(value, bar):
 
 def memory_table(found):
     head = ["model", "slices of", "the whole batch, MiB", "`micro_batch`", "small batches", "windows of `wrap`"]
+    hand = found["hand"]
+    head += ["slices by hand"] if hand else []
     rows, form = [], lambda value: "{:.0f}".format(value[0] / MIB)
     for model, of_model in found["models"].items():
         for row in of_model["rows"]:
-            cells = [form(row["memory"][way]) for way in ("slices", "small", "windows")]
+            cells = [form(row["memory"][way]) for way in ("slices", "small", "windows") + (("hand",) if hand else ())]
             cells.append(against(copies(of_model, row), COPIES))
             rows.append([model, row["size"], form(of_model["batch"])] + cells)
     return markdown(head + ["above small batches, in copies of the parameters: bar {}".format(COPIES)], rows)
@@ -266,11 +298,14 @@ def main():
     parser.add_argument("--sizes", type=int, nargs="+", default=[32, 16, 8, 4, 1])
     for name, default in (("batch", 64), ("width", 2048), ("rounds", 10), ("repeats", 1)):
         parser.add_argument("--" + name, type=int, default=default, help="(default: %(default)s)")
+    parser.add_argument("--hand", action="store_true", help="in eager mode, also the memory of slices written by hand")
     parser.add_argument("--json")
     parser.add_argument("--picture")
     parser.add_argument("--work", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--way", help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.hand and options.mode == "graph":
+        parser.error("--hand is for eager mode. Received: --mode graph")
     if any(options.batch % size for size in options.sizes):
         parser.error("--sizes must divide --batch, for whole windows. Received: {}".format(options.sizes))
     if options.work:

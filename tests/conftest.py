@@ -207,6 +207,14 @@ def long_tests(request):
 
 
 @pytest.fixture(autouse=True)
+def empty_graph(request):
+    """In graph mode, an empty graph: a session looks through all that is in it for every new function."""
+    home = home_of(request.config)
+    if home.mode == "graph":
+        home.reset()
+
+
+@pytest.fixture(autouse=True)
 def replicas_that_there_are(request):
     """Skip what is of several replicas before Keras 3.10, whose variables are none of a replica's own."""
     if request.node.get_closest_marker("capability").args[0] != "R12 replicas":

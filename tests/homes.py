@@ -471,6 +471,7 @@ class Fed(object):
         else:
             fed = fed or [backend.placeholder(shape=value.shape) for value in start]
             self.loss = sum(tf.reduce_sum(gradient * var) for gradient, var in zip(fed, self.variables))
+        self.placeholders = fed
         self._make_updates()
         if placeholders is None:
             self.apply = home.function(fed, [self.loss], self.updates, self.bare_updates)

@@ -2,6 +2,7 @@
 
 import collections
 
+import dense
 import oracle
 from homes import generation_of, v1_of
 
@@ -84,3 +85,14 @@ def of(home):
     found = [Kind(home)] + [Kind(home, cls) for cls in classes]
     # One of each: some have their v2 optimizers twice.
     return list(collections.OrderedDict((each.id, each) for each in found).values())
+
+
+def made_by_name(home, name, rate):
+    """Functions that make the stock optimizer of this name in each generation that wrap takes."""
+    found = [each[name] for each in classes(home).values() if name in each]
+    found = [cls for cls in found if generation_of(cls) != "v1" or home.has_wrap_in_v1]
+    made = [lambda cls=cls: dense.make(home, cls, rate) for cls in found]
+    if not (home.name == "keras" and home.mode == "graph"):
+        named = {"SGD": "GradientDescentOptimizer"}.get(name, name + "Optimizer")
+        made.append(lambda: getattr(v1_of(home.tf).train, named)(rate))
+    return made

@@ -1,4 +1,4 @@
-"""What a graph executes: on a mini-step that ends no window no operation of the update (R3)."""
+"""What a graph executes: on a mini-step that ends no window no operation of the update (R3), and no search for rows."""
 
 import homes
 import kinds
@@ -19,12 +19,12 @@ def pytest_generate_tests(metafunc):
     kinds.parametrize(metafunc, "adam", "Adam")
 
 
-def executed(home, fed, gradient):
+def executed(home, fed, *gradient):
     """The types of all operations that a step executes."""
     v1 = v1_of(home.tf)
     options, metadata = v1.RunOptions(trace_level=v1.RunOptions.FULL_TRACE), v1.RunMetadata()
     session = home.sessions.get_session()
-    session.run(fed.updates, {fed.placeholder: gradient}, options=options, run_metadata=metadata)
+    session.run(fed.updates, dict(zip(fed.placeholders, gradient)), options=options, run_metadata=metadata)
     nodes = [node for device in metadata.step_stats.dev_stats for node in device.node_stats]
     # "name = Type(inputs)"
     return {node.timeline_label.split(" = ")[-1].split("(")[0] for node in nodes}
@@ -33,9 +33,7 @@ def executed(home, fed, gradient):
 def fed_with_updates(home, optimizer):
     home.reset(plain_session=True)
     placeholder = v1_of(home.tf).placeholder("float32", (3, 2))
-    fed = homes.Fed(home, optimizer(), [np.ones((3, 2), "float32")], placeholders=[placeholder])
-    fed.placeholder = placeholder
-    return fed
+    return homes.Fed(home, optimizer(), [np.ones((3, 2), "float32")], placeholders=[placeholder])
 
 
 def check(home, optimizer):
@@ -59,3 +57,16 @@ def test_of_tensorflow_1(home):
     if home.mode == "eager" or home.name == "keras":
         skips.senseless("sessions of TensorFlow's own Keras")
     check(home, lambda: legacyga.wrap(v1_of(home.tf).train.AdamOptimizer(RATE), 3))
+
+
+@pytest.mark.capability("R10 sparse stays sparse")
+def test_rows_are_looked_for_once_a_window(home):
+    """In the mini-step that ends it: looking costs a pass over one number a row of the table. An executed `Where`."""
+    if home.mode == "eager":
+        skips.senseless("what a session executes")
+    for optimizer in kinds.made_by_name(home, "SGD", RATE):
+        home.reset(plain_session=True)
+        fed = homes.Fed(home, legacyga.wrap(optimizer(), 3), [np.ones((20, 2), "float32")], sparse=True)
+        rows = np.ones((2, 2), "float32")
+        found = ["Where" in executed(home, fed, np.array([number, 7]), rows) for number in range(1, 7)]
+        assert found == [False, False, True] * 2

@@ -93,7 +93,7 @@ def test_windows_of_rows(home, name, dtype):
     random = np.random.RandomState(7)
     ids = [random.randint(0, 8, 6).astype(dtype) for _ in range(6)]
     rows = [(0.75 + random.randn(6, 2)).astype("float32") for _ in range(6)]
-    for optimizer in by_rows(home, name):
+    for optimizer in kinds.made_by_name(home, name, RATE):
         wrapped = homes.Fed(home, legacyga.wrap(optimizer(), 3), [TABLE], sparse=True)
         bare = homes.Fed(home, optimizer(), [TABLE], sparse=True)
         for begin in (0, 3):
@@ -137,16 +137,6 @@ def test_rows_that_are_no_tensors(home, form):
         wanted = np.ones(shape)
         np.add.at(wanted, [1, 2, 1], -kinds.RATE * rows)
         np.testing.assert_allclose(value, wanted, rtol=1e-15)
-
-
-def by_rows(home, name):
-    """Functions that make the optimizer of this name in each generation."""
-    found = [each[name] for each in kinds.classes(home).values() if name in each]
-    made = [lambda cls=cls: make(home, cls) for cls in found if generation_of(cls) != "v1" or home.has_wrap_in_v1]
-    if not (home.name == "keras" and home.mode == "graph"):
-        named = {"SGD": "GradientDescentOptimizer"}.get(name, name + "Optimizer")
-        made.append(lambda: getattr(homes.v1_of(home.tf).train, named)(RATE))
-    return made
 
 
 def test_the_update_is_given_each_row_once(home, sgd):

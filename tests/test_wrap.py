@@ -14,7 +14,7 @@ RANDOM = np.random.RandomState(11)
 SHAPES = ((3, 4), (4,), (2, 2, 3))
 START = [RANDOM.randn(*shape).astype("float32") for shape in SHAPES]
 # K, and of how many mini-steps: whole windows. 3 has a first mini-step, one between, and a last.
-RUNS = [(1, 5), (3, 12)]
+RUNS = [pytest.param(1, 5, marks=pytest.mark.long), (3, 12)]
 GRADIENTS = [[RANDOM.randn(*shape).astype("float32") for shape in SHAPES] for _ in range(20)]
 # By class name: the arguments that are tried beside the defaults.
 VARIANTS = {

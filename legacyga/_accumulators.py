@@ -83,9 +83,11 @@ class MaxAccumulator(DenseAccumulator):
 
 
 class SparseAccumulator(object):
-    """The sum of gradients that are IndexedSlices: its cost is that of the rows touched, never of the table.
+    """The sum of gradients that are IndexedSlices, whose cost is that of the rows touched.
 
-    Rows are added to a table in which the rows that no gradient has touched are zero.
+    Rows are added to a table in which the rows that no gradient has touched are zero. Which were touched is looked for
+    once a window, one number a row, where the sum is taken. A window empties them there (`empty`), so that the next one
+    has nothing to clear.
     """
 
     def __init__(self, ops, state):
@@ -112,19 +114,24 @@ class SparseAccumulator(object):
         ops = self._ops
 
         def clear_rows():
-            rows = ops.nonzero(self._touched.read_value())
-            zeros = ops.zeros_like(ops.gather(self._total, rows))
-            return ops.done(
-                [
-                    ops.scatter_update(self._total, rows, zeros),
-                    ops.scatter_update(self._touched, rows, ops.zeros_like(rows, self._touched.dtype.base_dtype)),
-                ]
-            )
+            rows = ops.places_of_others(self._touched.read_value(), 0)
+            return ops.done(self.empty(rows, ops.gather(self._total, rows)))
 
         def clear_all():
             return ops.done([each.assign(ops.zeros_like(each.read_value())) for each in (self._total, self._touched)])
 
-        return [ops.cond(ops.equal(held, WHOLE), clear_all, clear_rows)]
+        def clear():
+            return ops.cond(ops.equal(held, WHOLE), clear_all, clear_rows)
+
+        return [ops.cond(ops.equal(held, NOTHING), lambda: ops.done([]), clear)]
+
+    def empty(self, rows, values):
+        """Make these rows zero and untouched; `values` has their shape."""
+        ops = self._ops
+        return [
+            ops.scatter_update(self._total, rows, ops.zeros_like(values, self._dtype)),
+            ops.scatter_update(self._touched, rows, ops.zeros_like(rows, self._touched.dtype.base_dtype)),
+        ]
 
     def sum(self, gradient, held):
         """The window's rows, each once, with a gradient added: (values, their int64 indices).
@@ -135,10 +142,11 @@ class SparseAccumulator(object):
         with ops.after([] if gradient is None else self.add(gradient, held)):
             # A dense gradient has touched all rows.
             whole = ops.cast(ops.equal(held, WHOLE), self._touched.dtype.base_dtype)
-            touched = self._touched.read_value() + whole
+            touched = self._touched.read_value()
             if ops.is_compiled():
                 # XLA pads what is found with row 0, which an optimizer then counts. All rows, those untouched as zeros
                 # of one that is touched.
-                return self._total.read_value(), ops.places_or_first(touched)
-            rows = ops.nonzero(touched)
+                return self._total.read_value(), ops.places_or_first(touched + whole)
+            # No row is -1: then all are found, at no pass of its own.
+            rows = ops.places_of_others(touched, -whole)
             return ops.gather(self._total, rows), rows

@@ -207,9 +207,9 @@ class Ops(_replicas.Replicas):
         """The NumPy value of a tensor in eager mode, None of one in a graph or a function."""
         return tensor.numpy() if self.tf.executing_eagerly() else None
 
-    def nonzero(self, vector):
-        """The int64 indices of the elements that are not zero."""
-        return self.tf.reshape(self.tf.where(self.tf.not_equal(vector, 0)), [-1])
+    def places_of_others(self, vector, value):
+        """The int64 indices of the elements that are not `value`."""
+        return self.tf.reshape(self.tf.where(self.tf.not_equal(vector, value)), [-1])
 
     def places_or_first(self, vector):
         """For each element its int64 index; for one that is zero that of the first which is not."""

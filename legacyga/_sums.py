@@ -48,7 +48,7 @@ class Sums(object):
     def note(self, place, gradient, traced):
         """Take note of what a mini-step's gradient is; `traced`: in a function, one among others."""
         if gradient is not None:
-            self.forms[place] = min(self.forms.get(place, WHOLE), self._form(place, gradient))
+            self.forms[place] = min(self.forms.get(place, WHOLE), self._form(gradient))
         elif traced and place not in self.forms:
             self.without.add(place)
 
@@ -60,7 +60,7 @@ class Sums(object):
 
     def mask(self, given):
         """What a mini-step with the gradients {place: gradient} leaves: NOTHING, ROWS or WHOLE a place, a list."""
-        return [self._form(i, given[i]) if i in given else NOTHING for i in range(len(self.states))]
+        return [self._form(given[i]) if i in given else NOTHING for i in range(len(self.states))]
 
     def weigh(self, given, weight):
         """{place: gradient}, each times the weight; None is 1, at no cost."""
@@ -77,7 +77,7 @@ class Sums(object):
         writes, held = [], self.ops.unstack(held, len(self.states))
         for i, state in self._places():
             gradient = given.get(i)
-            each = self._accumulator(state, self._form(i, gradient))
+            each = self._accumulator(state, self._form_without(i) if gradient is None else self._form(gradient))
             if gradient is None:
                 writes += each.clear(held[i]) if begins else []
             else:
@@ -94,12 +94,8 @@ class Sums(object):
             begins: whether the window begins with these gradients, a bool or a boolean tensor.
             absent: places to leave without a gradient.
         """
-        ops, known = self.ops, self.ops.value_if_eager(held)
-        places = [
-            (i, state, self._form(i, given.get(i), 0 if known is None else known[i]))
-            for i, state in self._places()
-            if i not in absent
-        ]
+        ops = self.ops
+        places = self._forms(self.mask(given), held, absent)
         dense = [(i, self._accumulator(state, form)) for i, state, form in places if form == WHOLE]
         sparse = [(i, self._accumulator(state, form)) for i, state, form in places if form == ROWS]
 
@@ -126,6 +122,30 @@ class Sums(object):
             reduced[i] = ops.indexed_slices(values, indices, state.total)
         return reduced
 
+    def empty(self, reduced):
+        """Make the rows zero that were summed, where that is known to be all: `emptied`.
+
+        Args:
+            reduced: {place: gradient}, as `reduced` returns them.
+        """
+        written = []
+        for i, state in [] if self.ops.is_compiled() else self._places():
+            gradient = reduced.get(i)
+            if gradient is not None and self.ops.is_sparse(gradient):
+                written += self._accumulator(state, ROWS).empty(gradient.indices, gradient.values)
+        return self.ops.done(written)
+
+    def emptied(self, mask, held, absent):
+        """The places whose sums are zero after `empty`.
+
+        Args:
+            mask: of the gradients that `reduced` was given, as `mask` makes it.
+            held, absent: as of `reduced`.
+        """
+        if self.ops.is_compiled():
+            return []
+        return [i for i, state, form in self._forms(mask, held, absent) if form == ROWS and not state.largest]
+
     def _places(self):
         return [(i, state) for i, state in enumerate(self.states) if state is not None]
 
@@ -134,11 +154,20 @@ class Sums(object):
         own = state._replace(total=local(state.total), touched=local(state.touched))
         return _accumulators.accumulator(self.ops, own, form)
 
-    def _form(self, place, gradient, held=NOTHING):
-        """ROWS or WHOLE: what a gradient is; without one what was seen, or what the sums are known to hold."""
-        if gradient is not None:
-            return ROWS if self.ops.is_sparse(gradient) else WHOLE
+    def _form(self, gradient):
+        return ROWS if self.ops.is_sparse(gradient) else WHOLE
+
+    def _form_without(self, place, held=NOTHING):
+        """ROWS or WHOLE, without a gradient to look at: what was seen, or what the sums are known to hold."""
         return self.forms.get(place) or int(held) or WHOLE
+
+    def _forms(self, mask, held, absent):
+        """[(place, state, ROWS or WHOLE)] of the sums that a window ends with."""
+        known = self.ops.value_if_eager(held)
+        known = [NOTHING] * len(self.states) if known is None else known
+        return [
+            (i, state, mask[i] or self._form_without(i, known[i])) for i, state in self._places() if i not in absent
+        ]
 
 
 class _Divisors(dict):

@@ -161,7 +161,7 @@ class Window(object):
                 return free(self._take(arguments, places, mask, update, run, weight, bad))
 
     def _take(self, arguments, places, mask, update, run, weight, bad):
-        ops, mask = self.ops, self.ops.constant(mask, "int32")
+        ops, given, mask = self.ops, mask, self.ops.constant(mask, "int32")
         mini_step, held = self.mini_step.read_value(), self.held.read_value()
         begins = ops.equal(mini_step, 0)
         steps = ops.where(begins, self._next_steps(), self.steps.read_value())
@@ -187,12 +187,15 @@ class Window(object):
                 return self._end_if(lambda taken, steps: taken >= steps, update, run)
 
         def end_window():
+            absent = self._absent(in_window)
+
             def on_replica(*args):
-                return ops.done(update(self._reduced(weigh(*args), held, in_window, new_weight, begins)))
+                return self._update(update, self._reduced(weigh(*args), held, absent, new_weight, begins))
 
             with ops.after(run(on_replica, arguments)):
                 # What the last window left is still there, where this one began with its end (K = 1) and wrote nothing.
-                return self._move_to(0, 0, 0, steps, ops.maximum(held, mask), updated=True)
+                left = self._without(self.sums.emptied(given, held, absent), ops.maximum(held, mask))
+                return self._move_to(0, 0, 0, steps, left, updated=True)
 
         return ops.cond(mini_step + 1 >= steps, end_window, go_on)
 
@@ -245,19 +248,26 @@ class Window(object):
         ops = self.ops
         mini_step, weight, held = self.mini_step.read_value(), self.weight.read_value(), self.held.read_value()
         steps, left_out = self.steps.read_value(), self._guard and self.left_out.read_value()
+        absent = self._absent(held)
 
         def reduce():
-            return self._reduced({}, held, held, weight, False)
+            return self._reduced({}, held, absent, weight, False)
 
         def close(updated):
-            return self._move_to(0, 0, 0, steps, held, updated, anew=True)
+            emptied = self.sums.emptied([NOTHING] * len(self.sums.states), held, absent)
+            return self._move_to(0, 0, 0, steps, self._without(emptied, held), updated, anew=True)
 
         def end_window():
             if self._guard is None:
-                with ops.after(run(lambda: ops.done(update(reduce())), ())):
+                with ops.after(run(lambda: self._update(update, reduce()), ())):
                     return close(True)
-            added = mini_step - left_out
-            return self._guard.end(run, run(reduce, ()), added, update, close, self._names())
+            added, reduced = mini_step - left_out, run(reduce, ())
+
+            def empty_and_close(updated):
+                with ops.after(run(self._empty, (reduced,))):
+                    return close(updated)
+
+            return self._guard.end(run, reduced, added, update, empty_and_close, self._names())
 
         return ops.cond(condition(mini_step, steps), end_window, lambda: ops.done([], False))
 
@@ -270,18 +280,34 @@ class Window(object):
         variables = [reference() for reference in self.var_list]
         return [str(getattr(each, "path", None) or getattr(each, "name", each)) for each in variables]
 
-    def _reduced(self, given, held, in_window, weight, begins):
-        """What one replica's gradients are reduced to, a list, with the last ones added on the way."""
+    def _absent(self, in_window):
+        """The places among the sums that have no gradient at the end of a window that holds `in_window`."""
         # Where the values can be read it is known which variables had no gradient in this window; in a traced function
         # which had none in any that this process has seen, where it has seen one.
         known = self.ops.value_if_eager(in_window)
         if known is None:
-            absent = set(self.places) - set(self.sums.forms) if self.sums.forms else ()
-        else:
-            # Where all mini-steps were left out nothing is held, and a loss scale still has to learn of it.
-            absent = {i for i, each in enumerate(known) if each == NOTHING} if max(known) > NOTHING else ()
+            return set(self.places) - set(self.sums.forms) if self.sums.forms else set()
+        # Where all mini-steps were left out nothing is held, and a loss scale still has to learn of it.
+        return {i for i, each in enumerate(known) if each == NOTHING} if any(known) else set()
+
+    def _reduced(self, given, held, absent, weight, begins):
+        """What one replica's gradients are reduced to, a list, with the last ones added on the way."""
         reduced = self.sums.reduced(given, held, weight, begins, absent)
         return [reduced[place] for place in self.places]
+
+    def _update(self, update, reduced):
+        with self.ops.after(update(reduced)):
+            return self._empty(reduced)
+
+    def _empty(self, reduced):
+        return self.sums.empty(dict(zip(self.places, reduced)))
+
+    def _without(self, emptied, held):
+        """`held` with NOTHING at the places of sums that were emptied."""
+        if not emptied:
+            return held
+        kept = [int(place not in emptied) for place in range(len(self.sums.states))]
+        return held * self.ops.constant(kept, "int32")
 
     def _move_to(self, mini_step, weight, unit, steps, held, updated, anew=False):
         written = [

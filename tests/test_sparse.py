@@ -183,3 +183,49 @@ def test_rows_that_xla_finds(home, sgd, ids):
     for each in ids:
         expected[each] -= 2.0
     np.testing.assert_allclose(home.value(table), expected, rtol=0, atol=1e-6)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(6))
+def test_windows_of_every_form(home, sgd, seed):
+    """Gradients of rows and dense ones, outside of a function, in one, and in one that XLA compiles, in any order, with
+    updates of what is there between them: the mean of each window.
+    """
+    needs.eager_only(home)
+    if generation_of(sgd) == "train":
+        skips.senseless("jit_compile needs a newer TensorFlow, and its hooks are those of v2")
+    tf, random = home.tf, np.random.RandomState(seed)
+    (table,) = home.variables([np.zeros((6, 2), "float32")])
+    optimizer = legacyga.wrap(sgd(1.0), 3)
+    if hasattr(optimizer, "build"):
+        optimizer.build([table])
+
+    def of_rows(ids, rows):
+        optimizer.apply_gradients([(tf.IndexedSlices(rows, ids, tf.constant([6, 2], "int64")), table)])
+
+    def dense(gradient):
+        optimizer.apply_gradients([(gradient, table)])
+
+    ways = [
+        (function, made)
+        for function in (of_rows, dense)
+        for made in (function, tf.function(function), tf.function(function, jit_compile=True))
+    ]
+    expected, window = np.zeros((6, 2)), []
+    for _ in range(24):
+        way = random.randint(len(ways) + 1)
+        if way == len(ways):
+            legacyga.flush(optimizer)
+        else:
+            function, made = ways[way]
+            ids, rows, gradient = random.randint(0, 6, 3), random.randn(3, 2), random.randn(6, 2)
+            if function is of_rows:
+                made(tf.constant(ids, "int64"), tf.constant(rows, "float32"))
+                gradient = np.zeros((6, 2))
+                np.add.at(gradient, ids, rows)
+            else:
+                made(tf.constant(gradient, "float32"))
+            window.append(gradient)
+        if window and (way == len(ways) or len(window) == 3):
+            expected, window = expected - np.mean(window, axis=0), []
+        np.testing.assert_allclose(home.value(table), expected, rtol=0, atol=4e-6)

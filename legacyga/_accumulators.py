@@ -4,7 +4,8 @@ Every variable has the same state, a `State`, whatever its gradients are. Which 
 by the gradient of each mini-step, and of each traced function.
 
 The first mini-step of a window stores its gradients over what the last window left, so no pass sets zeros; the last
-one adds on its way into the update and stores nothing: K - 1 additions and K - 1 writes.
+one adds on its way into the update and stores nothing: K - 1 additions and K - 1 writes. Sums of rows are another
+matter: the window's end empties the rows that it touched, and every mini-step adds.
 """
 
 import collections

@@ -3,7 +3,7 @@
 import operator
 import warnings
 
-from legacyga import _window
+from legacyga import _settings
 from legacyga.generations import _surface
 
 LARGE_WINDOW = 'gradient_accumulation_steps is to be {0}, and an epoch has {1} batches. With partial_window="{2}" '
@@ -22,11 +22,11 @@ def check(value):
         if not value:
             raise ValueError("schedule must name at least one epoch, such as {0: 4}. Received: {}")
         return {
-            _check_epoch(epoch): _window.check_steps("schedule[{!r}]".format(epoch), steps)
+            _check_epoch(epoch): _settings.check_steps("schedule[{!r}]".format(epoch), steps)
             for epoch, steps in value.items()
         }
     try:
-        return _window.check_steps("schedule", value)
+        return _settings.check_steps("schedule", value)
     except ValueError:
         raise ValueError(
             "schedule must be None, an integer of at least 1, a dict {{epoch: K}} or a function of the number of "
@@ -73,7 +73,7 @@ def check_steps_to_come(optimizers, schedule, epochs, batches, partial_window):
             # A graph that is still to be built has accumulators, though it may begin at K = 1.
             accumulation.most_steps = max(accumulation.most_steps, most)
         elif max(to_come + [1]) > 1:
-            raise ValueError(_window.NO_ACCUMULATORS.format(most))
+            raise ValueError(_settings.NO_ACCUMULATORS.format(most))
     largest = max(to_come or [optimizers[0].gradient_accumulation_steps])
     if batches and largest > batches:
         message = LARGE_WINDOW + EFFECTS[partial_window]
@@ -100,5 +100,5 @@ def ask(home, optimizers, schedule):
             under_way = _surface.accumulation_of(optimizer).mini_steps_under_way
             updates = None if under_way else home.value_of(optimizer.iterations)
             name = "schedule({})".format(updates)
-            steps.append(None if under_way else _window.check_steps(name, schedule(updates)))
+            steps.append(None if under_way else _settings.check_steps(name, schedule(updates)))
     set_steps(home, optimizers, steps)

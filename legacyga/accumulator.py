@@ -2,7 +2,7 @@
 
 import contextlib
 
-from legacyga import _autograph, _compat, _gradients, _graph, _ops, _replicas, _sums, _window
+from legacyga import _autograph, _compat, _gradients, _graph, _ops, _replicas, _settings, _sums
 from legacyga._accumulators import NOTHING, State
 
 
@@ -71,7 +71,7 @@ class GradientAccumulator(object):
         # Here, for `import legacyga` imports no TensorFlow to make it a subclass of.
         self.__class__ = home.trackable(type(self))
         self._home, self._ops = home, _ops.Ops(home.tf)
-        self._sums = _sums.Sums(self._ops, _window.check_option("reduction", reduction))
+        self._sums = _sums.Sums(self._ops, _settings.check_option("reduction", reduction))
         self._strategy = None
         self._step = self._weight = self._held = self._mutex = None
 

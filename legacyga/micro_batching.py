@@ -1,6 +1,6 @@
 """micro_batch: each batch trains in slices, within one training step."""
 
-from legacyga import _compat, _fit_hooks, _slice_checks, _sliced_functions, _train_steps, _window
+from legacyga import _compat, _fit_hooks, _settings, _slice_checks, _sliced_functions, _train_steps
 
 
 def micro_batch(model, size):
@@ -43,7 +43,7 @@ def micro_batch(model, size):
         ([[1.0]], 1)
     """
     if size is not None:
-        size = _window.check_steps("size", size)
+        size = _settings.check_steps("size", size)
     optimizer = getattr(model, "optimizer", None)
     home = optimizer and _compat.home_of(optimizer)
     if not home:

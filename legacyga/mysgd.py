@@ -2,7 +2,7 @@
 
 import numbers
 
-from legacyga import _compat, _window
+from legacyga import _compat, _settings
 from legacyga.generations import _configs, _surface, keras3, keras_v1, optimizer_v2
 
 
@@ -61,7 +61,7 @@ def _made(
     cls, lr=0.01, momentum=0.0, decay=0.0, nesterov=False, steps_per_update=2, on_nonfinite="propagate", **kwargs
 ):
     """An optimizer of one of MySGD's classes, with MySGD's arguments."""
-    settings = _window.Settings.checked(steps_per_update, on_nonfinite=on_nonfinite, name="steps_per_update")
+    settings = _settings.Settings.checked(steps_per_update, on_nonfinite=on_nonfinite, name="steps_per_update")
     lr = _schedule_of(cls, lr)
     if not (callable(lr) and _takes_schedules(cls)):
         lr = _check_number("lr", lr)

@@ -1,6 +1,6 @@
 """train_step: micro-batches that weigh as much as they have samples, and batches in slices."""
 
-from legacyga import _compat, _fit_hooks, _train_steps, _window
+from legacyga import _compat, _fit_hooks, _settings, _train_steps
 from legacyga.generations import _finding
 
 
@@ -53,7 +53,7 @@ def train_step(model, data, weight=None, micro_batch_size=None):
         >>> model.get_weights()[0].tolist()  # with equal weights of the batches it would be 1.25
         [[1.0]]
     """
-    size = micro_batch_size if micro_batch_size is None else _window.check_steps("micro_batch_size", micro_batch_size)
+    size = micro_batch_size if micro_batch_size is None else _settings.check_steps("micro_batch_size", micro_batch_size)
     optimizer = _accumulating_optimizer(model, weight is not None or size is None)
     home = _compat.home_of(model.optimizer)
     if _fit_hooks.homes_train_step(type(model)) is None or home.graph_mode:

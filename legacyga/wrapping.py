@@ -1,6 +1,6 @@
 """wrap: gradient accumulation for any optimizer of any generation."""
 
-from legacyga import _compat, _window
+from legacyga import _compat, _settings
 from legacyga.generations import _configs, _horovod, _surface
 
 
@@ -40,7 +40,7 @@ def wrap(optimizer, gradient_accumulation_steps, reduction="mean", on_nonfinite=
         >>> isinstance(optimizer, keras.optimizers.Adam), optimizer.gradient_accumulation_steps
         (True, 8)
     """
-    settings = _window.Settings.checked(gradient_accumulation_steps, reduction, on_nonfinite)
+    settings = _settings.Settings.checked(gradient_accumulation_steps, reduction, on_nonfinite)
     _check_is_optimizer(optimizer, settings.steps)
     generation = _compat.generation_of(type(optimizer))
     home = _compat.TensorFlow() if generation == "train" else _compat.home_of(optimizer)

@@ -22,7 +22,7 @@ class Accumulation(_updating.Updating):
     Args:
         optimizer: the accumulating optimizer.
         home: its `_compat.Home`.
-        settings: the `_window.Settings` that it was made with.
+        settings: the `_settings.Settings` that it was made with.
     """
 
     def __init__(self, optimizer, home, settings):

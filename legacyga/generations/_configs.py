@@ -3,7 +3,7 @@
 import contextlib
 import importlib
 
-from legacyga import _compat, _window
+from legacyga import _compat, _settings
 from legacyga.generations import _copying, _restoring, _surface
 
 NOT_HERE = (
@@ -39,7 +39,7 @@ def from_config(home, config, custom_objects=None):
     try:
         inner = options.pop("optimizer")
         generation, name, inner_config = inner["generation"], inner["class_name"], inner["config"]
-        settings = _window.Settings.checked(options.pop("gradient_accumulation_steps"), **options)
+        settings = _settings.Settings.checked(options.pop("gradient_accumulation_steps"), **options)
     except (KeyError, TypeError):
         raise ValueError("This is no config of an optimizer that legacyga.wrap returned. Received: {!r}".format(config))
     with _known(home, custom_objects or {}):

@@ -24,7 +24,7 @@ def _made_by_horovod(cls):
 
 
 def check(optimizer, settings):
-    """Raise where an optimizer of Horovod's cannot accumulate with these `_window.Settings`."""
+    """Raise where an optimizer of Horovod's cannot accumulate with these `_settings.Settings`."""
     if _made_by_horovod(type(optimizer)) is None:
         return
     if optimizer._agg_helper is not None:

@@ -2,7 +2,7 @@
 
 import copy
 
-from legacyga import _graph, _nonfinite, _ops, _sums, _window
+from legacyga import _graph, _nonfinite, _ops, _settings, _sums, _window
 from legacyga._accumulators import State
 
 STATE_TO_COME = (
@@ -68,7 +68,7 @@ class Registry(object):
             for variable, value in ((self.made_with, self._owner.settings.steps), (self.next_steps, steps)):
                 self._assign(variable, value, "Setting gradient_accumulation_steps to {}".format(steps))
         elif self.has_no_accumulators and steps > 1:
-            raise ValueError(_window.NO_ACCUMULATORS.format(steps))
+            raise ValueError(_settings.NO_ACCUMULATORS.format(steps))
 
     @property
     def has_no_accumulators(self):

@@ -5,7 +5,7 @@ All that we know of it stands in one object, its `_base.Accumulation`, so that n
 
 import inspect
 
-from legacyga import _autograph, _compat, _graph, _window
+from legacyga import _autograph, _compat, _graph, _settings, _window
 from legacyga.generations import _horovod
 
 _CLASSES = {}
@@ -109,7 +109,7 @@ class AccumulatingOptimizer(object):
 
     @gradient_accumulation_steps.setter
     def gradient_accumulation_steps(self, value):
-        self._legacyga.set_steps(_window.check_steps("gradient_accumulation_steps", value))
+        self._legacyga.set_steps(_settings.check_steps("gradient_accumulation_steps", value))
 
     @property
     def mini_step(self):

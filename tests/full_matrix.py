@@ -176,7 +176,7 @@ class Matrix(object):
             process = subprocess.Popen(
                 TOX + ["run", "--installpkg", self._wheel, "-e", env],
                 cwd=ROOT,
-                env=dict(os.environ, TOX_SKIP_MISSING_INTERPRETERS="false"),
+                env=dict(os.environ, TOX_SKIP_MISSING_INTERPRETERS="false", LEGACYGA_WHOLE="1"),
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=subprocess.STDOUT,

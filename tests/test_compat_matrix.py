@@ -296,6 +296,17 @@ def test_every_rule_of_the_contract_has_a_column():
         (dict(R9__state=row(passed=2)), ["saving: 'no' is kept, 'yes' was seen"]),
         # Another reason for the same word.
         (dict(R9__state=row(we_lack={"y": 3})), []),
+        # What takes long was left out.
+        (dict(R1__mean=row(passed=6, elsewhere={compat_matrix.TAKES_LONG: 2})), []),
+        (dict(R1__mean=row(elsewhere={compat_matrix.TAKES_LONG: 8})), []),
+        (
+            dict(R1__mean=row(passed=6, elsewhere={compat_matrix.TAKES_LONG: 1})),
+            ["R1 mean: 8 tests are kept as passed, 7 were"],
+        ),
+        (
+            dict(R1__mean=row(passed=6, failed=1, elsewhere={compat_matrix.TAKES_LONG: 2})),
+            ["MySGD: 'yes' is kept, 'broken' was seen"],
+        ),
     ],
 )
 def test_what_a_run_does_not_show_of_what_is_kept(run_of, words):
@@ -303,6 +314,16 @@ def test_what_a_run_does_not_show_of_what_is_kept(run_of, words):
     kept = run("keras", "graph", "1.8.0", "2.1.6", "3.6", **rows)
     seen = run("keras", "graph", "1.8.0", "2.1.6", "3.6", **dict(rows, **run_of))
     assert compat_matrix.untrue(kept, [kept], [seen]) == words
+
+
+def test_a_run_that_left_tests_out_is_not_kept(tmpdir, monkeypatch):
+    monkeypatch.setattr(compat_matrix, "KEPT", str(tmpdir.join("kept")))
+    short = run("keras", "graph", "1.8.0", "2.1.6", "3.6", R1__mean=row(8, elsewhere={compat_matrix.TAKES_LONG: 1}))
+    path = str(tmpdir.join("py36-tf1.8-keras2.1-keras-graph.json"))
+    result_files.write(path, short)
+    with pytest.raises(SystemExit, match="LEGACYGA_WHOLE=1"):
+        compat_matrix.keep([path])
+    assert not tmpdir.join("kept").check()
 
 
 def test_what_was_not_run_claims_nothing():

@@ -708,6 +708,7 @@ import conftest
 conftest.installed = lambda: {"py": "3.10", "tf": "2.15.1"}
 library = types.SimpleNamespace(__version__="2.15.1")
 found = types.SimpleNamespace(name="tf.keras", mode="graph", version="2.15.0", tf=library, tf_version=(2, 15))
+found.reset, found.is_keras3 = lambda: None, False
 conftest.homes.start = lambda name, mode: found
 """
 KNOWN = """
@@ -722,8 +723,13 @@ def test_z(): pass
 
 def run_known(tmpdir, folder, fails, *arguments):
     """(exit code, result file's record, what is printed) of a run of KNOWN in an environment py310-tf2.15."""
+    return run_tests(tmpdir, KNOWN + "fails = {!r}\n".format(fails), *arguments, LEGACYGA_KNOWN_FAILURES=folder)
+
+
+def run_tests(tmpdir, source, *arguments, **environ):
+    """The same of a run of any test file."""
     tmpdir.join("plugin.py").write(PLUGIN)
-    tmpdir.join("test_a.py").write(KNOWN + "fails = {!r}\n".format(fails))
+    tmpdir.join("test_a.py").write(source)
     path = str(tmpdir.join("result.json"))
     process = subprocess.Popen(
         [sys.executable, "-m", "pytest", "-p", "conftest", "-p", "plugin", "-p", "no:cacheprovider"]
@@ -732,8 +738,8 @@ def run_known(tmpdir, folder, fails, *arguments):
             os.environ,
             PYTHONPATH=os.pathsep.join([HERE, str(tmpdir)]),
             LEGACYGA_ENV="py310-tf2.15",
-            LEGACYGA_KNOWN_FAILURES=folder,
             LEGACYGA_RESULT_FILE=path,
+            **environ,
         ),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -742,6 +748,59 @@ def run_known(tmpdir, folder, fails, *arguments):
     )
     printed, _ = process.communicate()
     return process.returncode, result_files.read(path) if os.path.exists(path) else None, printed
+
+
+LONG_TESTS = """
+import pytest
+@pytest.mark.capability("house")
+@pytest.mark.long(only=[("tf.keras", "graph", "2.15")])
+def test_long(): pass
+@pytest.mark.capability("R1 mean")
+@pytest.mark.long(only=[("tf.keras", "graph", "1.15")])
+def test_long_elsewhere(home): pass
+@pytest.mark.capability("errors")
+def test_errors(home): pass
+@pytest.mark.capability("R1 mean")
+def test_mean(home): pass
+@pytest.mark.capability("R9 state")
+def test_of_no_home(): pass
+"""
+
+
+@pytest.mark.parametrize(
+    "arguments, environ, left_out, elsewhere",
+    [
+        ([], {}, ["errors", "house"], 1),
+        ([], {"LEGACYGA_WHOLE": "1"}, [], 1),
+        # All that there is.
+        (["--more"], {}, [], 0),
+    ],
+)
+def test_what_a_run_leaves_out(tmpdir, arguments, environ, left_out, elsewhere):
+    """In a run between two others: what is long, and what is no number of the contract."""
+    arguments = arguments + [str(tmpdir)] if arguments else []
+    environ = dict({"LEGACYGA_WHOLE": ""}, **environ)
+    code, record, printed = run_tests(tmpdir, LONG_TESTS, *arguments, **environ)
+    assert code == 0, printed
+    rows = record["capabilities"]
+    assert sorted(name for name, row in rows.items() if compat_matrix.left_out(row)) == left_out
+    assert sum(row["passed"] for row in rows.values()) == 5 - elsewhere - len(left_out)
+    # It is no test that no run of the label has.
+    skipped = result_files.read_skipped(str(tmpdir.join("result.json")))
+    assert sorted(skipped) == ["test_a.py::test_long_elsewhere"] * elsewhere
+
+
+def test_a_run_that_has_the_numbers_alone_is_between_two_of_its_generation():
+    """Optimizers of TensorFlow 1, and of TensorFlow 2 before 2.11 or in graph mode."""
+    runs = environments.runs_of_the_core()
+    for home, mode, tensorflow in conftest.BETWEEN:
+        whole = [
+            environments.as_numbers(run[2])
+            for run in runs
+            if run not in conftest.BETWEEN and run[1] == mode and run[0] != "keras" and run[2][0] == tensorflow[0]
+        ]
+        assert (home, mode, tensorflow) in runs
+        assert min(whole) < environments.as_numbers(tensorflow) < max(whole)
 
 
 def test_a_known_failure_is_counted_as_one(tmpdir, folder):

@@ -29,6 +29,7 @@ if "--pkg-only" in arguments:
     open(".tox/.pkg/dist/legacyga-1-py3-none-any.whl", "w").close()
     sys.exit()
 assert os.path.exists(arguments[arguments.index("--installpkg") + 1])
+assert os.environ["LEGACYGA_WHOLE"] == "1"
 behaves = json.loads(os.environ["BEHAVES"]).get(env, "")
 os.makedirs(".tox/" + env, exist_ok=True)
 with open("order.txt", "a") as file:

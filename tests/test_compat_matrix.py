@@ -316,6 +316,22 @@ def test_what_a_run_does_not_show_of_what_is_kept(run_of, words):
     assert compat_matrix.untrue(kept, [kept], [seen]) == words
 
 
+def test_what_another_run_of_the_environment_left_out():
+    """The word is that of the run which has the tests."""
+
+    def of_replicas(mode, found):
+        return run("tf.keras", mode, "2.4.4", "2.4.0", "3.8", R12__replicas=found)
+
+    without = of_replicas("graph", row(elsewhere={"tested in other environments of the matrix": 2}))
+    kept = [of_replicas("eager", row(passed=2)), without]
+    for found, words in (
+        (row(elsewhere={compat_matrix.TAKES_LONG: 2}), []),
+        (row(elsewhere={"no reason": 2}), ["replicas: 'yes' is kept, 'not run' was seen"]),
+        (row(failed=1, elsewhere={compat_matrix.TAKES_LONG: 1}), []),
+    ):
+        assert compat_matrix.untrue(without, kept, [of_replicas("eager", found), without]) == words
+
+
 def test_a_run_that_left_tests_out_is_not_kept(tmpdir, monkeypatch):
     monkeypatch.setattr(compat_matrix, "KEPT", str(tmpdir.join("kept")))
     short = run("keras", "graph", "1.8.0", "2.1.6", "3.6", R1__mean=row(8, elsewhere={compat_matrix.TAKES_LONG: 1}))

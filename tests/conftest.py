@@ -39,8 +39,8 @@ LONG = [
 ]
 # And what is of no generation: in graph mode and in eager mode. Each is the last run of its environment.
 TWO = [("tf.keras", "graph", "1.15"), ("keras", "eager", "2.21")]
-# The core run leaves out what is marked `long`. Of these runs, which have an older and a newer TensorFlow of their
-# generation beside them, it has the numbers of the contract alone.
+# The core run leaves out what is marked `long` or `slow`. Of these runs, which have an older and a newer TensorFlow of
+# their generation beside them, it has the numbers of the contract alone.
 BETWEEN = [
     ("tf.keras", "graph", "1.13"),
     ("tf.keras", "graph", "2.4"),
@@ -106,7 +106,11 @@ def check_factors(env, found):
 def pytest_configure(config):
     config.addinivalue_line("markers", "capability(name): what the test shows, a column of compat_matrix.md")
     config.addinivalue_line("markers", "more: run with --more alone; no part of the matrix")
-    config.addinivalue_line("markers", "long(also=[], only=LONG): run in these alone, and with --more")
+    config.addinivalue_line(
+        "markers",
+        "long(also=[], only=LONG, in_core=False): run in these alone, and with --more; in_core: also when short",
+    )
+    config.addinivalue_line("markers", "slow: run in every environment, and left out by the core run")
     env = os.environ.get("LEGACYGA_ENV")
     if env:
         wrong = check_factors(env, installed())
@@ -232,8 +236,9 @@ def long_tests(request):
     run = home.name, home.mode, "{}.{}".format(*home.tf_version)
     if marker and run not in marker.kwargs.get("only", LONG) + marker.kwargs.get("also", []):
         skips.elsewhere("tested in other environments of the matrix")
+    slow = request.node.get_closest_marker("slow") or (marker and not marker.kwargs.get("in_core"))
     numbers = request.node.get_closest_marker("capability").args[0] in NUMBERS
-    if is_short() and (marker or (run in BETWEEN and not numbers)):
+    if is_short() and (slow or (run in BETWEEN and not numbers and not marker)):
         skips.left_out()
 
 

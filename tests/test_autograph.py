@@ -82,6 +82,7 @@ def test_the_end_of_a_window_is_left_as_it_is(home, noting):
     assert notes and all(note == ["tf__end"] for note in notes), notes
 
 
+@pytest.mark.slow
 def test_a_users_apply_gradients_is_rewritten(home):
     """Its `if` is of a tensor: without AutoGraph that is an error."""
     tf, stock = home.tf, home.keras.optimizers.SGD

@@ -114,6 +114,7 @@ def tables(text):
     return found
 
 
+@pytest.mark.slow
 def test_the_program(home):
     """At a small size it finds what the page says of it, and its tables have the form of the page's."""
     needs_eager(home)

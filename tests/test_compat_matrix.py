@@ -774,8 +774,14 @@ def test_long(): pass
 @pytest.mark.capability("R1 mean")
 @pytest.mark.long(only=[("tf.keras", "graph", "1.15")])
 def test_long_elsewhere(home): pass
+@pytest.mark.capability("R12 replicas")
+@pytest.mark.long(only=[("tf.keras", "graph", "2.15")], in_core=True)
+def test_long_in_core(home): pass
 @pytest.mark.capability("errors")
 def test_errors(home): pass
+@pytest.mark.capability("R2 weights")
+@pytest.mark.slow
+def test_slow(home): pass
 @pytest.mark.capability("R1 mean")
 def test_mean(home): pass
 @pytest.mark.capability("R9 state")
@@ -786,7 +792,7 @@ def test_of_no_home(): pass
 @pytest.mark.parametrize(
     "arguments, environ, left_out, elsewhere",
     [
-        ([], {}, ["errors", "house"], 1),
+        ([], {}, ["R2 weights", "errors", "house"], 1),
         ([], {"LEGACYGA_WHOLE": "1"}, [], 1),
         # All that there is.
         (["--more"], {}, [], 0),
@@ -800,7 +806,7 @@ def test_what_a_run_leaves_out(tmpdir, arguments, environ, left_out, elsewhere):
     assert code == 0, printed
     rows = record["capabilities"]
     assert sorted(name for name, row in rows.items() if compat_matrix.left_out(row)) == left_out
-    assert sum(row["passed"] for row in rows.values()) == 5 - elsewhere - len(left_out)
+    assert sum(row["passed"] for row in rows.values()) == 7 - elsewhere - len(left_out)
     # It is no test that no run of the label has.
     skipped = result_files.read_skipped(str(tmpdir.join("result.json")))
     assert sorted(skipped) == ["test_a.py::test_long_elsewhere"] * elsewhere

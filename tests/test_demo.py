@@ -155,6 +155,7 @@ def test_a_home_that_cannot_train_is_exit_code_2(home, monkeypatch, capsys, tmp_
     assert os.listdir(str(tmp_path)) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["accumulated", "sliced"])
 @pytest.mark.parametrize(
     "off, code", [(0.0, 0), (1e-6, 0), (1e-5, 1), (-1e-2, 1), (float("nan"), 1), (float("inf"), 1)]

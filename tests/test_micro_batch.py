@@ -289,6 +289,7 @@ def skip_where_weights_divide(home):
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("named", [False, True], ids=["lists", "dicts"])
 def test_several_inputs_and_outputs(home, named):
     skip_where_weights_divide(home)
@@ -346,6 +347,7 @@ def test_a_penalty_on_the_batch(home):
 # --------------------------------------------------------------------------------------------------- ways to train
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["run_eagerly", "steps_per_execution", "jit_compile"])
 def test_ways_to_train(home, way):
     if home.mode == "graph":

@@ -184,6 +184,7 @@ def test_windows_that_overflow(home, kind):
     assert scales == [8, 4, 4, 2, 1, 1, 2, 1, 1, 2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["skip_mini_step", "skip_window", "raise"])
 def test_a_policy_around_a_loss_scale(home, kind, policy):
     """What is left out is left out by the policy, and the scale learns of each window without an update."""

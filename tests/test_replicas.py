@@ -85,7 +85,7 @@ assert history["effective_batch_size"] == [20], history
 
 
 @pytest.mark.capability("R12 replicas")
-@pytest.mark.long(also=[("tf.keras", "eager", "2.0"), ("tf.keras", "eager", "2.4")])
+@pytest.mark.long(also=[("tf.keras", "eager", "2.0"), ("tf.keras", "eager", "2.4")], in_core=True)
 def test_fit_with_the_callback(home, tmpdir):
     if home.mode == "graph":
         skips.we_lack("replicas in graph mode are not tested, and nothing is promised of them")
@@ -209,6 +209,7 @@ def first_replica(tf):
 
 
 @pytest.mark.capability("wrap: TF 1 optimizers")
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["MomentumOptimizer", "AdamOptimizer"])
 def test_optimizers_of_tensorflow_1(home, name, tmpdir):
     """In a function in eager mode; in graph mode in an Estimator."""

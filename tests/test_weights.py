@@ -736,6 +736,7 @@ def test_around_a_function_within_a_function(home, loop):
     assert int(home.value(optimizer.mini_step)) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["branch", "while_loop", "range", "data", "reduce"])
 def test_around_a_loop_or_a_branch_of_the_function_that_is_traced(home, way):
     """It is traced anew with its function, and has the weight of each trace: also one that AutoGraph makes."""
@@ -780,6 +781,7 @@ def test_around_a_loop_or_a_branch_of_the_function_that_is_traced(home, way):
         assert np.abs(home.value(variable) - expected).max() <= 1e-6 * abs(expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mini_steps", [1, 2])
 @pytest.mark.parametrize("window", [0, 1])
 def test_around_a_function_that_was_traced_before(home, sgd, window, mini_steps):

@@ -43,6 +43,7 @@ TWO = [("tf.keras", "graph", "1.15"), ("keras", "eager", "2.21")]
 # their generation beside them, it has the numbers of the contract alone.
 BETWEEN = [
     ("tf.keras", "graph", "1.13"),
+    ("tf.keras", "graph", "2.0"),
     ("tf.keras", "graph", "2.4"),
     ("tf.keras", "graph", "2.10"),
     ("tf.keras", "graph", "2.15"),

@@ -812,17 +812,22 @@ def test_what_a_run_leaves_out(tmpdir, arguments, environ, left_out, elsewhere):
     assert sorted(skipped) == ["test_a.py::test_long_elsewhere"] * elsewhere
 
 
+def generation_of(home, tensorflow):
+    """Of its optimizers: tf.keras has those of `get_updates` up to TensorFlow 1.13."""
+    if home == "keras":
+        return "keras_v1" if tensorflow < [2] else "keras3"
+    return "keras_v1" if tensorflow < [1, 14] else "optimizer_v2"
+
+
 def test_a_run_that_has_the_numbers_alone_is_between_two_of_its_generation():
-    """Optimizers of TensorFlow 1, and of TensorFlow 2 before 2.11 or in graph mode."""
-    runs = environments.runs_of_the_core()
-    for home, mode, tensorflow in conftest.BETWEEN:
-        whole = [
-            environments.as_numbers(run[2])
-            for run in runs
-            if run not in conftest.BETWEEN and run[1] == mode and run[0] != "keras" and run[2][0] == tensorflow[0]
-        ]
-        assert (home, mode, tensorflow) in runs
-        assert min(whole) < environments.as_numbers(tensorflow) < max(whole)
+    runs = [(home, mode, list(environments.as_numbers(tf))) for home, mode, tf in environments.runs_of_the_core()]
+    between = [(home, mode, list(environments.as_numbers(tf))) for home, mode, tf in conftest.BETWEEN]
+    for run_of in between:
+        assert run_of in runs
+        home, mode, tensorflow = run_of
+        whole = [each for each in runs if each not in between and each[1] == mode]
+        alike = [tf for other, _, tf in whole if generation_of(other, tf) == generation_of(home, tensorflow)]
+        assert min(alike) < tensorflow < max(alike), run_of
 
 
 def test_a_known_failure_is_counted_as_one(tmpdir, folder):

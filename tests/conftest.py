@@ -60,6 +60,9 @@ NUMBERS = [
     "R8 partial windows",
     "wrap: NumPy oracle",
 ]
+# Of a test with more than three cases the core run has one case of three, from another one on in the run beside it.
+ONE_OF = 3
+RUNS = list(environments.runs_of_the_core())
 
 
 def pytest_addoption(parser):
@@ -152,6 +155,12 @@ def pytest_collection_modifyitems(config, items):
         marker = item.get_closest_marker("capability")
         if marker is None or marker.args[0] not in CAPABILITIES:
             raise pytest.UsageError("{} names no capability of conftest.CAPABILITIES".format(item.nodeid))
+    cases = collections.defaultdict(list)
+    for item in items:
+        cases[item.nodeid.partition("[")[0]].append(item)
+    config.legacyga_cases = {
+        item.nodeid: (position, len(of)) for of in cases.values() for position, item in enumerate(of)
+    }
 
 
 def record(results, capability, report):
@@ -226,6 +235,13 @@ def is_short():
     return bool(os.environ.get("LEGACYGA_ENV")) and not os.environ.get("LEGACYGA_WHOLE")
 
 
+def is_another_runs(request, run):
+    """Whether the test is one of many cases, which the runs of the core share."""
+    position, cases = request.config.legacyga_cases[request.node.nodeid]
+    offset = RUNS.index(run) if run in RUNS else 0
+    return cases > ONE_OF and (position + offset) % ONE_OF != 0
+
+
 @pytest.fixture(autouse=True)
 def long_tests(request):
     """Skip what is marked `long` where it is not run, and what the core run leaves out."""
@@ -237,9 +253,11 @@ def long_tests(request):
     run = home.name, home.mode, "{}.{}".format(*home.tf_version)
     if marker and run not in marker.kwargs.get("only", LONG) + marker.kwargs.get("also", []):
         skips.elsewhere("tested in other environments of the matrix")
+    if not is_short():
+        return
     slow = request.node.get_closest_marker("slow") or (marker and not marker.kwargs.get("in_core"))
     numbers = request.node.get_closest_marker("capability").args[0] in NUMBERS
-    if is_short() and (slow or (run in BETWEEN and not numbers and not marker)):
+    if slow or (run in BETWEEN and not numbers and not marker) or is_another_runs(request, run):
         skips.left_out()
 
 

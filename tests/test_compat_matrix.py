@@ -786,30 +786,44 @@ def test_slow(home): pass
 def test_mean(home): pass
 @pytest.mark.capability("R9 state")
 def test_of_no_home(): pass
+@pytest.mark.capability("R5 phase")
+@pytest.mark.parametrize("case", range(4))
+def test_cases(home, case): print("ran", case)
+@pytest.mark.capability("R8 change of K")
+@pytest.mark.parametrize("case", range(3))
+def test_few_cases(home, case): pass
 """
 
 
 @pytest.mark.parametrize(
     "arguments, environ, left_out, elsewhere",
     [
-        ([], {}, ["R2 weights", "errors", "house"], 1),
-        ([], {"LEGACYGA_WHOLE": "1"}, [], 1),
+        ([], {}, {"R2 weights": 1, "R5 phase": 3, "errors": 1, "house": 1}, 1),
+        ([], {"LEGACYGA_WHOLE": "1"}, {}, 1),
         # All that there is.
-        (["--more"], {}, [], 0),
+        (["--more"], {}, {}, 0),
     ],
 )
 def test_what_a_run_leaves_out(tmpdir, arguments, environ, left_out, elsewhere):
-    """In a run between two others: what is long, and what is no number of the contract."""
+    """In a run between two others: what is long, what is no number of the contract, and the cases that other runs have."""
     arguments = arguments + [str(tmpdir)] if arguments else []
     environ = dict({"LEGACYGA_WHOLE": ""}, **environ)
     code, record, printed = run_tests(tmpdir, LONG_TESTS, *arguments, **environ)
     assert code == 0, printed
     rows = record["capabilities"]
-    assert sorted(name for name, row in rows.items() if compat_matrix.left_out(row)) == left_out
-    assert sum(row["passed"] for row in rows.values()) == 7 - elsewhere - len(left_out)
+    assert {name: compat_matrix.left_out(row) for name, row in rows.items() if compat_matrix.left_out(row)} == left_out
+    assert sum(row["passed"] for row in rows.values()) == 14 - elsewhere - sum(left_out.values())
     # It is no test that no run of the label has.
     skipped = result_files.read_skipped(str(tmpdir.join("result.json")))
     assert sorted(skipped) == ["test_a.py::test_long_elsewhere"] * elsewhere
+
+
+def test_the_runs_of_a_generation_share_the_cases_of_the_numbers():
+    """Whatever a case is, a run of the core has it: the cases are dealt out in the order of the runs."""
+    dealt = {}
+    for i, (home, _, tensorflow) in enumerate(conftest.RUNS):
+        dealt.setdefault(generation_of(home, list(environments.as_numbers(tensorflow))), set()).add(i % conftest.ONE_OF)
+    assert dealt["keras_v1"] == dealt["optimizer_v2"] == set(range(conftest.ONE_OF))
 
 
 def generation_of(home, tensorflow):

@@ -238,6 +238,33 @@ def test_an_apply_gradients_of_its_own(home, sgd):
         assert ours.calls == 2
 
 
+@pytest.mark.parametrize("name", ["apply_gradients", "apply"])
+def test_an_argument_of_ones_own(home, sgd, name):
+    """Of the method that is called with the gradients: an update has it, a flush the last mini-step's."""
+    if home.mode == "graph" or not hasattr(sgd, name):
+        skips.keras_lacks("no method of this name here that is called in eager mode")
+
+    def apply_gradients(self, grads_and_vars, factor=1.0, through=1.0):
+        pairs = [(factor * through * gradient, variable) for gradient, variable in grads_and_vars]
+        return super(Own, self).apply_gradients(pairs)
+
+    def apply(self, grads, trainable_variables=None, factor=1.0, through=1.0):
+        return super(Own, self).apply([factor * through * gradient for gradient in grads], trainable_variables)
+
+    Own = type("Own", (sgd,), {name: apply_gradients if name == "apply_gradients" else apply})
+    ours, variable = legacyga.wrap(Own(0.25), 2), home.variables([np.zeros(2, "float32")])[0]
+    expected = [0.0, -0.25 * 3.0 * 2.0, -0.25 * 3.0 * 2.0, -0.25 * (3.0 * 2.0 + 5.0 * 2.0)]
+    for factor, value in zip((3.0, 3.0, 5.0), expected):
+        gradient = home.tf.constant([1.0, 1.0])
+        if name == "apply":
+            ours.apply([gradient], [variable], factor=factor, through=2.0)
+        else:
+            ours.apply_gradients([(gradient, variable)], factor=factor, through=2.0)
+        np.testing.assert_array_equal(home.tf.convert_to_tensor(variable), [value] * 2)
+    assert legacyga.flush(ours) is True
+    np.testing.assert_array_equal(home.tf.convert_to_tensor(variable), [expected[-1]] * 2)
+
+
 def test_a_shallow_copy_has_attributes_of_its_own(home, adam):
     Halving = own_adam(home, adam)
     name = "lr" if generation_of(adam) == "v1" else "learning_rate"

@@ -72,31 +72,31 @@ class Accumulation(_base.Accumulation):
         self.optimizer._check_variables_are_known([var for _, var in grads_and_vars])
         return True
 
-    def apply(self, pairs, through="apply"):
-        if through == "apply_gradients":
+    def apply(self, pairs, called="apply", *args, **kwargs):
+        if called == "apply_gradients":
             # It may be the user's own, and calls `apply` at its end.
-            return super(AccumulatingOptimizer, self.optimizer).apply_gradients(pairs)
-        return self.apply_inner([gradient for gradient, _ in pairs], [var for _, var in pairs])
+            return super(AccumulatingOptimizer, self.optimizer).apply_gradients(pairs, *args, **kwargs)
+        return self.apply_inner([gradient for gradient, _ in pairs], [var for _, var in pairs], *args, **kwargs)
 
-    def take(self, grads, variables=None, **kwargs):
-        """Take one mini-step, of a call with these lists. `kwargs` are for `apply`."""
+    def take(self, called, grads, variables, args, kwargs):
+        """Take one mini-step, of a call of the method `called` with these lists and with arguments of the user's own."""
         optimizer, grads = self.optimizer, list(grads)
         given = None if variables is None else list(variables)
         variables = optimizer._trainable_variables if given is None else given
         if len(grads) != len(variables):
             # The inner optimizer has the error for it.
-            self.apply_inner(grads, given)
+            self.apply_inner(grads, given, *args, **kwargs)
             return
         if not optimizer.built:
             # Here, as the inner optimizer does it: variables that this function has made have no value yet outside.
             with self.home.module.name_scope(optimizer.name, caller=optimizer):
                 self.build_inner(variables)
-        self.take_mini_step(list(zip(grads, variables)), kwargs=kwargs, scope=optimizer.name)
+        self.take_mini_step(list(zip(grads, variables)), (called,) + args, kwargs, scope=optimizer.name)
 
-    def apply_inner(self, grads, variables):
+    def apply_inner(self, grads, variables, *args, **kwargs):
         """The inner optimizer's `apply`."""
         with self.bare():
-            return super(AccumulatingOptimizer, self.optimizer).apply(grads, variables)
+            return super(AccumulatingOptimizer, self.optimizer).apply(grads, variables, *args, **kwargs)
 
     def build_inner(self, variables):
         """Make the inner optimizer's own variables."""
@@ -254,18 +254,18 @@ class AccumulatingOptimizer(_configs.ConfiguredOptimizer):
         self._legacyga.build_inner(variables)
         self._legacyga.registry().build(list(variables))
 
-    def apply_gradients(self, grads_and_vars):
-        """Take one mini-step. The inner optimizer's own method is called at the end of a window."""
+    def apply_gradients(self, grads_and_vars, *args, **kwargs):
+        """Take one mini-step. The inner optimizer's own method is called at the end of a window, with the arguments."""
         grads, trainable_variables = zip(*grads_and_vars)
-        self._legacyga.take(grads, trainable_variables, through="apply_gradients")
+        self._legacyga.take("apply_gradients", grads, trainable_variables, args, kwargs)
         return self._iterations
 
-    def apply(self, grads, trainable_variables=None):
+    def apply(self, grads, trainable_variables=None, *args, **kwargs):
         """Take one mini-step. Arguments, and what is done at the end of a window, are the inner optimizer's."""
         if self._legacyga.is_applying:
-            self._legacyga.apply_inner(list(grads), trainable_variables)
+            self._legacyga.apply_inner(list(grads), trainable_variables, *args, **kwargs)
         else:
-            self._legacyga.take(grads, trainable_variables)
+            self._legacyga.take("apply", grads, trainable_variables, args, kwargs)
 
     def _all_reduce_sum_gradients(self, grads_and_vars):
         if self._legacyga.is_applying_exchanged:

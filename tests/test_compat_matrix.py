@@ -805,7 +805,7 @@ def test_few_cases(home, case): pass
     ],
 )
 def test_what_a_run_leaves_out(tmpdir, arguments, environ, left_out, elsewhere):
-    """In a run between two others: what is long, what is no number of the contract, and the cases that other runs have."""
+    """In a run between two others: what is long, what is no number, and the cases that other runs have."""
     arguments = arguments + [str(tmpdir)] if arguments else []
     environ = dict({"LEGACYGA_WHOLE": ""}, **environ)
     code, record, printed = run_tests(tmpdir, LONG_TESTS, *arguments, **environ)

@@ -79,7 +79,7 @@ class Accumulation(_base.Accumulation):
         return self.apply_inner([gradient for gradient, _ in pairs], [var for _, var in pairs], *args, **kwargs)
 
     def take(self, called, grads, variables, args, kwargs):
-        """Take one mini-step, of a call of the method `called` with these lists and with arguments of the user's own."""
+        """Take one mini-step: of a call of the method `called`, with these lists and with arguments of a user's own."""
         optimizer, grads = self.optimizer, list(grads)
         given = None if variables is None else list(variables)
         variables = optimizer._trainable_variables if given is None else given

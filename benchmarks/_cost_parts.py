@@ -134,6 +134,7 @@ def rows(options, keras):
     """Of gradients of rows, by the size of their table."""
     by_rows, whole = programs.of_table(options, keras), programs.of_table(options, keras, dense=True)
     ways = collections.OrderedDict([("scatter_add", programs.adding), ("bare", programs.bare), ("wrap", programs.wrap)])
+    ways["GradientAccumulator"] = programs.accumulator
     ways["dense"] = programs.wrap
     grounds = dict.fromkeys(ways, by_rows)
     grounds["dense"] = whole

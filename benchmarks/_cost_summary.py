@@ -140,7 +140,8 @@ def draw(founds, path):
                 place.errorbar(
                     at, medians, yerr=spreads, fmt="o", markersize=4, color="C{}".format(number), label=label
                 )
-        names = [name for name in TITLES if name not in NOT_WAYS]
+        timed_ways = {name for found in timed for each in found["time"] for name in each.get("ways", ())}
+        names = [name for name in TITLES if name in timed_ways and name not in NOT_WAYS]
         place.axhline(1.0, color="grey", linestyle=":")
         place.set_xticks([list(TITLES).index(name) + 0.4 for name in names])
         place.set_xticklabels(names, rotation=30, ha="right", fontsize=8)

@@ -15,6 +15,7 @@ import pytest
 import skips
 from dense import variables_of
 from homes import generation_of
+from test_own_optimizers import base_class, own_from_scratch
 
 import legacyga
 
@@ -111,6 +112,23 @@ def test_a_loaded_run_goes_on(home, kind, name, steps, tmpdir):
     # A SavedModel's variables come back in another order.
     now = state(home, model)
     assert_bits(*((now, wanted) if name != "model" else (now[: len(START)], wanted[: len(START)])))
+
+
+def test_an_optimizer_with_get_updates_alone(home, kind, tmpdir):
+    """It makes its variables there. Bare, its state is left out from TF 2.3 on, with a warning."""
+    if kind.generation != "v1":
+        skips.senseless("get_updates is of the v1 API")
+    path = str(tmpdir.join("model.h5"))
+    own = own_from_scratch(home, base_class(kind.cls))
+    model = model_of(home, legacyga.wrap(own(), 3))
+    train(model, BATCHES[:8])
+    save(model, path)
+    train(model, BATCHES[8:])
+    wanted = state(home, model)
+    forget(home)
+    model = legacyga.load_model(path, keras=home.keras, custom_objects=dict(Own=own))
+    train(model, BATCHES[8:])
+    assert_bits(state(home, model), wanted)
 
 
 @pytest.mark.parametrize("steps", [3, 5])

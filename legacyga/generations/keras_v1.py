@@ -123,7 +123,11 @@ class Accumulation(_base.Accumulation):
     def create_all_weights(self, params):
         """Make all variables for these params; what the inner optimizer's own method returned."""
         if self.reduced is None:
-            self._state_for(params)
+            weights, window = self._state_for(params)
+            if not weights:
+                # get_updates alone makes them, and the loader is about to set them.
+                self.make_update([self.ops.zeros_like(param) for param in params], params, weights)
+                self.optimizer.weights = self._all_weights(weights, window)
         return self._made_of.get(_names(params))
 
     def _state_for(self, params):

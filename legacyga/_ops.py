@@ -148,13 +148,23 @@ class Ops(_replicas.Replicas):
         return 1.0 - self.cast(found, "float32")
 
     def spoil_if(self, condition, gradients):
-        """The list of gradients, the first that is not None with a NaN for all of its elements on the condition."""
-        place = next(i for i, gradient in enumerate(gradients) if gradient is not None)
+        """The list of gradients, on the condition with a NaN in one of them: the first that is dense, else the first."""
+        present = [i for i, gradient in enumerate(gradients) if gradient is not None]
+        place = next((i for i in present if not is_sparse(gradients[i])), present[0])
         gradient = gradients[place]
         values = gradient.values if is_sparse(gradient) else gradient
-        values = values * self.where(condition, self.constant(math.nan, values.dtype), self.constant(1, values.dtype))
+        nan = self.constant(math.nan, values.dtype)
+        # Within XLA there is a row for each of the table.
+        if not is_sparse(gradient) or self.is_compiled():
+            values, rows = values * self.where(condition, nan, self.constant(1, values.dtype)), 0
+        else:
+            # There may be no row.
+            rows = self.cast(condition, "int32")
+            row = self.tf.fill(self.tf.concat([[rows], self.tf.shape(values)[1:]], 0), nan)
+            values = self.tf.concat([values, row], 0)
         if is_sparse(gradient):
-            values = self.tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
+            indices = self.tf.concat([gradient.indices, self.tf.zeros([rows], gradient.indices.dtype)], 0)
+            values = self.tf.IndexedSlices(values, indices, gradient.dense_shape)
         return gradients[:place] + [values] + gradients[place + 1 :]
 
     def fail(self, message, names, bad):

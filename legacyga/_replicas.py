@@ -66,10 +66,14 @@ class Replicas(object):
             value = strategy.extended.call_for_each_replica(self.identity, (value,))
         return strategy.reduce(self.tf.distribute.ReduceOp.SUM, value, axis=None)
 
-    def mean_over_replicas(self, value):
-        """In cross-replica context, the float64 mean of a scalar as in `sum_over_replicas`."""
-        mean = self.cast(self.sum_over_replicas(value), "float64")
-        return mean / self.strategy.num_replicas_in_sync if self.has_replicas else mean
+    @property
+    def replicas(self):
+        """How many there are, here and on other workers."""
+        return self.strategy.num_replicas_in_sync if self.has_replicas else 1
+
+    def sum_of_scalars(self, value):
+        """In cross-replica context, the float64 sum of a scalar as in `sum_over_replicas`."""
+        return self.cast(self.sum_over_replicas(value), "float64")
 
     def mean_in_replica(self, value):
         """In replica context, the mean over all replicas of a scalar that each has."""

@@ -45,7 +45,8 @@ class Window(object):
         mini_step: the mini-steps taken in this window, 0 to K - 1.
         left_out: those of them that a guard left out.
         weight: the sum of their weights.
-        unit: the samples that a weight of 1 stands for, 0 where no mini-step of this window has counted its samples.
+        unit: the samples on all replicas together that a weight of 1 stands for, 0 where no mini-step of this window has
+            said how many it had. So a window goes on alike on another number of replicas.
         steps: K of this window.
         held: what the sums hold of each variable, of this window or of the last: NOTHING, ROWS or WHOLE.
         places: where the variables are among the sums.
@@ -175,13 +176,12 @@ class Window(object):
         ops, unit = self.ops, self.unit.read_value()
         if weight is None:
             return None, 1, unit
-        mean = ops.mean_over_replicas(weight.value)
-        one = ops.ones_like(unit)
+        total, one = ops.sum_of_scalars(weight.value), ops.ones_like(unit)
         if self.sums.reduction == "sum":
-            return one, mean, unit
-        unit = ops.where(unit > 0, unit, mean if weight.is_sample_count else one)
-        scale = ops.where(unit > 0, unit, one)
-        return scale, mean / scale, unit
+            return one, total / ops.replicas, unit
+        unit = ops.where(unit > 0, unit, total if weight.is_sample_count else one * ops.replicas)
+        whole = ops.where(unit > 0, unit, one * ops.replicas)
+        return whole / ops.replicas, total / whole, unit
 
     def flush(self, update, run=_here):
         """End a window that is under way with an update, on the mean of what is there; else do nothing.

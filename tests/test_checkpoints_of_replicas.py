@@ -12,6 +12,8 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 pytestmark = [pytest.mark.capability("R12 replicas"), pytest.mark.long]
 # By mini-step the rows that each of six samples takes of a table of eight; four mini-steps are two windows.
 K, IDS = 2, [[0, 0, 1, 2, 2, 3], [0, 1, 1, 4, 4, 5], [2, 2, 3, 3, 6, 6], [1, 1, 1, 0, 6, 7]]
+# The samples of five mini-steps: one window, and two mini-steps of the next, whose last is one of 2.
+SIZES, X, Y = [4, 4, 2, 4, 2], np.linspace(-1, 1, 48).reshape(16, 3), np.linspace(1, -2, 16).reshape(16, 1) ** 2
 
 PROGRAM = """
 import sys
@@ -77,6 +79,80 @@ def test_layouts(home, tmpdir):
                 printed = program(tmpdir, home, replicas, generation, "read", path).splitlines()[-1]
                 values = [float(each) for each in printed.strip("[]").split(",")]
                 np.testing.assert_allclose(values, wanted, rtol=0, atol=1e-6, err_msg=generation)
+
+
+WEIGHED = """
+import sys
+import numpy as np
+import homes
+import kinds
+import legacyga
+import test_checkpoints_of_replicas as data
+
+replicas, way, generation, reads, path = int(sys.argv[2]), sys.argv[3], sys.argv[4], sys.argv[5], sys.argv[6]
+home, strategy = homes.start_on_replicas(sys.argv[1], replicas)
+tf, keras = home.tf, home.keras
+
+
+class Given(keras.Model):
+    def train_step(self, batch):
+        x, y = batch
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(self(x, training=True) - y)) / replicas
+        variables = self.trainable_variables
+        gradients = tape.gradient(loss, variables)
+        with self.optimizer.mini_step_weight(tf.shape(x)[0]):
+            self.optimizer.apply_gradients(zip(gradients, variables))
+        return {"loss": loss}
+
+
+with strategy.scope():
+    model = keras.models.Sequential([keras.layers.Dense(1, kernel_initializer="ones", input_shape=(3,))])
+    if way == "given":
+        model = Given(model.inputs, model.outputs)
+    optimizer = legacyga.wrap(kinds.classes(home)[generation]["SGD"](0.5), 3)
+    model.compile(optimizer, "mse")
+    if hasattr(optimizer, "build"):
+        optimizer.build(model.trainable_variables)
+    checkpoint = tf.train.Checkpoint(model=model, optimizer=optimizer)
+    if reads == "read":
+        checkpoint.read(path)
+first = 0
+for i, size in enumerate(data.SIZES):
+    samples, first = slice(first, first + size), first + size
+    if (i < 2) == (reads == "write"):
+        batch = tf.data.Dataset.from_tensors((data.X[samples].astype("float32"), data.Y[samples].astype("float32")))
+        callbacks = [legacyga.GradientAccumulationCallback(partial_window="carry")] if way == "counted" else []
+        model.fit(batch, verbose=0, callbacks=callbacks)
+if reads == "write":
+    checkpoint.write(path)
+else:
+    legacyga.flush(optimizer)
+    print(np.concatenate([each.ravel() for each in model.get_weights()]).tolist())
+"""
+
+
+@pytest.mark.parametrize("way", ["counted", "given"])
+def test_weights(home, way, tmpdir):
+    """Samples that are counted, or given, are those of all replicas: two to one, and one to two."""
+    needs.eager_only(home, since=(2, 2))
+    import kinds
+
+    tmpdir.join("program.py").write(WEIGHED)
+    weights, first = np.array([1.0, 1.0, 1.0, 0.0]), 0
+    for samples in (sum(SIZES[:3]), sum(SIZES[3:])):
+        x, y = X[first : first + samples], Y[first : first + samples, 0]
+        x, first = np.concatenate([x, np.ones((samples, 1))], axis=1), first + samples
+        weights = weights - 0.5 * 2.0 * (x.T.dot(x.dot(weights) - y)) / samples
+    for generation in kinds.classes(home):
+        if generation in ("v1", "train"):
+            continue
+        for written, read in ((2, 1), (1, 2)):
+            path = str(tmpdir.join("{}-{}".format(generation, written)))
+            program(tmpdir, home, written, way, generation, "write", path)
+            printed = program(tmpdir, home, read, way, generation, "read", path).splitlines()[-1]
+            values = [float(each) for each in printed.strip("[]").split(",")]
+            np.testing.assert_allclose(values, weights, rtol=0, atol=1e-6, err_msg=generation)
 
 
 def program(tmpdir, home, replicas, *arguments):

@@ -217,6 +217,39 @@ def test_a_policy_around_a_loss_scale(home, kind, policy):
     assert min(scales) < SCALE < max(scales) or policy != "skip_mini_step"
 
 
+@pytest.mark.parametrize("beside", [0, 1])
+def test_rows_of_which_nothing_is_left(home, kind, beside):
+    """Of an embedding, alone and ahead of a layer: the scale learns of a window whose mini-steps were all left out."""
+    needs.eager_only(home, since=(2, 1))
+    tf, ids = home.tf, np.array([0, 1, 1, 0])
+    optimizer = legacyga.wrap(loss_scaled(home, kind.bare()), 2, on_nonfinite="skip_mini_step")
+    start = [RANDOM.randn(2, 3).astype("float32"), RANDOM.randn(3).astype("float32")][: 1 + beside]
+    variables, expected, scales = home.variables(start), Scaled(home, kind, start), []
+    if home.is_keras3:
+        optimizer.build(variables)
+
+    def step(rows, vector, scale):
+        given = [tf.IndexedSlices(rows * scale, tf.constant(ids), tf.constant([2, 3])), vector * scale][: 1 + beside]
+        if not home.is_keras3:
+            given = optimizer.get_unscaled_gradients(given)
+        optimizer.apply_gradients(zip(given, variables))
+
+    step = step if kind.is_adam else tf.function(step)
+    for worst in (0.0, np.inf, np.nan, 0.0, np.inf):
+        window = []
+        for _ in range(2):
+            rows, vector = [RANDOM.randn(*shape).astype("float32") + worst for shape in ((4, 3), (3,))]
+            step(tf.constant(rows), tf.constant(vector), tf.constant(np.float32(expected.scale)))
+            summed = np.zeros((2, 3))
+            np.add.at(summed, ids, rows.astype("float64"))
+            window.append([summed, vector.astype("float64")][: 1 + beside])
+        expected.update(window)
+        users.assert_close([home.value(each) for each in variables], expected.weights)
+        assert state_of(home, optimizer) == expected.state
+        scales.append(expected.scale)
+    assert scales == [8, 4, 2, 2, 1]
+
+
 def test_what_no_config_holds(home):
     """Of the optimizer in a LossScaleOptimizer: the variables that AdamW leaves undecayed, an attribute of a user's."""
     if home.mode == "graph" or not hasattr(home.keras.optimizers, "AdamW"):

@@ -123,7 +123,7 @@ class Accumulation(_updating.Updating):
         def take(run, gradients, value=None):
             if value is not None and are_reduced:
                 # All replicas hold the same gradients, and are to stay alike.
-                value = self.ops.mean_over_replicas(value)
+                value = self.ops.sum_of_scalars(value) / self.ops.replicas
             weighed = weight and weight._replace(value=value)
             update = self.update_of(window, (args, kwargs))
             updated = window.take_mini_step(gradients, places, mask, update, run, before, weighed)

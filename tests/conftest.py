@@ -48,6 +48,7 @@ BETWEEN = [
     ("tf.keras", "graph", "2.10"),
     ("tf.keras", "graph", "2.15"),
     ("tf.keras", "eager", "2.4"),
+    ("tf.keras", "eager", "2.10"),
 ]
 NUMBERS = [
     "R1 mean",
@@ -60,9 +61,37 @@ NUMBERS = [
     "R8 partial windows",
     "wrap: NumPy oracle",
 ]
-# Of a test with more than three cases the core run has one case of three, from another one on in the run beside it.
-ONE_OF = 3
 RUNS = list(environments.runs_of_the_core())
+# Of so many cases and more a short run has one of six.
+MANY = 10
+
+
+def beside_one_another():
+    """Lists of the runs of the core that share its tests: those of one mode, standalone Keras apart."""
+    groups = collections.OrderedDict()
+    # Those between others last: so the two that have the newest optimizers of their mode stand side by side.
+    for run in sorted(RUNS, key=BETWEEN.__contains__):
+        groups.setdefault((run[0] == "keras", run[1]), []).append(run)
+    return list(groups.values())
+
+
+def is_another_runs(run, file_place, case, cases):
+    """Whether a short run leaves a test to those beside it.
+
+    Each has one of two tests without cases, one case of three, and one of six where there are many, beginning at
+    another one than the run before it. A run that has none beside it has all tests, and all of three cases.
+
+    Args:
+        run: as in `LONG`.
+        file_place: the place of its function in its file, None where all runs that may have it are to have it.
+        case: its place among the function's cases.
+        cases: their number.
+    """
+    beside = next((runs for runs in beside_one_another() if run in runs), [run])
+    if cases <= 3 and (len(beside) == 1 or file_place is None):
+        return False
+    share = 2 if cases == 1 else min(cases, 3) if cases < MANY else 6
+    return (case + (file_place or 0) + beside.index(run)) % share != 0
 
 
 def pytest_addoption(parser):
@@ -155,24 +184,66 @@ def pytest_collection_modifyitems(config, items):
         marker = item.get_closest_marker("capability")
         if marker is None or marker.args[0] not in CAPABILITIES:
             raise pytest.UsageError("{} names no capability of conftest.CAPABILITIES".format(item.nodeid))
-    cases = collections.defaultdict(list)
+    leave_out(config, items)
+
+
+def leave_out(config, items):
+    """Count those of the tests that this run is not to have, and take them out. A skip takes its time."""
+    functions = collections.defaultdict(list)
     for item in items:
-        cases[item.nodeid.partition("[")[0]].append(item)
-    config.legacyga_cases = {
-        item.nodeid: (position, len(of)) for of in cases.values() for position, item in enumerate(of)
-    }
+        functions[item.nodeid.partition("[")[0]].append(item)
+    places, left_out = collections.Counter(), []
+    for function, cases in functions.items():
+        file = function.partition("::")[0]
+        for case, item in enumerate(cases):
+            reason = reason_to_leave_out(config, item, places[file], case, len(cases))
+            if reason:
+                count(config.legacyga_results, item.get_closest_marker("capability").args[0], "elsewhere", reason)
+                note_function(config, item, skipped=reason != TAKES_LONG)
+                left_out.append(item)
+        places[file] += 1
+    config.hook.pytest_deselected(items=left_out)
+    left_out = set(left_out)
+    items[:] = [item for item in items if item not in left_out]
+
+
+def reason_to_leave_out(config, item, file_place, case, cases):
+    """Why this run is not to have a test: it is marked `long` and not run here, or a short run leaves it out."""
+    marker = item.get_closest_marker("long")
+    # Some tests need no TensorFlow.
+    if config.getoption("--more") or not (marker or "home" in item.fixturenames):
+        return None
+    home = home_of(config)
+    run = home.name, home.mode, "{}.{}".format(*home.tf_version)
+    if marker and run not in marker.kwargs.get("only", LONG) + marker.kwargs.get("also", []):
+        return "tested in other environments of the matrix"
+    # An environment of tox is to leave out what takes long.
+    if not os.environ.get("LEGACYGA_ENV") or os.environ.get("LEGACYGA_WHOLE"):
+        return None
+    slow = item.get_closest_marker("slow") or (marker and not marker.kwargs.get("in_core"))
+    other = run in BETWEEN and not marker and item.get_closest_marker("capability").args[0] not in NUMBERS
+    another_runs = is_another_runs(run, None if marker else file_place, case, cases)
+    return TAKES_LONG if slow or other or another_runs else None
+
+
+def row_of(results, capability):
+    rows = [("passed", 0), ("failed", 0)] + [(kind, {}) for kind in REASONS]
+    return results.setdefault(capability, collections.OrderedDict(rows))
+
+
+def count(results, capability, kind, reason):
+    """Count a test that did not run, or is known to fail; `kind` and `reason` as in a result file."""
+    row = row_of(results, capability)
+    row[kind][reason] = row[kind].get(reason, 0) + 1
 
 
 def record(results, capability, report):
     """Count what became of one test in `results`, {capability: row of a result file}."""
-    row = results.setdefault(
-        capability, collections.OrderedDict([("passed", 0), ("failed", 0)] + [(kind, {}) for kind in REASONS])
-    )
     if hasattr(report, "wasxfail"):
         if report.passed:
-            row["failed"] += 1
-            return
-        kind, reason = "xfailed", report.wasxfail
+            row_of(results, capability)["failed"] += 1
+        else:
+            count(results, capability, "xfailed", report.wasxfail)
     elif report.skipped:
         found = skips.parse(report.longrepr[2])
         if found is None:
@@ -181,11 +252,14 @@ def record(results, capability, report):
                     report.nodeid, report.longrepr[2]
                 )
             )
-        kind, reason = found
+        count(results, capability, *found)
     else:
-        row[report.outcome] += 1
-        return
-    row[kind][reason] = row[kind].get(reason, 0) + 1
+        row_of(results, capability)[report.outcome] += 1
+
+
+def note_function(config, item, skipped):
+    function = known_failures.short_name(item.nodeid).partition("[")[0]
+    (config.legacyga_skipped if skipped else config.legacyga_ran).add(function)
 
 
 @pytest.hookimpl(hookwrapper=True)
@@ -194,9 +268,7 @@ def pytest_runtest_makereport(item, call):
     report = outcome.get_result()
     if report.when == "call" or report.outcome != "passed":
         record(item.config.legacyga_results, item.get_closest_marker("capability").args[0], report)
-        function = known_failures.short_name(item.nodeid).partition("[")[0]
-        skipped = report.skipped and not (isinstance(report.longrepr, tuple) and TAKES_LONG in report.longrepr[2])
-        (item.config.legacyga_skipped if skipped else item.config.legacyga_ran).add(function)
+        note_function(item.config, item, report.skipped)
     if report.outcome == "failed":
         item.config.legacyga_failing.append(known_failures.short_name(item.nodeid))
 
@@ -228,37 +300,6 @@ def home_of(config):
 def home(request):
     """The `homes.Home` that this process tests."""
     return home_of(request.config)
-
-
-def is_short():
-    """Whether this is a run of an environment of tox that is to leave out what takes long."""
-    return bool(os.environ.get("LEGACYGA_ENV")) and not os.environ.get("LEGACYGA_WHOLE")
-
-
-def is_another_runs(request, run):
-    """Whether the test is one of many cases, which the runs of the core share."""
-    position, cases = request.config.legacyga_cases[request.node.nodeid]
-    offset = RUNS.index(run) if run in RUNS else 0
-    return cases > ONE_OF and (position + offset) % ONE_OF != 0
-
-
-@pytest.fixture(autouse=True)
-def long_tests(request):
-    """Skip what is marked `long` where it is not run, and what the core run leaves out."""
-    marker = request.node.get_closest_marker("long")
-    # Some tests need no TensorFlow.
-    if request.config.getoption("--more") or not (marker or "home" in request.fixturenames):
-        return
-    home = home_of(request.config)
-    run = home.name, home.mode, "{}.{}".format(*home.tf_version)
-    if marker and run not in marker.kwargs.get("only", LONG) + marker.kwargs.get("also", []):
-        skips.elsewhere("tested in other environments of the matrix")
-    if not is_short():
-        return
-    slow = request.node.get_closest_marker("slow") or (marker and not marker.kwargs.get("in_core"))
-    numbers = request.node.get_closest_marker("capability").args[0] in NUMBERS
-    if slow or (run in BETWEEN and not numbers and not marker) or is_another_runs(request, run):
-        skips.left_out()
 
 
 @pytest.fixture(autouse=True)

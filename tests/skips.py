@@ -1,7 +1,7 @@
 """Why a test is not run here: four reasons that compat_matrix.md tells apart. A test skips in no other way."""
 
 import pytest
-from compat_matrix import KINDS, TAKES_LONG
+from compat_matrix import KINDS
 
 
 def keras_lacks(reason):
@@ -17,11 +17,6 @@ def we_lack(reason):
 def elsewhere(reason):
     """Skip: it is tested in another run of the matrix."""
     pytest.skip("elsewhere: " + reason)
-
-
-def left_out():
-    """Skip: it takes long, and the core run does without it."""
-    elsewhere(TAKES_LONG)
 
 
 def senseless(reason):

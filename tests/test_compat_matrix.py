@@ -784,6 +784,8 @@ def test_errors(home): pass
 def test_slow(home): pass
 @pytest.mark.capability("R1 mean")
 def test_mean(home): pass
+@pytest.mark.capability("R3 nothing else moves")
+def test_beside_it(home): pass
 @pytest.mark.capability("R9 state")
 def test_of_no_home(): pass
 @pytest.mark.capability("R5 phase")
@@ -798,32 +800,64 @@ def test_few_cases(home, case): pass
 @pytest.mark.parametrize(
     "arguments, environ, left_out, elsewhere",
     [
-        ([], {}, {"R2 weights": 1, "R5 phase": 3, "errors": 1, "house": 1}, 1),
+        ([], {}, {"R2 weights": 1, "R3 nothing else moves": 1, "R5 phase": 2, "R8 change of K": 2, "errors": 1, "house": 1}, 1),
         ([], {"LEGACYGA_WHOLE": "1"}, {}, 1),
         # All that there is.
         (["--more"], {}, {}, 0),
     ],
 )
 def test_what_a_run_leaves_out(tmpdir, arguments, environ, left_out, elsewhere):
-    """In a run between two others: what is long, what is no number, and the cases that other runs have."""
+    """In a run between two others: what is long, what is no number, and what other runs have."""
     arguments = arguments + [str(tmpdir)] if arguments else []
     environ = dict({"LEGACYGA_WHOLE": ""}, **environ)
     code, record, printed = run_tests(tmpdir, LONG_TESTS, *arguments, **environ)
     assert code == 0, printed
     rows = record["capabilities"]
     assert {name: compat_matrix.left_out(row) for name, row in rows.items() if compat_matrix.left_out(row)} == left_out
-    assert sum(row["passed"] for row in rows.values()) == 14 - elsewhere - sum(left_out.values())
+    assert sum(row["passed"] for row in rows.values()) == 15 - elsewhere - sum(left_out.values())
     # It is no test that no run of the label has.
     skipped = result_files.read_skipped(str(tmpdir.join("result.json")))
     assert sorted(skipped) == ["test_a.py::test_long_elsewhere"] * elsewhere
 
 
-def test_the_runs_of_a_generation_share_the_cases_of_the_numbers():
-    """A case that all runs of the v1 API have, or all of OptimizerV2, is run by one of them in the core."""
-    dealt = {}
-    for i, (home, _, tensorflow) in enumerate(conftest.RUNS):
-        dealt.setdefault(generation_of(home, list(environments.as_numbers(tensorflow))), set()).add(i % conftest.ONE_OF)
-    assert dealt["keras_v1"] == dealt["optimizer_v2"] == set(range(conftest.ONE_OF))
+@pytest.mark.parametrize("cases", [1, 2, 3, 4, 9, 12, 60])
+def test_the_runs_beside_one_another_share_the_tests(cases):
+    """Those that have the newest optimizers of their mode, and those of standalone Keras before 3, each test twice."""
+    runs = {(home, mode, tf): place for place, (home, mode, tf) in enumerate(conftest.RUNS)}
+    has = {
+        run: {
+            (place, case)
+            for place in range(6)
+            for case in range(cases)
+            if not conftest.is_another_runs(run, place, case, cases)
+        }
+        for run in runs
+    }
+    everything = {(place, case) for place in range(6) for case in range(cases)}
+    share = {1: 2, 2: 2}.get(cases, 3 if cases < 10 else 6)
+    for run, own in has.items():
+        assert len(own) == len(everything) // share or run[:2] == ("keras", "eager")
+    newest = [has["tf.keras", "eager", "2.15"], has["tf_keras", "eager", "2.21"]]
+    newest += [has["tf.keras", "eager", "2.0"]] if cases > 2 else []
+    assert not newest[0] & newest[1]
+    assert set.union(*newest) == everything or cases >= 10
+    standalone = [has["keras", "graph", tf] for tf in ("1.8", "1.13", "1.15")]
+    assert set.union(*standalone) == everything or cases >= 10
+    # All of these have the numbers.
+    in_graphs = [own for (home, mode, _), own in has.items() if mode == "graph" and home != "keras"]
+    assert set.union(*in_graphs) == everything
+
+
+def test_a_run_with_none_beside_it_has_every_test():
+    run = ("keras", "eager", "2.21")
+    for cases, share in ((1, 1), (3, 1), (4, 3), (12, 6)):
+        found = [case for case in range(cases) if not conftest.is_another_runs(run, 0, case, cases)]
+        assert found == list(range(0, cases, share))
+
+
+def test_a_test_that_few_runs_may_have_is_in_all_of_them():
+    for run in conftest.RUNS:
+        assert not conftest.is_another_runs(run, None, 0, 1)
 
 
 def generation_of(home, tensorflow):

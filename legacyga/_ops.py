@@ -148,7 +148,7 @@ class Ops(_replicas.Replicas):
         return 1.0 - self.cast(found, "float32")
 
     def spoil_if(self, condition, gradients):
-        """The list of gradients, on the condition with a NaN in one of them: the first that is dense, else the first."""
+        """The list of gradients, on the condition with a NaN in one: the first that is dense, else the first."""
         present = [i for i, gradient in enumerate(gradients) if gradient is not None]
         place = next((i for i in present if not is_sparse(gradients[i])), present[0])
         gradient = gradients[place]

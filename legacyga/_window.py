@@ -45,8 +45,8 @@ class Window(object):
         mini_step: the mini-steps taken in this window, 0 to K - 1.
         left_out: those of them that a guard left out.
         weight: the sum of their weights.
-        unit: the samples on all replicas together that a weight of 1 stands for, 0 where no mini-step of this window has
-            said how many it had. So a window goes on alike on another number of replicas.
+        unit: the samples, on all replicas together, that a weight of 1 stands for; 0 where no mini-step of this window
+            has a weight. So a window goes on alike on another number of replicas.
         steps: K of this window.
         held: what the sums hold of each variable, of this window or of the last: NOTHING, ROWS or WHOLE.
         places: where the variables are among the sums.

@@ -797,10 +797,18 @@ def test_few_cases(home, case): pass
 """
 
 
+SHORT = {"R2 weights": 1, "R3 nothing else moves": 1, "R5 phase": 2, "R8 change of K": 2, "errors": 1, "house": 1}
+
+
 @pytest.mark.parametrize(
     "arguments, environ, left_out, elsewhere",
     [
-        ([], {}, {"R2 weights": 1, "R3 nothing else moves": 1, "R5 phase": 2, "R8 change of K": 2, "errors": 1, "house": 1}, 1),
+        (
+            [],
+            {},
+            {"R2 weights": 1, "R3 nothing else moves": 1, "R5 phase": 2, "R8 change of K": 2, "errors": 1, "house": 1},
+            1,
+        ),
         ([], {"LEGACYGA_WHOLE": "1"}, {}, 1),
         # All that there is.
         (["--more"], {}, {}, 0),
@@ -823,20 +831,19 @@ def test_what_a_run_leaves_out(tmpdir, arguments, environ, left_out, elsewhere):
 @pytest.mark.parametrize("cases", [1, 2, 3, 4, 9, 12, 60])
 def test_the_runs_beside_one_another_share_the_tests(cases):
     """Those that have the newest optimizers of their mode, and those of standalone Keras before 3, each test twice."""
-    runs = {(home, mode, tf): place for place, (home, mode, tf) in enumerate(conftest.RUNS)}
     has = {
-        run: {
+        each: {
             (place, case)
             for place in range(6)
             for case in range(cases)
-            if not conftest.is_another_runs(run, place, case, cases)
+            if not conftest.is_another_runs(each, place, case, cases)
         }
-        for run in runs
+        for each in conftest.RUNS
     }
     everything = {(place, case) for place in range(6) for case in range(cases)}
     share = {1: 2, 2: 2}.get(cases, 3 if cases < 10 else 6)
-    for run, own in has.items():
-        assert len(own) == len(everything) // share or run[:2] == ("keras", "eager")
+    for each, own in has.items():
+        assert len(own) == len(everything) // share or each[:2] == ("keras", "eager")
     newest = [has["tf.keras", "eager", "2.15"], has["tf_keras", "eager", "2.21"]]
     newest += [has["tf.keras", "eager", "2.0"]] if cases > 2 else []
     assert not newest[0] & newest[1]
@@ -849,15 +856,15 @@ def test_the_runs_beside_one_another_share_the_tests(cases):
 
 
 def test_a_run_with_none_beside_it_has_every_test():
-    run = ("keras", "eager", "2.21")
+    alone = ("keras", "eager", "2.21")
     for cases, share in ((1, 1), (3, 1), (4, 3), (12, 6)):
-        found = [case for case in range(cases) if not conftest.is_another_runs(run, 0, case, cases)]
+        found = [case for case in range(cases) if not conftest.is_another_runs(alone, 0, case, cases)]
         assert found == list(range(0, cases, share))
 
 
 def test_a_test_that_few_runs_may_have_is_in_all_of_them():
-    for run in conftest.RUNS:
-        assert not conftest.is_another_runs(run, None, 0, 1)
+    for each in conftest.RUNS:
+        assert not conftest.is_another_runs(each, None, 0, 1)
 
 
 def generation_of(home, tensorflow):

@@ -66,32 +66,33 @@ RUNS = list(environments.runs_of_the_core())
 MANY = 10
 
 
-def beside_one_another():
-    """Lists of the runs of the core that share its tests: those of one mode, standalone Keras apart."""
-    groups = collections.OrderedDict()
-    # Those between others last: so the two that have the newest optimizers of their mode stand side by side.
-    for run in sorted(RUNS, key=BETWEEN.__contains__):
-        groups.setdefault((run[0] == "keras", run[1]), []).append(run)
-    return list(groups.values())
+def beside(run):
+    """The runs of the core that share their tests with one of them: of its mode, standalone Keras and BETWEEN apart."""
+
+    def group(run):
+        return run[0] == "keras", run[1], run in BETWEEN
+
+    return [each for each in RUNS if group(each) == group(run)] or [run]
 
 
-def is_another_runs(run, file_place, case, cases):
+def is_another_runs(run, place, case, cases):
     """Whether a short run leaves a test to those beside it.
 
-    Each has one of two tests without cases, one case of three, and one of six where there are many, beginning at
-    another one than the run before it. A run that has none beside it has all tests, and all of three cases.
+    Each has one case of three, and one of six where there are many, beginning at another one than the run before it. A
+    test without cases is one run's of those in BETWEEN, one's of the three with standalone Keras, and else that of one
+    run of two, for the older ones lack much. A run with none beside it has all of these.
 
     Args:
         run: as in `LONG`.
-        file_place: the place of its function in its file, None where all runs that may have it are to have it.
+        place: the place of its function in its file, None where all runs that may have it are to have it.
         case: its place among the function's cases.
         cases: their number.
     """
-    beside = next((runs for runs in beside_one_another() if run in runs), [run])
-    if cases <= 3 and (len(beside) == 1 or file_place is None):
-        return False
-    share = 2 if cases == 1 else min(cases, 3) if cases < MANY else 6
-    return (case + (file_place or 0) + beside.index(run)) % share != 0
+    runs = beside(run)
+    of_cases = min(cases, 3) if cases < MANY else 6
+    of_functions = len(runs) if run in BETWEEN or run[0] == "keras" else 2
+    share = of_cases if place is None else max(of_cases, of_functions)
+    return (case + (place or 0) + runs.index(run)) % share != 0
 
 
 def pytest_addoption(parser):

@@ -218,8 +218,8 @@ def reason_to_leave_out(config, item, file_place, case, cases):
     run = home.name, home.mode, "{}.{}".format(*home.tf_version)
     if marker and run not in marker.kwargs.get("only", LONG) + marker.kwargs.get("also", []):
         return "tested in other environments of the matrix"
-    # An environment of tox is to leave out what takes long.
-    if not os.environ.get("LEGACYGA_ENV") or os.environ.get("LEGACYGA_WHOLE"):
+    # An environment of tox is to leave out what takes long, where nobody has picked the tests.
+    if not os.environ.get("LEGACYGA_RESULT_FILE") or os.environ.get("LEGACYGA_WHOLE"):
         return None
     slow = item.get_closest_marker("slow") or (marker and not marker.kwargs.get("in_core"))
     other = run in BETWEEN and not marker and item.get_closest_marker("capability").args[0] not in NUMBERS

@@ -4,7 +4,7 @@
 
 Prints, in ms, the medians of the parts of a window by rows in a TensorFlow 1 graph, which take turns: the K additions
 of rows, the search for the rows that were touched, the reading and the emptying of their sums, and the momentum update
-by rows that follows. On the large table no row is in a cache.
+by rows that follows.
 """
 
 import argparse
@@ -20,7 +20,7 @@ WIDTH = 256
 
 
 def parts_of(tf, rows, ids, steps, random):
-    """{part: the operations that it runs one after another}, and what initializes their variables."""
+    """{part: the operations that it runs one after another}."""
     shape = [rows, WIDTH]
     total, touched, table = [
         tf.get_variable(name + str(rows), initializer=tf.zeros(size), use_resource=True)

@@ -75,12 +75,18 @@ def beside(run):
     return [each for each in RUNS if group(each) == group(run)] or [run]
 
 
+def first_case(run):
+    """The case a short run begins at, each at another: those in BETWEEN go on where the others of their mode end."""
+    others = [each for each in RUNS if each[0] != "keras" and each[1] == run[1] and each not in BETWEEN]
+    return beside(run).index(run) + (len(others) if run in BETWEEN else 0)
+
+
 def is_another_runs(run, place, case, cases):
     """Whether a short run leaves a test to those beside it.
 
-    Each has one case of three, and one of six where there are many, beginning at another one than the run before it. A
-    test without cases is one run's of those in BETWEEN, one's of the three with standalone Keras, and else that of one
-    run of two, for the older ones lack much. A run with none beside it has all of these.
+    Each has one case of three; where there are many one of six, for which standalone Keras has too few runs. A test
+    without cases is one run's of those in BETWEEN, one's of the three with standalone Keras, and else that of one run
+    of two, for the older ones lack much. A run with none beside it has all of these.
 
     Args:
         run: as in `LONG`.
@@ -88,11 +94,11 @@ def is_another_runs(run, place, case, cases):
         case: its place among the function's cases.
         cases: their number.
     """
-    runs = beside(run)
-    of_cases = min(cases, 3) if cases < MANY else 6
-    of_functions = len(runs) if run in BETWEEN or run[0] == "keras" else 2
+    runs, standalone = beside(run), run[0] == "keras"
+    of_cases = 6 if cases >= MANY and not standalone else min(cases, 3)
+    of_functions = len(runs) if run in BETWEEN or standalone else 2
     share = of_cases if place is None else max(of_cases, of_functions)
-    return (case + (place or 0) + runs.index(run)) % share != 0
+    return (case + (place or 0) + first_case(run)) % share != 0
 
 
 def pytest_addoption(parser):
@@ -228,6 +234,7 @@ def reason_to_leave_out(config, item, file_place, case, cases):
 
 
 def row_of(results, capability):
+    """The row of a capability in `results`, made when it is first asked for."""
     rows = [("passed", 0), ("failed", 0)] + [(kind, {}) for kind in REASONS]
     return results.setdefault(capability, collections.OrderedDict(rows))
 
@@ -259,6 +266,7 @@ def record(results, capability, report):
 
 
 def note_function(config, item, skipped):
+    """Note that a test's function ran, or did not, with some of its arguments."""
     function = known_failures.short_name(item.nodeid).partition("[")[0]
     (config.legacyga_skipped if skipped else config.legacyga_ran).add(function)
 

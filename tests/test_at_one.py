@@ -29,11 +29,18 @@ def fresh(home):
 )
 def test_one_step_is_the_bare_sgd_to_the_bit(home, kwargs):
     """Without decay: there the bare v1 optimizer races on `iterations`, and has no one result to be equal to."""
-    ours, bare = legacyga.MySGD(lr=LR, steps_per_update=1, keras=home.keras, **kwargs), home.bare_sgd(lr=LR, **kwargs)
-    ours_history = [flat(w[0]) for w in home.mini_steps([(home.network(fixture_cases.START), ours)], BATCHES)]
-    bare_history = [flat(w) for w in home.bare_steps(home.network(fixture_cases.START), bare, BATCHES)]
-    np.testing.assert_array_equal(ours_history, bare_history)
-    assert len(home.optimizer_weights(ours)) == len(home.optimizer_weights(bare)), "K = 1 must cost no memory"
+    bare = home.bare_sgd(lr=LR, **kwargs)
+    expected = [flat(weights) for weights in home.bare_steps(home.network(fixture_cases.START), bare, BATCHES)]
+    ways = [home.bare_steps]
+    # Clipped in the call that computes it, a gradient has another last bit on TensorFlow 1.14 with some processors, with
+    # the bare optimizer too: that version's graph optimizer rewrites the clip.
+    if "clipnorm" not in kwargs:
+        ways.append(lambda model, optimizer, batches: (w for (w,) in home.mini_steps([(model, optimizer)], batches)))
+    for way in ways:
+        ours = legacyga.MySGD(lr=LR, steps_per_update=1, keras=home.keras, **kwargs)
+        found = [flat(weights) for weights in way(home.network(fixture_cases.START), ours, BATCHES)]
+        np.testing.assert_array_equal(found, expected)
+        assert len(home.optimizer_weights(ours)) == len(home.optimizer_weights(bare)), "K = 1 must cost no memory"
 
 
 @pytest.mark.parametrize("name", ["Adam", "RMSprop"])

@@ -32,7 +32,7 @@ def test_one_step_is_the_bare_sgd_to_the_bit(home, kwargs):
     bare = home.bare_sgd(lr=LR, **kwargs)
     expected = [flat(weights) for weights in home.bare_steps(home.network(fixture_cases.START), bare, BATCHES)]
     ways = [home.bare_steps]
-    # Clipped in the call that computes it, a gradient has another last bit on TensorFlow 1.14 with some processors, with
+    # Clipped in the call that computes it, a gradient has another last bit on TensorFlow 1.14 with some processors, for
     # the bare optimizer too: that version's graph optimizer rewrites the clip.
     if "clipnorm" not in kwargs:
         ways.append(lambda model, optimizer, batches: (w for (w,) in home.mini_steps([(model, optimizer)], batches)))

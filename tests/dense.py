@@ -124,7 +124,11 @@ def error_of(function, *args):
     try:
         function(*args)
     except Exception as error:
-        return type(error), str(error)
+        first = error
+        # AutoGraph raises an error anew for each function of the way that it has rewritten, in types of its own.
+        while hasattr(first.__context__, "ag_error_metadata"):
+            first = first.__context__
+        return type(first), str(error)
     return None
 
 

@@ -96,6 +96,7 @@ class Guard(object):
         if self._scales_loss:
             # It makes no update of what is not finite, and learns of it.
             reduced = run(lambda each: ops.spoil_if(is_left, each), (reduced,))
-            with ops.after(make_update()):
+            # What raises ends what has not run. The newer optimizers return nothing to wait for.
+            with ops.after(ops.completed(make_update) if self._raises else make_update()):
                 return ops.cond(is_left, leave, lambda: close(True))
         return ops.cond(is_left, leave, apply)

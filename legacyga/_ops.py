@@ -92,6 +92,16 @@ class Ops(_replicas.Replicas):
         with self.after(values):
             return self.tf.constant(result)
 
+    def completed(self, function):
+        """What `function()` returns, a boolean tensor, there when all that it makes has run.
+
+        A function that is traced waits for what no operation is known of at its own end; so this is a branch, which
+        waits at its own.
+        """
+        if not hasattr(self.graph_here(), "outer_graph"):
+            return function()
+        return self.cond(self.constant(True, "bool"), function, lambda: self.constant(False, "bool"))
+
     def as_tensors(self, gradient, dtype=None):
         """A gradient with tensors in place of lists or arrays in IndexedSlices; `dtype` is that of a list's numbers."""
         if not is_sparse(gradient):

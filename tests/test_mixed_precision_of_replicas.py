@@ -12,6 +12,7 @@ from test_mixed_precision import FED, OVERFLOWS, STEPS, Scaled
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 pytestmark = [pytest.mark.capability("R14 trouble"), pytest.mark.long]
+WINDOWS = 12
 
 PROGRAM = """
 import sys
@@ -80,3 +81,54 @@ def test_replicas(home, tmpdir):
             found, wanted = np.load(str(path)), np.concatenate([value.ravel() for value in expected.weights])
             assert tuple(found[-3:]) == states[nesting], path.basename
             np.testing.assert_allclose(found[:-3], wanted, rtol=0, atol=4e-6)
+
+
+RAISING = """
+import sys
+import homes
+import kinds
+import legacyga
+import numpy as np
+import test_mixed_precision as precision
+import test_mixed_precision_of_replicas as cases
+
+home, strategy = homes.start_on_replicas(sys.argv[1])
+tf = home.tf
+run = getattr(strategy, "run", None) or strategy.experimental_run_v2
+for kind in [each for each in kinds.of(home) if each.cls and not each.is_adam and each.generation != "train"]:
+    with strategy.scope():
+        variables = home.variables([np.ones((99, 99), "float32")] * 6)
+        optimizer = precision.loss_scaled(home, kind.bare(), 2.0**cases.WINDOWS, 10**6)
+        optimizer = legacyga.wrap(optimizer, 2, on_nonfinite="raise")
+        if home.is_keras3:
+            optimizer.build(variables)
+
+    def mini_step(value):
+        gradients = [value * tf.ones((99, 99))] * 6
+        if not home.is_keras3:
+            gradients = optimizer.get_unscaled_gradients(gradients)
+        optimizer.apply_gradients(zip(gradients, variables))
+
+    step = tf.function(lambda value: run(mini_step, args=(value,)))
+    scales, errors = [], 0
+    for _ in range(cases.WINDOWS):
+        step(tf.constant(1.0))
+        try:
+            step(tf.constant(np.float32(np.inf)))
+        except tf.errors.InvalidArgumentError:
+            errors += 1
+        scales.append(precision.state_of(home, optimizer)[0])
+    np.save("{}-{}.npy".format(sys.argv[2], kind.id), [errors] + scales)
+"""
+
+
+def test_a_window_that_raises(home, tmpdir):
+    """All that is to be written of it is written, and the scale is halved, before the error ends what runs."""
+    needs.eager_only(home)
+    tmpdir.join("program.py").write(RAISING)
+    homes.run(str(tmpdir.join("program.py")), [home.name, str(tmpdir.join("end"))], path=[HERE] + sys.path)
+    paths = tmpdir.listdir("end-*.npy")
+    assert paths
+    for path in paths:
+        errors, scales = np.split(np.load(str(path)), [1])
+        assert errors == WINDOWS and scales.tolist() == [2.0 ** (WINDOWS - 1 - i) for i in range(WINDOWS)]

@@ -13,7 +13,7 @@ import needs
 import numpy as np
 import pytest
 import skips
-from dense import variables_of
+from dense import assert_close, variables_of
 from homes import generation_of
 from test_own_optimizers import base_class, own_from_scratch
 
@@ -440,11 +440,50 @@ def test_the_state_of_a_bare_optimizer(home, kind):
     """Taken over by set_weights, in mid-window: then no window is open."""
     if kind.generation == "v3" and home.tf_version < (2, 11):
         skips.keras_lacks("the experimental optimizers have no set_weights")
-    bare = model_of(home, kind.bare())
+    goes_on_after_the_bare_one(home, kind.bare)
+
+
+def without_count(home):
+    """Functions that make the optimizers that list no `iterations` before Keras 2.3 and in tf.keras of TF 1."""
+    for generation, classes in kinds.classes(home).items():
+        if generation == "v3" and home.tf_version < (2, 11) or generation == "v1" and not home.has_wrap_in_v1:
+            continue
+        rate = {"lr" if generation == "v1" else "learning_rate": 0.125}
+        for name in ("RMSprop", "Adagrad", "Adadelta"):
+            if name in classes:
+                forget(home)
+                yield functools.partial(classes[name], epsilon=2.0**-6, **rate)
+
+
+def test_the_state_of_a_bare_optimizer_that_may_list_no_count(home):
+    for make in without_count(home):
+        goes_on_after_the_bare_one(home, make)
+
+
+def test_a_state_without_a_window_is_taken_over_at_one(home):
+    for make in without_count(home):
+        model, one = [model_of(home, legacyga.wrap(make(), steps)) for steps in (3, 1)]
+        train(model, BATCHES[:3])
+        train(one, BATCHES[3:4])
+        one.set_weights(model.get_weights())
+        one.optimizer.set_weights([home.value(each) for each in variables_of(model.optimizer)])
+        model.optimizer.gradient_accumulation_steps = 1
+        for each in (model, one):
+            train(each, BATCHES[4:5])
+        assert_close(*[each.get_weights()[comparable(home)] for each in (one, model)])
+
+
+def comparable(home):
+    """Which weights: not the embedding in Keras 3, whose bare optimizers square a row's gradients one by one."""
+    return slice(1 if home.is_keras3 else 0, None)
+
+
+def goes_on_after_the_bare_one(home, make):
+    bare = model_of(home, make())
     train(bare, BATCHES[:2])
     values = [home.value(each) for each in variables_of(bare.optimizer)]
     weights = bare.get_weights()
-    model = model_of(home, kind.make(3))
+    model = model_of(home, legacyga.wrap(make(), 3))
     train(model, BATCHES[:4])
     assert int(home.value(model.optimizer.mini_step)) == 1
     model.set_weights(weights)
@@ -455,10 +494,7 @@ def test_the_state_of_a_bare_optimizer(home, kind):
     if home.races:
         legacyga.micro_batch(bare, len(whole[0]))
     bare.train_on_batch(*whole)
-    # Bare Adam of Keras 3 squares the gradients of a row that comes twice one by one: not the embedding there.
-    first = 1 if home.is_keras3 else 0
-    for now, then in list(zip(model.get_weights(), bare.get_weights()))[first:]:
-        np.testing.assert_allclose(now, then, rtol=0, atol=4e-6)
+    assert_close(*[each.get_weights()[comparable(home)] for each in (model, bare)])
 
 
 def compile_again(home, model, trainable):

@@ -38,6 +38,8 @@ class Registry(object):
         # The one of the mini-step that was made last.
         self.latest = None
         self.next_steps = self.made_with = self.skipped = None
+        # The inner optimizer's variables that it does not list among its own.
+        self.unlisted = []
         # Operations that end windows, of a graph.
         self._endings = {}
         self._built = None
@@ -188,8 +190,8 @@ class Registry(object):
         return counts, [{_ops.variable_key(each) for each in self.variables_of(window)} for window in windows]
 
     def variables_of(self, window):
-        """All of a window's state, K included."""
-        return [self.next_steps, self.made_with, self.skipped] + window.variables
+        """All of a window's state, K and what the inner optimizer leaves out of its own included."""
+        return self.unlisted + [self.next_steps, self.made_with, self.skipped] + window.variables
 
     def build(self, var_list):
         """Make the window of all variables before any gradient is known."""

@@ -26,9 +26,11 @@ def fitting(optimizer, accumulation, values):
         ValueError: they are of another optimizer, or of one for another model.
     """
     variables, values = [(_ops.variable_key(each), each) for each in variables_of(optimizer)], list(values)
-    counts, windows = accumulation.registry().state()
+    registry = accumulation.registry()
+    counts, windows = registry.state()
     accumulation.refused = None
-    values = values[: len(variables)] + _without_empty_windows(values[len(variables) :], not windows)
+    settings = 0 if windows else len(registry.unlisted) + 3
+    values = values[: len(variables)] + _without_empty_windows(values[len(variables) :], settings)
     wanted = _layout_of(len(values), variables, windows)
     if _are_of_an_unbuilt(values) and len(values) < len(wanted) and _has_not_trained(optimizer, accumulation):
         return accumulation.home.values_of([each for _, each in variables])
@@ -52,7 +54,7 @@ def _layout_of(number, variables, windows):
     return wanted
 
 
-def _without_empty_windows(values, has_settings):
+def _without_empty_windows(values, settings):
     """The values without the windows at their beginning that hold no mini-step.
 
     An optimizer that has trained several lists of variables has a window for each. `_window.Window` makes its variables
@@ -61,9 +63,9 @@ def _without_empty_windows(values, has_settings):
 
     Args:
         values: list of what comes after the values of an optimizer's own variables.
-        has_settings: whether three numbers come first, K and what goes with it.
+        settings: how many numbers come first: K and what goes with it.
     """
-    rest = values[3:] if has_settings else values
+    rest = values[settings:]
     while len(rest) > 5 and not any(map(_shape_of, rest[:5])) and len(_shape_of(rest[5])) == 1 and not _int_of(rest[0]):
         rest = rest[6 + 2 * _shape_of(rest[5])[0] :]
         values = rest

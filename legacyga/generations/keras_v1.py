@@ -141,12 +141,10 @@ class Accumulation(_base.Accumulation):
         return weights, window
 
     def _all_weights(self, weights, window):
-        if window is None:
-            return list(weights)
-        # Some of the stock optimizers do not list it.
-        iterations = self.optimizer.iterations
-        listed = any(weight is iterations for weight in weights)
-        return weights + ([] if listed else [iterations]) + self.registry().variables_of(window)
+        iterations, registry = self.optimizer.iterations, self.registry()
+        # Some of the stock optimizers do not list it: it is no part of what their bare ones hand over.
+        registry.unlisted = [iterations] if all(weight is not iterations for weight in weights) else []
+        return weights + registry.variables_of(window) if window is not None else list(weights)
 
     # The next two are one update of any optimizer of this generation, by its own get_updates. MySGD states its own.
 

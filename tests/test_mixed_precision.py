@@ -84,7 +84,12 @@ def state_of(home, optimizer):
             vars(scale)["_current_loss_scale"],
             vars(scale).get("_counter", vars(scale).get("_num_good_steps")),
         ]
-    return tuple(float(home.value(each)) for each in variables + [optimizer.iterations])
+    return tuple(float(home.value(each)) for each in variables + [updates_of(home, optimizer)])
+
+
+def updates_of(home, optimizer):
+    """The count of a LossScaleOptimizer's updates; before Keras 3.7 only the one in it counts."""
+    return (optimizer.inner_optimizer if home.is_keras3 else optimizer).iterations
 
 
 class Scaled(object):

@@ -57,7 +57,7 @@ class Accumulation(_base.Accumulation):
         attributes.update((name, value) for name, value in vars(copied).items() if name != "_legacyga")
         _copy_what_no_config_has(optimizer, self.optimizer, optimizers)
         if optimizer.built:
-            self.build_inner(optimizer._trainable_variables)
+            self.build_inner(_knowing(optimizer)._trainable_variables)
         else:
             # What a checkpoint has for slots that are yet to be made.
             to_come = self.optimizer._variables._deferred_dependencies
@@ -69,7 +69,7 @@ class Accumulation(_base.Accumulation):
                 _build_alike(copied, within[place])
 
     def prepare(self, grads_and_vars):
-        self.optimizer._check_variables_are_known([var for _, var in grads_and_vars])
+        _knowing(self.optimizer)._check_variables_are_known([var for _, var in grads_and_vars])
         return True
 
     def apply(self, pairs, called="apply", *args, **kwargs):
@@ -82,7 +82,7 @@ class Accumulation(_base.Accumulation):
         """Take one mini-step: of a call of the method `called`, with these lists and with arguments of a user's own."""
         optimizer, grads = self.optimizer, list(grads)
         given = None if variables is None else list(variables)
-        variables = optimizer._trainable_variables if given is None else given
+        variables = _knowing(optimizer)._trainable_variables if given is None else given
         if len(grads) != len(variables):
             # The inner optimizer has the error for it.
             self.apply_inner(grads, given, *args, **kwargs)
@@ -134,6 +134,13 @@ class Accumulation(_base.Accumulation):
         raise ValueError("Keras 3 trains in eager mode only. Received: graph mode.")
 
 
+def _knowing(optimizer):
+    """Who knows what it was built with: before Keras 3.10 not a LossScaleOptimizer, but the optimizer in it."""
+    while not optimizer._trainable_variables and hasattr(optimizer, "inner_optimizer"):
+        optimizer = optimizer.inner_optimizer
+    return optimizer
+
+
 def _within(optimizer, optimizers):
     """{place: optimizer} of those within another: in an attribute, or in a list as a MultiOptimizer has it."""
     return {
@@ -168,7 +175,7 @@ def _names_to_copy(optimizer, optimizers):
 
 def _build_alike(copied, optimizer):
     if optimizer.built:
-        copied.build(optimizer._trainable_variables)
+        copied.build(_knowing(optimizer)._trainable_variables)
         _take_over(copied, optimizer)
 
 

@@ -261,11 +261,12 @@ def _losses_divide_by_masks(home):
         tf, losses = home.tf, home.module.losses
         if home.graph_mode:
             with tf.Graph().as_default(), home.v1.Session() as session:
-                found = hasattr(losses, "MeanSquaredError") and session.run(_masked_mean(tf, losses)) == 1.0
+                found = session.run(_masked_mean(tf, losses)) if hasattr(losses, "MeanSquaredError") else 5
         else:
             with tf.init_scope():
-                found = float(_masked_mean(tf, losses)) == 1.0
-        _DIVIDES[home.root, "objects"] = bool(found)
+                found = float(_masked_mean(tf, losses))
+        # Keras 3.5 adds an epsilon to what it divides by.
+        _DIVIDES[home.root, "objects"] = bool(abs(found - 1) < 1e-3)
     return _DIVIDES[home.root, "objects"]
 
 

@@ -325,7 +325,7 @@ def replicas_that_there_are(request):
     if request.node.get_closest_marker("capability").args[0] != "R12 replicas":
         return
     home = home_of(request.config)
-    if home.is_keras3 and tuple(int(part) for part in home.version.split(".")[:2]) < (3, 10):
+    if home.is_keras3_before(3, 10):
         skips.we_lack("several replicas need Keras 3.10 or newer")
 
 

@@ -355,10 +355,17 @@ class Home(object):
                         found.append((generation, cls))
         return found
 
+    def is_keras3_before(self, *version):
+        """Whether this is a Keras 3 that is older than that."""
+        return self.is_keras3 and tuple(int(part) for part in self.version.split(".")[: len(version)]) < version
+
     def variables(self, start):
         """Variables of the home, in eager mode, with these values."""
-        variable = self.keras.Variable if self.is_keras3 else self.tf.Variable
-        return [variable(value) for value in start]
+        if not self.is_keras3:
+            return [self.tf.Variable(value) for value in start]
+        # Before Keras 3.6 they take the dtype of floatx, whatever the value's.
+        dtypes = [self.tf.as_dtype(getattr(value, "dtype", "float32")).name for value in start]
+        return [self.keras.Variable(value, dtype=dtype) for value, dtype in zip(start, dtypes)]
 
     def function(self, inputs, outputs, updates, bare=()):
         """In graph mode, a function of the list of the inputs' values that makes updates.

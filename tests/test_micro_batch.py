@@ -142,7 +142,8 @@ def test_train_on_batch(home):
     assert_close(model.get_weights(), expected(oracle.SGD(RATE, MOMENTUM)))
     weights, optimizer = oracle.double(START), oracle.SGD(RATE, MOMENTUM)
     weights = optimizer.update(weights, oracle.gradients(weights, X[:8], Y[:8]))
-    assert abs(losses[0] - oracle.loss(weights, X[8:16], Y[8:16])) <= 1e-5
+    # Keras 3.5 tells the mean of all batches that there were.
+    assert home.is_keras3_before(3, 6) or abs(losses[0] - oracle.loss(weights, X[8:16], Y[8:16])) <= 1e-5
 
 
 def test_generators(home):
@@ -199,7 +200,7 @@ def test_taken_off_and_compiled_again(home):
 def sums_activities(home):
     """Whether an activity_regularizer is a sum over the batch."""
     if home.is_keras3:
-        return tuple(int(part) for part in home.version.split(".")[:2]) < (3, 14)
+        return home.is_keras3_before(3, 14)
     return home.name == "keras" and home.mode == "graph" or home.tf_version < (1, 13)
 
 
@@ -234,7 +235,8 @@ class Task(object):
         hidden = layers.Dense(4, activation="tanh", kernel_regularizer="l2", activity_regularizer=activity)(joined)
         outputs = [layers.Dense(2, name="first")(hidden), layers.Dense(1, activation="sigmoid", name="second")(hidden)]
         if isinstance(self.y, dict) and home.is_keras3:
-            outputs = dict(zip(("first", "second"), outputs))
+            # Keras 3.5 takes inputs by name by the order of the names.
+            inputs, outputs = dict(zip(("ids", "floats"), inputs)), dict(zip(("first", "second"), outputs))
         model = keras.models.Model(inputs, outputs)
         random = np.random.RandomState(5)
         model.set_weights([random.randn(*value.shape).astype("float32") for value in model.get_weights()])
@@ -355,6 +357,8 @@ def test_ways_to_train(home, way):
     since = {"run_eagerly": (2, 2), "steps_per_execution": (2, 4), "jit_compile": (2, 8)}[way]
     if home.tf_version < since:
         skips.keras_lacks("{}: from TF {}.{} on".format(way, *since))
+    if way == "steps_per_execution" and home.is_keras3_before(3, 10):
+        skips.keras_lacks("steps_per_execution that leaves a rest: Keras 3.5 takes steps of it twice")
     model = compiled(home, sgd(home), **{way: 2 if way == "steps_per_execution" else True})
     legacyga.micro_batch(model, 3)
     fit(model, epochs=2)

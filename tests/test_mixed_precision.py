@@ -88,7 +88,7 @@ def state_of(home, optimizer):
 
 
 def updates_of(home, optimizer):
-    """The count of a LossScaleOptimizer's updates; before Keras 3.7 only the one in it counts."""
+    """The count of a LossScaleOptimizer's updates; before Keras 3.9 only the one in it counts."""
     return (optimizer.inner_optimizer if home.is_keras3 else optimizer).iterations
 
 

@@ -251,6 +251,9 @@ class AccumulatingOptimizer(_configs.ConfiguredOptimizer):
     @property
     def iterations(self):
         """The updates made: a variable."""
+        if self._legacyga is not None and self._legacyga.scales_loss:
+            # Before Keras 3.9 the LossScaleOptimizer itself does not count them.
+            return self.inner_optimizer.iterations
         with self._legacyga.bare() if self._legacyga is not None else contextlib.ExitStack():
             return super(AccumulatingOptimizer, self).iterations
 

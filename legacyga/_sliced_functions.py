@@ -210,6 +210,9 @@ class SlicedFunction(object):
         names = getattr(self._model, "stateful_metric_names", None)
         if names is not None:
             return self._model.metrics_names[place] in names
+        if hasattr(self._model, "metrics_tensors"):
+            # Keras 2.0 has none that are.
+            return False
         # From Keras 2.3 and TF 1.13 on all metrics are. In TF 1.13 train_on_batch alone tells those of the batch.
         return place > 0 and not (self._name == "_make_train_function" and hasattr(self._model, "_make_fit_function"))
 

@@ -11,6 +11,7 @@ from dense import (
     BATCHES,
     RATE,
     START,
+    assert_alike_errors,
     assert_close,
     compiled,
     error_of,
@@ -218,9 +219,10 @@ def test_variables_that_the_bare_optimizer_refuses(home, adam, way):
     assert bare is not None
     for steps in (1, 3):
         ours = error(legacyga.wrap(make(home, adam), steps))
-        assert ours is not None and ours[0] is bare[0]
+        assert_alike_errors(ours, bare)
         # The rest is the lines of code that led there, and the variable, with or without its value.
-        assert ours[1].replace("AccumulatingOptimizer", "Adam")[-60:] == bare[1][-60:]
+        if not home.is_keras3_before(3, 13):
+            assert ours[1].replace("AccumulatingOptimizer", "Adam")[-60:] == bare[1][-60:]
 
 
 def test_two_models_with_an_optimizer_each(home):

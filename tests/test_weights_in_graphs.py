@@ -210,12 +210,12 @@ def test_fit_with_the_callback_says_that_batches_weigh_alike(home, way):
         model = home.network(test_weights.START)
         optimizer = legacyga.MySGD(kinds.RATE, kinds.MOMENTUM, steps_per_update=3, keras=home.keras)
         model.compile(optimizer=optimizer, loss="mse")
-        kwargs = dict(epochs=2, shuffle=False, verbose=0, callbacks=[legacyga.GradientAccumulationCallback()])
+        kwargs = dict(epochs=2, verbose=0, callbacks=[legacyga.GradientAccumulationCallback()])
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             if way == "arrays":
                 x, y = [np.concatenate(each) for each in zip(*data)]
-                model.fit(x, y, batch_size=4, **kwargs)
+                model.fit(x, y, batch_size=4, shuffle=False, **kwargs)
             else:
                 model.fit_generator((batch for batch in 2 * data), steps_per_epoch=3, max_queue_size=1, **kwargs)
         assert len(said(caught)) == times, said(caught)

@@ -92,9 +92,8 @@ def lacks(cls, kwargs):
         missing += ["centered", "initial_accumulator_value"] + ["momentum"] * (cls.__name__ != "SGD")
     if generation in ("v3", "keras3"):
         missing += ["decay", "schedule_decay"]
-    if "beta" in kwargs and "beta" not in inspect.signature(cls.__init__).parameters:
-        # FTRL has it from TF 2.4 on.
-        missing.append("beta")
+    # FTRL has a beta from TF 2.4 on, Adam its amsgrad from Keras 2.1 on.
+    missing += {"beta", "amsgrad"} - set(inspect.signature(cls.__init__).parameters)
     return bool(set(missing) & set(kwargs))
 
 
@@ -114,7 +113,9 @@ def details(home, cls, kwargs):
         # Keras 3's Constant rounds it to float32 on the way to a float64 variable.
         default = {"v1": 0.0, "keras3": float(np.float32(0.1))}.get(generation, 0.1)
         start = kwargs.get("initial_accumulator_value", default)
-        return dict(epsilon_inside=generation in ("v3", "keras3"), initial_accumulator_value=start)
+        found = dict(epsilon_inside=generation in ("v3", "keras3"), initial_accumulator_value=start)
+        epsilon = kwargs.get("epsilon", inspect.signature(cls.__init__).parameters["epsilon"].default)
+        return found if epsilon is None else dict(found, epsilon=epsilon)
     rounded = generation in ("v3", "keras3")
     if name == "Ftrl":
         default = float(np.float32(0.1)) if rounded else 0.1

@@ -724,7 +724,7 @@ import conftest
 conftest.installed = lambda: {"py": "3.10", "tf": "2.15.1"}
 library = types.SimpleNamespace(__version__="2.15.1")
 found = types.SimpleNamespace(name="tf.keras", mode="graph", version="2.15.0", tf=library, tf_version=(2, 15))
-found.reset, found.is_keras3 = lambda: None, False
+found.reset, found.is_keras3_before = lambda: None, lambda *version: False
 conftest.homes.start = lambda name, mode: found
 """
 KNOWN = """

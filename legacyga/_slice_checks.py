@@ -265,7 +265,7 @@ def _losses_divide_by_masks(home):
         else:
             with tf.init_scope():
                 found = float(_masked_mean(tf, losses))
-        # Keras 3.5 adds an epsilon to what it divides by.
+        # Keras 3 up to 3.12 adds an epsilon to what it divides by.
         _DIVIDES[home.root, "objects"] = bool(abs(found - 1) < 1e-3)
     return _DIVIDES[home.root, "objects"]
 

@@ -150,7 +150,7 @@ class _GraphSGD(_MySGD):
         super(_GraphSGD, self).__init__(lr=lr, momentum=momentum, decay=decay, nesterov=nesterov, **kwargs)
 
     def _decay_argument(self):
-        return float(_surface.home_of(self).backend.get_value(self.decay))
+        return float(_surface.home_of(self).values_of([self.decay])[0])
 
     # Keras 2.3.1 has `learning_rate` and an `lr` that cannot be set, the others have `lr` alone.
     @property

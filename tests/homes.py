@@ -226,7 +226,8 @@ class Home(object):
     def value(self, variable):
         """What a variable of an optimizer, or a constant in place of one, holds."""
         if self.mode == "graph":
-            return self.backend.get_value(variable)
+            # That of one variable fails in Keras 2.3 on TF 2.
+            return self.backend.batch_get_value([variable])[0]
         return variable.numpy() if hasattr(variable, "numpy") else np.asarray(variable)
 
     def read_checkpoint(self, checkpoint, path):
@@ -358,6 +359,11 @@ class Home(object):
     def is_keras3_before(self, *version):
         """Whether this is a Keras 3 that is older than that."""
         return self.is_keras3 and tuple(int(part) for part in self.version.split(".")[: len(version)]) < version
+
+    def is_standalone_before(self, *version):
+        """Whether this is a standalone Keras 2 that is older than that."""
+        is_standalone = self.name == "keras" and not self.is_keras3
+        return is_standalone and tuple(int(part) for part in self.version.split(".")[: len(version)]) < version
 
     def variables(self, start):
         """Variables of the home, in eager mode, with these values."""

@@ -57,7 +57,7 @@ def test_masked_time_steps(home):
         model.compile(plain_sgd(home), "mse")
         return model, x, y
 
-    by_functions = home.name == "keras" and home.tf_version < (1, 15) or home.tf_version < (1, 13)
+    by_functions = home.is_standalone_before(2, 3) or home.name == "tf.keras" and home.tf_version < (1, 13)
     if by_functions or home.tf_version >= (2, 11):
         with pytest.raises(ValueError, match="the time steps that a mask leaves.*Received.*takes no mask"):
             both(home, make)
@@ -323,7 +323,7 @@ def test_a_loss_of_each_sample_by_add_loss(home, other):
     except Exception:
         skips.keras_lacks("a loss of each sample by add_loss, here")
     model, x, y = make()
-    if home.name == "keras" and home.tf_version == (1, 15):
+    if home.name == "keras" and not home.is_standalone_before(2, 3):
         skips.senseless("Keras 2.3 takes the mean itself")
     with pytest.raises(ValueError, match="one number.*takes the sum of what has one for each sample"):
         legacyga.micro_batch(model, 3)
@@ -537,7 +537,7 @@ def compile_detector(home, model):
 @pytest.mark.parametrize("size", [1, 3])
 def test_an_old_detector(home, size):
     """Batches of 4 from a generator without targets, compiled twice; micro_batch is called once."""
-    if home.name != "keras" or home.tf_version >= (1, 15):
+    if not home.is_standalone_before(2, 3):
         skips.keras_lacks("metrics_tensors, of Keras up to 2.2")
 
     def generator(seed):

@@ -153,7 +153,7 @@ def test_an_output_without_a_loss(home, losses):
 
 def test_what_is_told_of_each_sample(home):
     """What a program fetches beside the loss: a known way to the predictions of a training step."""
-    if home.name != "keras" or home.tf_version >= (1, 15):
+    if not home.is_standalone_before(2, 3):
         skips.keras_lacks("metrics_tensors, of Keras up to 2.2")
     for size in (4, 3):
         home.reset(plain_session=True)
@@ -195,7 +195,7 @@ def test_a_floatx_of_another_width(home, dtype, bar):
 def _counts_weights(home):
     """Whether a loss is divided by how many sample weights are not 0: up to Keras 2.2 and TF 1.12."""
     if home.name == "keras":
-        return tuple(int(part) for part in home.version.split(".")[:2]) < (2, 3)
+        return home.is_standalone_before(2, 3)
     return home.tf_version < (1, 13)
 
 

@@ -114,7 +114,9 @@ def details(home, cls, kwargs):
         default = {"v1": 0.0, "keras3": float(np.float32(0.1))}.get(generation, 0.1)
         start = kwargs.get("initial_accumulator_value", default)
         found = dict(epsilon_inside=generation in ("v3", "keras3"), initial_accumulator_value=start)
-        epsilon = kwargs.get("epsilon", inspect.signature(cls.__init__).parameters["epsilon"].default)
+        # Keras 2.0 has another one.
+        own = getattr(inspect.signature(cls.__init__).parameters.get("epsilon"), "default", None)
+        epsilon = kwargs.get("epsilon", own)
         return found if epsilon is None else dict(found, epsilon=epsilon)
     rounded = generation in ("v3", "keras3")
     if name == "Ftrl":

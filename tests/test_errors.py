@@ -142,7 +142,8 @@ def test_an_optimizer_of_another_home(home):
         output, made_for = python(fit_with("legacyga.MySGD(keras=__import__('tf_keras'))", "keras")), "tf_keras"
     else:
         skips.senseless("one home is here")
-    assert "Could not interpret optimizer identifier: <MySGD for " + made_for in output
+    # Keras 2.0 has a tuple for a message.
+    assert "Could not interpret optimizer identifier: <MySGD for " + made_for in output.replace(":', <", ": <")
     assert "A model of another Keras needs legacyga.MySGD(..., keras=that_keras)" in output
 
 

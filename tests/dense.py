@@ -19,7 +19,7 @@ BATCHES = [(RANDOM.randn(BATCH, 5).astype("float32"), RANDOM.randn(BATCH, 3).ast
 def make(home, cls, rate=RATE, **kwargs):
     """An optimizer of a stock class."""
     if cls.__name__ == "Adam":
-        # Keras 2.0 has another.
+        # Keras 2.0 has another one by itself.
         kwargs.setdefault("epsilon", 1e-7)
     kwargs["lr" if generation_of(cls) == "v1" else "learning_rate"] = rate
     return cls(**kwargs)
@@ -135,10 +135,13 @@ def error_of(function, *args):
     return None
 
 
+NO_TEXT = "numpy() is only available when eager execution is enabled."
+
+
 def assert_alike_errors(ours, bare):
     """Errors as of `error_of`. Keras 3.10 to 3.12 fail at the text of theirs within a function."""
     assert ours is not None and bare is not None
-    if bare[1] == "numpy() is only available when eager execution is enabled.":
+    if bare[1] == NO_TEXT:
         bare = ValueError, bare[1]
     assert ours[0] is bare[0], (ours, bare)
 

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 
+import environments
 import numpy as np
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -358,12 +359,12 @@ class Home(object):
 
     def is_keras3_before(self, *version):
         """Whether this is a Keras 3 that is older than that."""
-        return self.is_keras3 and tuple(int(part) for part in self.version.split(".")[: len(version)]) < version
+        return self.is_keras3 and environments.as_numbers(self.version)[: len(version)] < version
 
     def is_standalone_before(self, *version):
         """Whether this is a standalone Keras 2 that is older than that."""
         is_standalone = self.name == "keras" and not self.is_keras3
-        return is_standalone and tuple(int(part) for part in self.version.split(".")[: len(version)]) < version
+        return is_standalone and environments.as_numbers(self.version)[: len(version)] < version
 
     def variables(self, start):
         """Variables of the home, in eager mode, with these values."""

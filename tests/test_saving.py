@@ -442,7 +442,7 @@ def test_the_state_of_a_bare_optimizer(home, kind):
     """Taken over by set_weights, in mid-window: then no window is open."""
     if kind.generation == "v3" and home.tf_version < (2, 11):
         skips.keras_lacks("the experimental optimizers have no set_weights")
-    goes_on_after_the_bare_one(home, kind.bare)
+    assert_goes_on_after_the_bare_one(home, kind.bare)
 
 
 def without_count(home):
@@ -459,7 +459,7 @@ def without_count(home):
 
 def test_the_state_of_a_bare_optimizer_that_may_list_no_count(home):
     for make in without_count(home):
-        goes_on_after_the_bare_one(home, make)
+        assert_goes_on_after_the_bare_one(home, make)
 
 
 def test_a_state_without_a_window_is_taken_over_at_one(home):
@@ -480,7 +480,7 @@ def comparable(home):
     return slice(1 if home.is_keras3 else 0, None)
 
 
-def goes_on_after_the_bare_one(home, make):
+def assert_goes_on_after_the_bare_one(home, make):
     bare = model_of(home, make())
     train(bare, BATCHES[:2])
     values = [home.value(each) for each in variables_of(bare.optimizer)]

@@ -17,8 +17,8 @@ BATCHES = [(RANDOM.randn(BATCH, 5).astype("float32"), RANDOM.randn(BATCH, 3).ast
 
 
 def make(home, cls, rate=RATE, **kwargs):
-    """An optimizer of a stock class."""
-    if cls.__name__ == "Adam":
+    """An optimizer of a stock class, or of a subclass of one."""
+    if "Adam" in [each.__name__ for each in cls.__mro__]:
         # Keras 2.0 has another one by itself.
         kwargs.setdefault("epsilon", 1e-7)
     kwargs["lr" if generation_of(cls) == "v1" else "learning_rate"] = rate

@@ -184,7 +184,9 @@ def test_old_detector(home, dtype, tmp_path):
     for row in rows[1:3]:
         assert all(0 < float(off) < exact for off in row[4:]), printed
     assert all(float(off) > 0.1 for off in rows[3][4:]), printed
-    assert "K = 8, resumed after epoch 2: no weight differs by more than 0.0e+00" in printed.splitlines(), printed
+    # Keras 2.0 numbers its checkpoints from 0: there the example goes on from the end of epoch 3.
+    if not home.is_standalone_before(2, 1):
+        assert "K = 8, resumed after epoch 2: no weight differs by more than 0.0e+00" in printed.splitlines(), printed
     found = distances_of(printed)
     assert [found[name] for name in names[1:]] == [float(row[6]) for row in rows[1:]], printed
     for name in ("curves", "detections"):
@@ -194,6 +196,8 @@ def test_old_detector(home, dtype, tmp_path):
 @DETECTOR
 def test_old_detector_goes_on_within_a_window(home, detector, tmp_path):
     no_keras3(home)
+    if home.is_standalone_before(2, 1):
+        skips.keras_lacks("checkpoints that are numbered from 1: Keras 2.1 or newer")
     args = argparse.Namespace(images=24, heads=1, epochs=4)
     detector.train_backbone(home.keras, str(tmp_path / "backbone.h5"), images=32, epochs=1)
     whole, seen = detector.train(home.keras, args, str(tmp_path), 2, 8)

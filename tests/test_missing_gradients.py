@@ -155,7 +155,10 @@ def test_a_variable_without_gradient_in_a_graph(home, adam, steps):
     ours = run(legacyga.wrap(make(home, adam), steps))
     if bare[0] is not None:
         assert "None" in bare[0][1]
-        assert ours[0][0] is bare[0][0] and without_numbers(ours[0][1]) == without_numbers(bare[0][1])
+        assert ours[0][0] is bare[0][0]
+        told, words = without_numbers(ours[0][1]), without_numbers(bare[0][1])
+        # Keras 2.0 leaves it to TensorFlow, which names the operation's argument too, where it has one.
+        assert told == words or home.is_standalone_before(2, 1) and told.endswith("Error: " + words)
     else:
         assert ours[0] is None and len(ours[1]) == len(bare[1])
 

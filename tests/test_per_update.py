@@ -161,7 +161,8 @@ def test_a_learning_rate_scheduler(home, generation):
         return [home.keras.callbacks.LearningRateScheduler(lambda epoch: rates[epoch])]
 
     logged, rate = assert_fits_as_the_large_batch(home, generation, callbacks, rates)
-    assert list(logged.values()) == [rates] and rate == 0.25
+    # Keras 2.0 does not log it.
+    assert list(logged.values()) == ([] if home.is_standalone_before(2, 1) else [rates]) and rate == 0.25
 
 
 @pytest.mark.long

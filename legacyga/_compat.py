@@ -28,14 +28,6 @@ def version_of(module):
     return tuple(numbers)
 
 
-def installed_version(name):
-    """The version of the package `name`, which is imported to ask it, or that there is none: a str."""
-    try:
-        return getattr(importlib.import_module(name), "__version__", "(no version)")
-    except ImportError:
-        return "not installed"
-
-
 def _tensorflow():
     try:
         return importlib.import_module("tensorflow")
@@ -143,6 +135,12 @@ class Home(TensorFlow):
         """Whether a model of this home, built here and now, runs in a TensorFlow 1 graph."""
         return self.is_standalone or super(Home, self).graph_mode
 
+    @property
+    def is_standalone_in_eager_mode(self):
+        """Whether this is Keras 2.3 in eager mode: a graph, whose variables are in none. Deletable with Keras 2.3."""
+        # In eager mode of TF 1 nothing of it trains.
+        return self.is_standalone and self.tf.executing_eagerly() and version_of(self.tf) >= (2,)
+
     def value_of(self, variable):
         """The int that a counter holds."""
         return int(self.values_of([variable])[0])
@@ -212,6 +210,13 @@ class Home(TensorFlow):
         return hasattr(self.module.optimizers.SGD, "_resource_apply_dense")
 
     def check_can_train(self):
+        if self.is_standalone_in_eager_mode:
+            raise ValueError(
+                "The optimizers of standalone Keras accumulate in graph mode only. Received: {!r} in eager mode. Take "
+                "one of tf.keras, which trains a model of this Keras too: legacyga.MySGD(..., keras=tf.keras), or "
+                "legacyga.wrap(tf.keras.optimizers.Adam(...), ...). Or call "
+                "tf.compat.v1.disable_eager_execution() before anything is made.".format(self)
+            )
         if not self.is_keras3:
             return
         # `iterations` is a property of the class from there on.
@@ -252,13 +257,6 @@ def home_of(optimizer):
                 "tf.keras.optimizers.".format(type(optimizer).__name__, root)
             )
     return None
-
-
-def refused_inner_optimizer(optimizer):
-    """The name of the class of the optimizer in a TFOptimizer, None of all others: those are optimizers like any."""
-    attributes = vars(optimizer) if generation_of(type(optimizer)) == "v1" else {}
-    inner = attributes.get("optimizer", attributes.get("_optimizer"))
-    return type(inner).__name__ if generation_of(type(inner)) else None
 
 
 def generation_of(cls):

@@ -51,7 +51,7 @@ def micro_batch(model, size):
             "micro_batch takes a compiled model of a Keras. Received: {!r} with the optimizer {!r}. Call "
             "model.compile first.".format(model, optimizer)
         )
-    if home.graph_mode:
+    if home.graph_mode and not home.is_standalone_in_eager_mode:
         _sliced_functions.install(model, home, size)
     else:
         _cut_train_step(model, home, size)
@@ -61,8 +61,8 @@ def _cut_train_step(model, home, size):
     """What `micro_batch` does in eager mode."""
     if _fit_hooks.homes_train_step(type(model)) is None:
         raise ValueError(
-            "In eager mode of TensorFlow 2.0 and 2.1 fit has no training step that could be cut. Received: {!r} on "
-            "TensorFlow {}. Call tf.compat.v1.disable_eager_execution() first, or give fit batches of {} samples and "
+            "In eager mode of TensorFlow 2.0 and 2.1, and of Keras 2.3, fit has no training step that could be cut. "
+            "Received: {!r} on TensorFlow {}. Call tf.compat.v1.disable_eager_execution() first, or give fit batches of {} samples and "
             "the model legacyga.wrap(optimizer, gradient_accumulation_steps).".format(model, home.tf_version, size)
         )
     step = _train_steps.installed(model)

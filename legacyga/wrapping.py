@@ -77,7 +77,7 @@ def _check_is_optimizer(optimizer, steps):
             "Received: {!r}. Wrap the optimizer in it, and leave it out: the mini-steps of all workers go into one "
             "window.".format(optimizer)
         )
-    inner = generation != "keras3" and _compat.refused_inner_optimizer(optimizer)
+    inner = generation != "keras3" and _refused_inner_optimizer(optimizer)
     if inner:
         raise ValueError(
             "{0} calls an optimizer of another generation. Received: {1!r}. Wrap the optimizer in it, and put it "
@@ -88,3 +88,10 @@ def _check_is_optimizer(optimizer, steps):
             "The optimizer has Keras's own gradient_accumulation_steps={}, and wrap would accumulate on top of it. "
             "Received: {!r}. Leave that argument out.".format(optimizer.gradient_accumulation_steps, optimizer)
         )
+
+
+def _refused_inner_optimizer(optimizer):
+    """The name of the class of the optimizer in a TFOptimizer, None of all others: those are optimizers like any."""
+    attributes = vars(optimizer) if _compat.generation_of(type(optimizer)) == "v1" else {}
+    inner = attributes.get("optimizer", attributes.get("_optimizer"))
+    return type(inner).__name__ if _compat.generation_of(type(inner)) else None

@@ -13,8 +13,6 @@ import types
 
 # Of whose Keras a class is, by the first part of its module's name.
 KERAS = ("keras", "tensorflow", "tf_keras")
-# By class, what `TensorFlow.trackable` has made of it.
-_TRACKABLE = {}
 
 
 def version_of(module):
@@ -26,6 +24,14 @@ def version_of(module):
             break
         numbers.append(int(digits))
     return tuple(numbers)
+
+
+def installed_version(name):
+    """The version of the package `name`, which is imported to ask it, or that there is none: a str."""
+    try:
+        return getattr(importlib.import_module(name), "__version__", "(no version)")
+    except ImportError:
+        return "not installed"
 
 
 def _tensorflow():
@@ -70,17 +76,6 @@ class TensorFlow(object):
             with self.tf.init_scope():
                 return not outside_functions()
         return not outside_functions()
-
-    def trackable(self, cls):
-        """The subclass of `cls` whose variables, where they are attributes, checkpoints take in; from TF 1.14 on."""
-        # Not a tf.Module, whose variables a Keras model would have among its weights.
-        base = getattr(self.tf, "Module", cls).__mro__[1]
-        if base is object or issubclass(cls, base):
-            return cls
-        if cls not in _TRACKABLE:
-            own = dict(__doc__=cls.__doc__, __module__=cls.__module__)
-            _TRACKABLE[cls] = type(cls.__name__, (cls, base), own)
-        return _TRACKABLE[cls]
 
     def check_can_train(self):
         """Raise where nothing can be trained at all, before TensorFlow or Keras say so in their own obscure way."""

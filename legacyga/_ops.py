@@ -6,6 +6,9 @@ import math
 
 from legacyga import _compat, _replicas
 
+# By class, what `trackable` has made of it.
+_TRACKABLE = {}
+
 
 def _leaves(value):
     """The tensors and operations in nested lists, IndexedSlices and per-replica values."""
@@ -33,6 +36,18 @@ def variable_key(variable):
     variable = (container and container()) or variable
     # In a graph (TF 1.14, 1.15) a variable has no id that is unique across graphs, but a name.
     return getattr(variable, "_unique_id", None) or variable.name
+
+
+def trackable(tf, cls):
+    """The subclass of `cls` whose variables, where they are attributes, checkpoints take in; from TF 1.14 on."""
+    # Not a tf.Module, whose variables a Keras model would have among its weights.
+    base = getattr(tf, "Module", cls).__mro__[1]
+    if base is object or issubclass(cls, base):
+        return cls
+    if cls not in _TRACKABLE:
+        own = dict(__doc__=cls.__doc__, __module__=cls.__module__)
+        _TRACKABLE[cls] = type(cls.__name__, (cls, base), own)
+    return _TRACKABLE[cls]
 
 
 def is_variable(value):

@@ -69,7 +69,7 @@ class GradientAccumulator(object):
     def __init__(self, reduction="mean"):
         home = _compat.TensorFlow()
         # Here, for `import legacyga` imports no TensorFlow to make it a subclass of.
-        self.__class__ = home.trackable(type(self))
+        self.__class__ = _ops.trackable(home.tf, type(self))
         self._home, self._ops = home, _ops.Ops(home.tf)
         self._sums = _sums.Sums(self._ops, _settings.check_option("reduction", reduction))
         self._strategy = None

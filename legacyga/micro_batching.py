@@ -62,8 +62,10 @@ def _cut_train_step(model, home, size):
     if _fit_hooks.homes_train_step(type(model)) is None:
         raise ValueError(
             "In eager mode of TensorFlow 2.0 and 2.1, and of Keras 2.3, fit has no training step that could be cut. "
-            "Received: {!r} on TensorFlow {}. Call tf.compat.v1.disable_eager_execution() first, or give fit batches of {} samples and "
-            "the model legacyga.wrap(optimizer, gradient_accumulation_steps).".format(model, home.tf_version, size)
+            "Received: {!r} on TensorFlow {}. Call tf.compat.v1.disable_eager_execution() first, or give fit batches "
+            "of {} samples and the model legacyga.wrap(optimizer, gradient_accumulation_steps).".format(
+                model, home.tf_version, size
+            )
         )
     step = _train_steps.installed(model)
     if step is None:

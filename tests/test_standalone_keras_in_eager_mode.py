@@ -1,4 +1,4 @@
-"""Standalone Keras 2.3 in the eager mode of TensorFlow 2: its own optimizers are refused, those of tf.keras train it."""
+"""Standalone Keras in eager mode of TensorFlow 2: its own optimizers are refused, tf.keras's train its models."""
 
 import json
 import os

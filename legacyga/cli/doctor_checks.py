@@ -49,7 +49,7 @@ class Patient(object):
         """What was found here, by name."""
         names = ("legacyga",) + versions.NAMES
         numbers = collections.OrderedDict(python="{}.{}.{}".format(*sys.version_info))
-        numbers.update((name, versions.installed_version(name)) for name in names)
+        numbers.update((name, _compat.installed_version(name)) for name in names)
         mode = "graph" if self.home.graph_mode else "eager"
         return [("versions", numbers), ("home", repr(self.home)), ("mode", mode)]
 

@@ -1,8 +1,9 @@
 """What to put into a report: the versions of everything that takes part."""
 
-import importlib
 import platform
 import sys
+
+from legacyga import _compat
 
 NAMES = ("tensorflow", "keras", "tf_keras", "numpy", "h5py")
 
@@ -19,15 +20,7 @@ def show_versions():
         python ...
         tensorflow ...
     """
-    print("legacyga", installed_version("legacyga"))
+    print("legacyga", _compat.installed_version("legacyga"))
     print("python", platform.python_version(), sys.platform, platform.machine())
     for name in NAMES:
-        print(name, installed_version(name))
-
-
-def installed_version(name):
-    """The version of the package `name`, which is imported to ask it, or that there is none: a str."""
-    try:
-        return getattr(importlib.import_module(name), "__version__", "(no version)")
-    except ImportError:
-        return "not installed"
+        print(name, _compat.installed_version(name))

@@ -334,7 +334,7 @@ class Home(object):
             optimizer.set_weights(weights)
 
     def optimizer_classes(self):
-        """[(generation, class)] of every stock optimizer, of every generation that the home has in this mode."""
+        """[(generation, class)] of every stock optimizer that trains, of every generation of the home in this mode."""
         if self.mode == "graph":
             modules = [("v1", self.v1_optimizers)]
             public = getattr(self.keras.optimizers, "legacy", self.keras.optimizers)
@@ -347,11 +347,13 @@ class Home(object):
             names = ("legacy", "experimental") if self.tf_version >= (2, 10) else ()
             others = [(name, getattr(public, name, None)) for name in names]
             modules += [("v2/v3", module) for name, module in others if module is not None]
+        # Before Keras 3.13 the bare Muon ends in an AttributeError.
+        broken = ("Muon",) if self.is_keras3_before(3, 13) else ()
         seen, found = set(), []
         for generation, module in modules:
             for name in dir(module):
                 cls = getattr(module, name)
-                if isinstance(cls, type) and cls not in seen and name not in NOT_ALONE and name[0] != "_":
+                if isinstance(cls, type) and cls not in seen and name not in NOT_ALONE + broken and name[0] != "_":
                     if generation_of(cls) in generation.split("/"):
                         seen.add(cls)
                         found.append((generation, cls))

@@ -37,8 +37,6 @@ def stock(home):
         for kwargs in (IN_V1 if generation == "v1" else VARIANTS).get(cls.__name__, [{}])
         # Keras 2.0 has no amsgrad.
         if "amsgrad" not in kwargs or "amsgrad" in inspect.signature(cls.__init__).parameters
-        # Before Keras 3.13 the bare Muon ends in an AttributeError.
-        if cls.__name__ != "Muon" or not home.is_keras3_before(3, 13)
     ]
 
 

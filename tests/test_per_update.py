@@ -127,6 +127,21 @@ def test_a_rate_set_within_a_window_is_that_of_its_update(home, form):
     np.testing.assert_allclose(rates_of(history, K), wanted, rtol=0, atol=1e-6)
 
 
+def test_a_flush_after_the_model_was_compiled_again(home, form):
+    """An update of the optimizer as it was compiled last: clipped from then on."""
+    optimizer = accumulating(home, form, K, lr=0.5)
+    model, wanted = line(home, optimizer), start()
+    for row, limit in zip(ROWS[:2], (np.inf, 0.125)):
+        if limit < 1:
+            optimizer.clipvalue = limit
+            model.compile(loss=lambda target, output: home.tf.reduce_mean(output, -1), optimizer=optimizer)
+        train(model, [row])
+        assert legacyga.flush(optimizer) is True
+        gradients = [np.clip(column.astype("float64")[:, None], -limit, limit) for column in row]
+        wanted = [weight - 0.5 * gradient for weight, gradient in zip(wanted, gradients)]
+        assert_close(model.get_weights(), wanted)
+
+
 def rate_of(home, optimizer):
     return float(home.value(optimizer.lr if hasattr(optimizer, "lr") else optimizer.learning_rate))
 

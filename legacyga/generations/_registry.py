@@ -172,6 +172,10 @@ class Registry(object):
                 self._endings[key] = make(window)
         return bool(session.run(self._endings[key]))
 
+    def forget_end(self, window):
+        """Make what ends the window anew when next it is asked for: a mini-step was made of another optimizer state."""
+        self._endings.pop((window, self._end.__name__), None)
+
     def _end(self, window):
         # Of a model that is no more there is nothing to update.
         if all(reference() is None for reference in window.var_list):

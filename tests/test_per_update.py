@@ -8,6 +8,7 @@ import numpy as np
 import oracle
 import pytest
 import skips
+from dense import assert_bits
 from lines import (
     NOT_THERE,
     ONES,
@@ -15,6 +16,7 @@ from lines import (
     START,
     K,
     accumulating,
+    arrays,
     assert_close,
     assert_history,
     drive,
@@ -281,6 +283,23 @@ def test_the_end_of_fit_puts_the_moving_average_in(home, generation):
     assert_close(model.get_weights(), large.get_weights())
     for weight, average in zip(model.get_weights(), averages_of(home, model.optimizer)):
         np.testing.assert_array_equal(weight, average)
+
+
+def test_where_nothing_was_updated_no_moving_average_is_put_in(home, generation):
+    """The end of fit leaves the weights as they are, those that were set since the optimizer was built, too."""
+    skip_without(home, generation, "use_ema")
+    optimizer = wrap(home, generation, 3 * K, use_ema=True)
+    model, _ = fit(home, optimizer, 1, list, epochs=1)
+    assert_bits(model.get_weights(), START)
+    assert_bits(averages_of(home, optimizer), START)
+    if generation != "keras3":
+        # The average of v3 is that of the weights when it was made, with or without updates.
+        return
+    loaded = [2 * weight for weight in START]
+    model.set_weights(loaded)
+    model.fit(*arrays(ROWS[:2]), batch_size=1, verbose=0)
+    assert_bits(model.get_weights(), loaded)
+    assert int(optimizer.iterations) == 0
 
 
 # XLA

@@ -3,16 +3,14 @@
 import contextlib
 import importlib
 import inspect
-import types
 
 from legacyga import _compat
-from legacyga.generations import _base, _configs, _copying, _surface
+from legacyga.generations import _base, _configs, _copying, _copying_by_config, _surface
 
 ONE_FOR_TWO = (
     "A config has an optimizer anew for each pattern, and this MultiOptimizer has one for several. Received: {!r}. "
     "Join the patterns by |, or wrap each of the optimizers in it."
 )
-PLAIN = (bool, int, float, str, type(None), types.FunctionType)
 
 
 class Accumulation(_base.Accumulation):
@@ -47,29 +45,30 @@ class Accumulation(_base.Accumulation):
         # A copy by its config, as Keras 3's deepcopy makes it, and then the state, which that forgets. What no config
         # holds goes along as it is: a rate that is a function or a schedule, and what a subclass has besides.
         optimizers = self.home.module.optimizers
-        within = _within(optimizer, optimizers)
+        within = _copying_by_config.within(optimizer, optimizers)
         with self.home.module.utils.CustomObjectScope({type(each).__name__: type(each) for each in within.values()}):
-            copied = _from_config(optimizer)
+            copied = _copying_by_config.from_config(optimizer)
         is_multi = isinstance(optimizer, getattr(optimizers, "MultiOptimizer", ()))
-        if is_multi and len(_within(copied, optimizers)) != len(within):
+        if is_multi and len(_copying_by_config.within(copied, optimizers)) != len(within):
             raise ValueError(ONE_FOR_TWO.format(optimizer))
         attributes = vars(self.optimizer)
         attributes.update((name, value) for name, value in vars(copied).items() if name != "_legacyga")
-        _copy_what_no_config_has(optimizer, self.optimizer, optimizers)
+        _copying_by_config.copy_what_no_config_has(optimizer, self.optimizer, optimizers)
         if optimizer.built:
-            self.build_inner(_knowing(optimizer)._trainable_variables)
+            self.build_inner(_copying_by_config.knowing(optimizer)._trainable_variables)
         else:
             # What a checkpoint has for slots that are yet to be made.
             to_come = self.optimizer._variables._deferred_dependencies
             to_come.update((i, list(each)) for i, each in optimizer._variables._deferred_dependencies.items())
-        _take_over(self.optimizer, optimizer)
-        for place, copied in _within(self.optimizer, optimizers).items():
+        _copying_by_config.take_over(self.optimizer, optimizer)
+        for place, copied in _copying_by_config.within(self.optimizer, optimizers).items():
             if copied is not within.get(place, copied):
-                _copy_what_no_config_has(within[place], copied, optimizers)
-                _build_alike(copied, within[place])
+                _copying_by_config.copy_what_no_config_has(within[place], copied, optimizers)
+                _copying_by_config.build_alike(copied, within[place])
+        self._start_averages(self.optimizer)
 
     def prepare(self, grads_and_vars):
-        _knowing(self.optimizer)._check_variables_are_known([var for _, var in grads_and_vars])
+        _copying_by_config.knowing(self.optimizer)._check_variables_are_known([var for _, var in grads_and_vars])
         return True
 
     def apply(self, pairs, called="apply", *args, **kwargs):
@@ -82,7 +81,7 @@ class Accumulation(_base.Accumulation):
         """Take one mini-step: of a call of the method `called`, with these lists and with arguments of a user's own."""
         optimizer, grads = self.optimizer, list(grads)
         given = None if variables is None else list(variables)
-        variables = _knowing(optimizer)._trainable_variables if given is None else given
+        variables = _copying_by_config.knowing(optimizer)._trainable_variables if given is None else given
         if len(grads) != len(variables):
             # The inner optimizer has the error for it.
             self.apply_inner(grads, given, *args, **kwargs)
@@ -102,6 +101,27 @@ class Accumulation(_base.Accumulation):
         """Make the inner optimizer's own variables."""
         with self.bare():
             super(AccumulatingOptimizer, self.optimizer).build(variables)
+        self._start_averages(self.optimizer)
+
+    def _start_averages(self, optimizer):
+        """Let the moving averages of weights begin with the weights.
+
+        Keras leaves them at zero up to the first update, before which none of its optimizers would have them read.
+        """
+        for each in _copying_by_config.within(optimizer, self.home.module.optimizers).values():
+            self._start_averages(each)
+        averages = getattr(optimizer, "_model_variables_moving_average", [])
+        if not averages or self.ops.has_replicas:
+            # Within a replica's thread nothing of all replicas can be set.
+            return
+        with self.ops.init_scope():
+            if int(optimizer.iterations):
+                return
+            for average, var in zip(averages, optimizer._trainable_variables):
+                value = getattr(var, "value", var)
+                # A variable that a function has made has no value before it has run.
+                if average is not None and value.is_initialized():
+                    average.assign(value)
 
     def make_variable(self, name, value, shape, dtype, beside=None):
         optimizer, module = self.optimizer, self.home.module
@@ -132,84 +152,6 @@ class Accumulation(_base.Accumulation):
 
     def session(self, variable, action):
         raise ValueError("Keras 3 trains in eager mode only. Received: graph mode.")
-
-
-def _knowing(optimizer):
-    """Who knows what it was built with: before Keras 3.10 not a LossScaleOptimizer, but the optimizer in it."""
-    while not optimizer._trainable_variables and hasattr(optimizer, "inner_optimizer"):
-        optimizer = optimizer.inner_optimizer
-    return optimizer
-
-
-def _within(optimizer, optimizers):
-    """{place: optimizer} of those within another: in an attribute, or in a list as a MultiOptimizer has it."""
-    return {
-        (name, i): each
-        for name, value in vars(optimizer).items()
-        for i, each in enumerate(value if isinstance(value, list) else [value])
-        if isinstance(each, optimizers.Optimizer)
-    }
-
-
-def _copy_what_no_config_has(optimizer, copied, optimizers):
-    names = _names_to_copy(optimizer, optimizers)
-    _copying.copy_attributes(optimizer, copied, lambda each: [], None, names=names)
-
-
-def _names_to_copy(optimizer, optimizers):
-    """The names of the attributes that a config does not have, and that are not Keras's own."""
-    own, kept = [id(each) for each in optimizer.variables], set(vars(optimizers.SGD()))
-    # What a MultiOptimizer of newer versions finds its optimizers by.
-    within = optimizers.Optimizer, getattr(optimizers, "OptimizerMap", ())
-
-    def is_of_the_copy(value):
-        # Slots, which build makes anew, and optimizers within a wrapper, which its config has made.
-        return id(value) in own or isinstance(value, within)
-
-    return {
-        name
-        for name, value in vars(optimizer).items()
-        if (isinstance(value, PLAIN) and name != "built") or not (name in kept or _copying.holds(value, is_of_the_copy))
-    }
-
-
-def _build_alike(copied, optimizer):
-    if optimizer.built:
-        copied.build(_knowing(optimizer)._trainable_variables)
-        _take_over(copied, optimizer)
-
-
-def _take_over(copied, optimizer):
-    for variable, value in zip(copied.variables, optimizer.variables):
-        variable.assign(value)
-
-
-def _without_its_rate(optimizer):
-    """The same optimizer, all of its state included, with another rate: from Keras 3.16 on no config takes a method."""
-    alike = object.__new__(type(optimizer))
-    # Keras 3.5 asks a variable for its number, and knows no number; deletable with it.
-    object.__setattr__(alike, "__dict__", dict(vars(optimizer), _learning_rate=optimizer.iterations))
-    return alike
-
-
-def _from_config(optimizer):
-    """A copy of a bare optimizer by its config, without its state."""
-    rate = optimizer._learning_rate
-    config = (_without_its_rate(optimizer) if callable(rate) else optimizer).get_config()
-    if callable(rate):
-        config["learning_rate"] = 0.0
-    try:
-        copied = type(optimizer).from_config(config)
-    except (TypeError, ValueError) as error:
-        raise ValueError(
-            "{!r} cannot be copied, for its from_config does not take what its get_config gives ({}). Give its class a "
-            "get_config with all arguments; in place of a MultiOptimizer over functions wrap each of the optimizers in "
-            "it.".format(optimizer, error)
-        )
-    if callable(rate):
-        # By its setter, which takes the number's variable away again: the bare one has none.
-        copied.learning_rate = rate
-    return copied
 
 
 def _unpickled(name, inner, module, config):
@@ -281,6 +223,11 @@ class AccumulatingOptimizer(_configs.ConfiguredOptimizer):
         if self._legacyga.is_applying_exchanged:
             return list(grads_and_vars)
         return super(AccumulatingOptimizer, self)._all_reduce_sum_gradients(grads_and_vars)
+
+    def finalize_variable_values(self, var_list):
+        # A window may end no fit: the averages of what no update has been made of are not the weights' yet.
+        if int(self.iterations):
+            super(AccumulatingOptimizer, self).finalize_variable_values(var_list)
 
     def update_step(self, *args, **kwargs):
         self._legacyga.check_is_applying("update_step")

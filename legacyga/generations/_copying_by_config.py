@@ -1,0 +1,85 @@
+"""How an optimizer of Keras 3 is copied: by its config, and then all that its config does not have."""
+
+import types
+
+from legacyga.generations import _copying
+
+PLAIN = (bool, int, float, str, type(None), types.FunctionType)
+
+
+def knowing(optimizer):
+    """Who knows what it was built with: before Keras 3.10 not a LossScaleOptimizer, but the optimizer in it."""
+    while not optimizer._trainable_variables and hasattr(optimizer, "inner_optimizer"):
+        optimizer = optimizer.inner_optimizer
+    return optimizer
+
+
+def within(optimizer, optimizers):
+    """{place: optimizer} of those within another: in an attribute, or in a list as a MultiOptimizer has it."""
+    return {
+        (name, i): each
+        for name, value in vars(optimizer).items()
+        for i, each in enumerate(value if isinstance(value, list) else [value])
+        if isinstance(each, optimizers.Optimizer)
+    }
+
+
+def copy_what_no_config_has(optimizer, copied, optimizers):
+    """Give a copy the attributes that its config did not have; `optimizers` is the module of Keras's own."""
+    names = _names_to_copy(optimizer, optimizers)
+    _copying.copy_attributes(optimizer, copied, lambda each: [], None, names=names)
+
+
+def _names_to_copy(optimizer, optimizers):
+    """The names of the attributes that a config does not have, and that are not Keras's own."""
+    own, kept = [id(each) for each in optimizer.variables], set(vars(optimizers.SGD()))
+    # What a MultiOptimizer of newer versions finds its optimizers by.
+    within = optimizers.Optimizer, getattr(optimizers, "OptimizerMap", ())
+
+    def is_of_the_copy(value):
+        # Slots, which build makes anew, and optimizers within a wrapper, which its config has made.
+        return id(value) in own or isinstance(value, within)
+
+    return {
+        name
+        for name, value in vars(optimizer).items()
+        if (isinstance(value, PLAIN) and name != "built") or not (name in kept or _copying.holds(value, is_of_the_copy))
+    }
+
+
+def build_alike(copied, optimizer):
+    """Build a copy for the variables that the optimizer was built for, if it was, with its state."""
+    if optimizer.built:
+        copied.build(knowing(optimizer)._trainable_variables)
+        take_over(copied, optimizer)
+
+
+def take_over(copied, optimizer):
+    """Give a copy the values of the optimizer's variables."""
+    for variable, value in zip(copied.variables, optimizer.variables):
+        variable.assign(value)
+
+
+def _without_its_rate(optimizer):
+    """The same optimizer, all of its state included, with another rate: from Keras 3.16 on no config takes a method."""
+    alike = object.__new__(type(optimizer))
+    # Keras 3.5 asks a variable for its number, and knows no number; deletable with it.
+    object.__setattr__(alike, "__dict__", dict(vars(optimizer), _learning_rate=optimizer.iterations))
+    return alike
+
+
+def from_config(optimizer):
+    """A copy of a bare optimizer by its config, without its state."""
+    rate = optimizer._learning_rate
+    config = (_without_its_rate(optimizer) if callable(rate) else optimizer).get_config()
+    if callable(rate):
+        # Not by the setter: it takes a number's variable away again, and no checkpoint takes such a list of variables.
+        config["learning_rate"] = rate
+    try:
+        return type(optimizer).from_config(config)
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            "{!r} cannot be copied, for its from_config does not take what its get_config gives ({}). Give its class a "
+            "get_config with all arguments; in place of a MultiOptimizer over functions wrap each of the optimizers in "
+            "it.".format(optimizer, error)
+        )

@@ -32,4 +32,15 @@ def slice_of(tf, leaf, begin, length):
         others = leaf.dense_shape[1:]
         starts = tf.concat([[tf.cast(begin, "int64")], tf.zeros_like(others)], 0)
         return tf.sparse.slice(leaf, starts, tf.concat([[tf.cast(length, "int64")], others], 0))
-    return leaf[begin : begin + length]
+    shape = tf.TensorShape(leaf.shape)
+    if isinstance(leaf, getattr(tf, "RaggedTensor", ())) or shape.ndims is None:
+        return leaf[begin : begin + length]
+    # By its size, not by its end: of an end that is no constant XLA makes a dynamic size, which some kernels lose.
+    sizes = [length] + [tf.shape(leaf)[i] if shape[i] is None else shape[i] for i in range(1, shape.ndims)]
+    return tf.slice(leaf, [begin] + [0] * (shape.ndims - 1), sizes)
+
+
+def known_size(tf, leaf):
+    """The first dimension of a tensor, an int, None where that is not static or there is none."""
+    shape = tf.TensorShape(leaf.shape)
+    return shape[0] if shape.ndims else None

@@ -47,9 +47,7 @@ class _Step(object):
     def samples_in(self, data):
         """The number of samples: an int where it is static, else a tensor."""
         tf = self.ops.tf
-        static = {
-            leaf.shape[0] for leaf in _batches.parts_of(tf, data) if leaf.shape.ndims and leaf.shape[0] is not None
-        }
+        static = {_batches.known_size(tf, leaf) for leaf in _batches.parts_of(tf, data)} - {None}
         if len(static) > 1:
             raise ValueError(SIZES.format(*sorted(static)[:2]))
         return int(static.pop()) if static else _batches.samples_in(tf, data)
@@ -106,9 +104,8 @@ class _Step(object):
     def _checked(self, data, samples):
         """Operations that raise where a part of the data has another number of samples."""
         tf = self.ops.tf
-        if isinstance(samples, int) and all(
-            leaf.shape.ndims and leaf.shape[0] is not None for leaf in _batches.parts_of(tf, data)
-        ):
+        sizes = [_batches.known_size(tf, leaf) for leaf in _batches.parts_of(tf, data)]
+        if isinstance(samples, int) and None not in sizes:
             return []
         message = SIZES.format("other", "of the first part")
         sizes = [_batches.size_of(tf, leaf) for leaf in _batches.parts_of(tf, data)]

@@ -369,6 +369,36 @@ def test_ways_to_train(home, way):
     assert_close(model.get_weights(), expected(oracle.SGD(RATE, MOMENTUM), epochs=2))
 
 
+def test_arrays_of_numpy(home):
+    """Which `train_on_batch` hands on as they are, where nothing is a tf.function."""
+    if home.mode == "graph" or home.tf_version < (2, 2):
+        skips.senseless("run_eagerly: from TF 2.2 on")
+    model = compiled(home, sgd(home), run_eagerly=True)
+    legacyga.micro_batch(model, 3)
+    for x, y in batches():
+        model.train_on_batch(x, y)
+    assert_close(model.get_weights(), expected(oracle.SGD(RATE, MOMENTUM)))
+
+
+@pytest.mark.parametrize("size", [4, 5, 8])
+def test_xla_knows_how_long_a_slice_is(home, size):
+    """Of a slice whose length is no constant, XLA's `divide_no_nan` makes one as long as the batch."""
+    if home.mode == "graph" or home.tf_version < (2, 8):
+        skips.keras_lacks("jit_compile: from TF 2.8 on")
+    tf, x = home.tf, np.arange(1, 17, dtype="float32")[:, None] / 16
+
+    def loss(target, output):
+        return tf.reduce_mean(tf.math.divide_no_nan(tf.abs(target - output), 2.0), -1)
+
+    layer = home.keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros", input_shape=(1,))
+    model = home.keras.models.Sequential([layer])
+    model.compile(home.bare_sgd(lr=1.0), loss, jit_compile=True)
+    legacyga.micro_batch(model, size)
+    logs = model.fit(x, 3 * x, batch_size=16, verbose=0).history
+    # The mean of 3 x / 2, and of its derivative.
+    assert (model.get_weights()[0].item(), logs["loss"][0]) == pytest.approx((0.265625, 0.796875), rel=1e-6)
+
+
 def test_one_trace(home):
     """The training function is traced once, for batches of all sizes, and though the size is given again."""
     if home.mode == "graph":

@@ -138,7 +138,7 @@ class Accumulation(_updating.Updating):
         mask = window.sums.mask(dict(zip(places, gradients)))
         taken = self.ops.on_all_replicas(take, (gradients,) if weight is None else (gradients, weight.value))
         self.keep_attributes(window)
-        self.registry([var for _, var in grads_and_vars]).forget_end(window)
+        self.registry([grads_and_vars[at[0]][1]]).forget_end(window)
         return taken
 
     def _check_can_accumulate(self):

@@ -21,6 +21,11 @@ ANOTHERS = (
     "Give each model an optimizer of its own, or call micro_batch right after compile."
 )
 
+OF_TWO = (
+    "Each of fit and train_on_batch has trained {!r} with moments of its own of {!r}, as in TensorFlow 1.13, and those "
+    "of one would be lost. Call micro_batch right after compile, or train by one of the two."
+)
+
 
 def install(model, home, size):
     """Let the functions that the model makes to train with be cut, or no longer where `size` is None."""
@@ -49,6 +54,8 @@ def _under_way(model, names):
     own = [name for name in there if _writes(getattr(model, FUNCTIONS[name]), state)]
     if there and state and not own:
         raise ValueError(ANOTHERS.format(model.optimizer, model))
+    if state and len(own) < len(there):
+        raise ValueError(OF_TWO.format(model, model.optimizer))
     return state, own
 
 
@@ -143,7 +150,7 @@ class SlicedFunction(object):
                     cut[place] = of_parts[number]
                 outputs.append(accumulate(cut))
                 losses.note()
-        return self._told(outputs, losses, [len(range(samples)[part]) for part in parts])
+        return self._told(outputs, losses, [len(range(samples)[part]) for part in parts], self._weighed(fed, parts))
 
     @contextlib.contextmanager
     def _update_after(self):
@@ -187,7 +194,19 @@ class SlicedFunction(object):
             made.append(weights[part] * (of_part / share) if of_part else weights[part] + little)
         return made
 
-    def _told(self, outputs, losses, sizes):
+    def _weighed(self, fed, parts):
+        """{place: the sums of the parts' sample weights}, of metrics that divide by them. Deletable with TF 1.13."""
+        named = getattr(self._model, "_per_output_weighted_metrics", None)
+        if not named or not _slice_checks.divides_by_weights(self._home):
+            return {}
+        weights = fed[len(self._model._feed_inputs) + len(self._model._feed_targets) :]
+        return {
+            self._model.metrics_names.index(name): [float(weights[i][part].sum()) for part in parts]
+            for i, names in enumerate(named)
+            for name in names
+        }
+
+    def _told(self, outputs, losses, sizes, weighed):
         """The outputs over the batch: from `losses`, the last slice's where that is of all so far, all, or the mean."""
         told = losses.of_the_batch(sizes)
         for place, values in enumerate(zip(*outputs)):
@@ -196,7 +215,8 @@ class SlicedFunction(object):
             elif place not in told and self._has_samples(place):
                 told[place] = _joined(values)
             elif place not in told:
-                mean = sum(value * size for value, size in zip(values, sizes)) / float(sum(sizes))
+                shares = weighed.get(place, sizes)
+                mean = sum(value * share for value, share in zip(values, shares) if share) / float(sum(shares))
                 # As Keras has it: an array, or NumPy's number, of the same width.
                 told[place] = mean.astype(values[0].dtype)
         return [told[place] for place in sorted(told)]
@@ -213,8 +233,13 @@ class SlicedFunction(object):
         if hasattr(self._model, "metrics_tensors"):
             # Keras 2.0 has none that are.
             return False
-        # From Keras 2.3 and TF 1.13 on all metrics are. In TF 1.13 train_on_batch alone tells those of the batch.
-        return place > 0 and not (self._name == "_make_train_function" and hasattr(self._model, "_make_fit_function"))
+        if self._name == "_make_train_function" and hasattr(self._model, "_make_fit_function"):
+            # In TF 1.13 train_on_batch tells of those that are functions the batch's own.
+            names = self._model.metrics_names
+            ways = [getattr(self._model, way) for way in ("_all_metrics_tensors", "_all_stateful_metrics_tensors")]
+            return place > 0 and ways[0][names[place]] is ways[1][names[place]]
+        # From Keras 2.3 and TF 1.13 on all metrics are.
+        return place > 0
 
 
 class _LossMeans(object):

@@ -132,6 +132,46 @@ def test_a_model_whose_moments_are_not_known(home):
     assert np.abs(first.get_weights()[0] - before[0]).max() > 1e-4
 
 
+def test_a_training_by_fit_and_by_batches(home):
+    """Each has moments of its own in TF 1.13: those of one would be lost."""
+    ends = []
+    for sizes in ((None, None), (3, None)):
+        home.reset(plain_session=True)
+        model, one, _, compile_for = stages(home)
+        compile_for(one, sgd(home))
+        for size in sizes:
+            model.fit(X, Y, batch_size=8, epochs=1, shuffle=False, verbose=0)
+            train(model)
+            if hasattr(model, "_make_fit_function"):
+                with pytest.raises(ValueError, match="Each of fit and train_on_batch has trained"):
+                    legacyga.micro_batch(model, size)
+            else:
+                legacyga.micro_batch(model, size)
+        train(model)
+        ends.append(model.get_weights())
+    assert_alike(ends)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_the_metrics_of_a_batch(home, weighted):
+    """Of functions and of objects; by the weights of the samples, where they are asked for."""
+    told, loss, kwargs = [], "mse", {}
+    own = getattr(home.keras.metrics, "BinaryAccuracy", None)
+    if weighted:
+        kwargs["sample_weight"] = np.array([0.0, 2.0, 1.0, 0.25, 3.0, 1.0, 0.5, 4.0], "float32")
+        if hasattr(home.keras.losses, "MeanSquaredError"):
+            loss = home.keras.losses.MeanSquaredError()
+    for size in (None, 3):
+        home.reset(plain_session=True)
+        metrics = ["mae", own()] if own else ["mae"]
+        model, one, _, compile_for = stages(home)
+        compile_for(one, sgd(home))
+        model.compile(optimizer=sgd(home), loss=loss, **{"weighted_metrics" if weighted else "metrics": metrics})
+        legacyga.micro_batch(model, size)
+        told.append([model.train_on_batch(X, np.abs(Y) > 1, **kwargs) for _ in range(3)])
+    np.testing.assert_allclose(told[1], told[0], rtol=2e-5)
+
+
 @pytest.mark.parametrize("losses", [[None, "mse"], ["mse", None]])
 def test_an_output_without_a_loss(home, losses):
     ends, told = [], []

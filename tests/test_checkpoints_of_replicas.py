@@ -7,6 +7,7 @@ import homes
 import needs
 import numpy as np
 import pytest
+import skips
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 pytestmark = [pytest.mark.capability("R12 replicas"), pytest.mark.long]
@@ -153,6 +154,52 @@ def test_weights(home, way, tmpdir):
             printed = program(tmpdir, home, read, way, generation, "read", path).splitlines()[-1]
             values = [float(each) for each in printed.strip("[]").split(",")]
             np.testing.assert_allclose(values, weights, rtol=0, atol=1e-6, err_msg=generation)
+
+
+SCALED = """
+import sys
+import numpy as np
+import homes
+import kinds
+import legacyga
+import test_checkpoints_of_replicas as data
+
+replicas, generation, reads, path = int(sys.argv[2]), sys.argv[3], sys.argv[4], sys.argv[5]
+home, strategy = homes.start_on_replicas(sys.argv[1], replicas)
+tf, keras = home.tf, home.keras
+with strategy.scope():
+    model = keras.models.Sequential([keras.layers.Dense(1, kernel_initializer="ones", input_shape=(3,))])
+    optimizer = legacyga.wrap(kinds.classes(home)[generation]["SGD"](0.5), 2)
+    model.compile(keras.mixed_precision.LossScaleOptimizer(optimizer, initial_scale=1.0, dynamic=False), "mse")
+    checkpoint = tf.train.Checkpoint(model=model, optimizer=model.optimizer)
+    if reads == "read":
+        checkpoint.read(path)
+samples = slice(0, 4) if reads == "write" else slice(4, 8)
+model.fit(data.X[samples], data.Y[samples], batch_size=4, shuffle=False, verbose=0)
+if reads == "write":
+    checkpoint.write(path)
+print(np.concatenate([each.ravel() for each in model.get_weights()]).tolist())
+"""
+
+
+def test_gradients_that_were_added_up_before(home, tmpdir):
+    """A LossScaleOptimizer round ours gives each replica the sum of all."""
+    needs.eager_only(home, since=(2, 4))
+    import kinds
+
+    if home.is_keras3:
+        skips.senseless("that of Keras 3 gives each replica its own")
+    tmpdir.join("program.py").write(SCALED)
+    x = np.concatenate([X[:8], np.ones((8, 1))], axis=1)
+    start = np.array([1.0, 1.0, 1.0, 0.0])
+    weights = start - 0.5 * 2.0 * x.T.dot(x.dot(start) - Y[:8, 0]) / 8
+    for generation in sorted(set(kinds.classes(home)) - {"v1", "train"}):
+        for written, read in ((2, 1), (1, 2), (2, 2)):
+            path = str(tmpdir.join("{}-{}-{}".format(generation, written, read)))
+            program(tmpdir, home, written, generation, "write", path)
+            printed = program(tmpdir, home, read, generation, "read", path).splitlines()[-1]
+            values = [float(each) for each in printed.strip("[]").split(",")]
+            np.testing.assert_allclose(values, weights, rtol=0, atol=1e-6, err_msg=str((generation, written, read)))
 
 
 def program(tmpdir, home, replicas, *arguments):

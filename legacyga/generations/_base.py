@@ -135,6 +135,7 @@ class Accumulation(_updating.Updating):
         are_reduced = _updating.are_exchanged(kwargs)
         # Here, for across replicas a gradient does not show that it is an IndexedSlices.
         gradients, places = [grads_and_vars[i][0] for i in at], [window.places[i] for i in at]
+        gradients = self.as_each_replicas(gradients, kwargs, 1.0 / self.ops.replicas)
         mask = window.sums.mask(dict(zip(places, gradients)))
         taken = self.ops.on_all_replicas(take, (gradients,) if weight is None else (gradients, weight.value))
         self.keep_attributes(window)

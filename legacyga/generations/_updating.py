@@ -71,6 +71,7 @@ class Updating(object):
         exchanges = self.ops.has_replicas and self.exchanges and not are_exchanged(call[1])
 
         def update(reduced):
+            reduced = self.as_each_replicas(reduced, call[1], self.ops.replicas)
             var_list = [reference() for reference in window.var_list]
             pairs = [(gradient, var) for gradient, var in zip(reduced, var_list) if var is not None]
             if exchanges:
@@ -79,6 +80,15 @@ class Updating(object):
             return self.update(pairs, *call, exchanged=exchanges)
 
         return update
+
+    def as_each_replicas(self, gradients, kwargs, factor):
+        """Gradients times `factor` where each replica is given the sum over them all, else as they are.
+
+        So each accumulates its share, and what a checkpoint has is the sum, of any number of replicas.
+        """
+        if not self.ops.has_replicas or not are_exchanged(kwargs):
+            return gradients
+        return [each if each is None else self.ops.weighted(each, factor, each.dtype) for each in gradients]
 
     @property
     def exchanges(self):

@@ -37,6 +37,8 @@ def fitting(optimizer, accumulation, values):
     accumulation.refused = _misfit(optimizer, wanted, values)
     if accumulation.refused is not None:
         raise accumulation.refused
+    # What a file hands over may be a place in it, which no variable of a strategy takes.
+    values = [value[()] if hasattr(value, "shape") else value for value in values]
     given = {key: value for (key, _), value in zip(wanted, values)}
     return _with_no_other_window_open(given, counts, variables, accumulation.home)
 

@@ -115,7 +115,7 @@ class Accumulation(_base.Accumulation):
             # Within a replica's thread nothing of all replicas can be set.
             return
         with self.ops.init_scope():
-            if int(optimizer.iterations):
+            if self.home.value_of(optimizer.iterations):
                 return
             for average, var in zip(averages, optimizer._trainable_variables):
                 value = getattr(var, "value", var)
@@ -226,7 +226,7 @@ class AccumulatingOptimizer(_configs.ConfiguredOptimizer):
 
     def finalize_variable_values(self, var_list):
         # A window may end no fit: the averages of what no update has been made of are not the weights' yet.
-        if int(self.iterations):
+        if self._legacyga.home.value_of(self.iterations):
             super(AccumulatingOptimizer, self).finalize_variable_values(var_list)
 
     def update_step(self, *args, **kwargs):

@@ -18,6 +18,7 @@ K, RATE, MOMENTUM = 3, 0.05, 0.9
 PROGRAM = """
 import json
 import sys
+import warnings
 
 import keras
 import tensorflow as tf
@@ -53,7 +54,12 @@ for name, optimizer in optimizers.items():
     except ValueError as error:
         errors.append(str(error))
     ends[name] = [weight.tolist() for weight in model.get_weights()], int(optimizer.iterations.numpy())
-print(json.dumps([errors, ends]))
+with warnings.catch_warnings(record=True) as found:
+    warnings.simplefilter("always")
+    x, y = dense.joined(dense.BATCHES)
+    model.fit(x[:6], y[:6], batch_size=4, verbose=0, callbacks=[legacyga.GradientAccumulationCallback()])
+told = [str(each.message) for each in found if "batches" in str(each.message).lower()]
+print(json.dumps([errors, ends, told]))
 """
 
 
@@ -67,17 +73,22 @@ def printed(home, tmpdir_factory):
 
 
 def test_its_own_optimizers_are_refused_with_the_remedy(printed):
-    errors, _ = printed
+    errors = printed[0]
     for error in errors[:2]:
         assert error.startswith("The optimizers of standalone Keras accumulate in graph mode only. Received: keras 2.")
         assert "in eager mode" in error and "keras=tf.keras" in error and "disable_eager_execution()" in error
 
 
 def test_there_is_no_training_step_to_cut(printed):
-    errors, _ = printed
+    errors = printed[0]
     assert len(errors) == 4
     for error in errors[2:]:
         assert "of Keras 2.3, fit has no training step that could be cut. Received: <keras.engine.sequential" in error
+
+
+def test_the_callback_says_that_batches_weigh_alike(printed):
+    assert [message for message in printed[2] if "tell an optimizer here how many samples a batch has" in message]
+    assert not [message for message in printed[2] if "trained before" in message]
 
 
 @pytest.mark.parametrize("name", ["MySGD", "wrap"])

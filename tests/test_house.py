@@ -37,6 +37,7 @@ BELOW = {
     "_updating": {"_horovod"},
     "_base": {"_gradients", "_horovod", "_ops", "_registry", "_updating", "_window"},
     "_copying": {"_compat", "_ops"},
+    "_copying_by_config": {"_copying"},
     "_finding": {"_compat", "_ops", "_surface"},
     "_schedule": {"_settings", "_surface"},
     "_batches": set(),

@@ -1,5 +1,6 @@
 """How an optimizer of Keras 3 is copied: by its config, and then all that its config does not have."""
 
+import contextlib
 import types
 
 from legacyga.generations import _copying
@@ -72,14 +73,24 @@ def from_config(optimizer):
     """A copy of a bare optimizer by its config, without its state."""
     rate = optimizer._learning_rate
     config = (_without_its_rate(optimizer) if callable(rate) else optimizer).get_config()
-    if callable(rate):
-        # Not by the setter: it takes a number's variable away again, and no checkpoint takes such a list of variables.
-        config["learning_rate"] = rate
     try:
-        return type(optimizer).from_config(config)
+        copied = _made(type(optimizer), config, rate)
     except (TypeError, ValueError) as error:
         raise ValueError(
             "{!r} cannot be copied, for its from_config does not take what its get_config gives ({}). Give its class a "
             "get_config with all arguments; in place of a MultiOptimizer over functions wrap each of the optimizers in "
             "it.".format(optimizer, error)
         )
+    if callable(rate):
+        copied.learning_rate = rate
+    return copied
+
+
+def _made(cls, config, rate):
+    if callable(rate):
+        # A number's variable would have to be taken out of a list that no checkpoint takes from then on.
+        with contextlib.suppress(TypeError, ValueError):
+            return cls.from_config(dict(config, learning_rate=rate))
+        # The class makes a schedule of a number.
+        config = dict(config, learning_rate=0.0)
+    return cls.from_config(config)

@@ -44,3 +44,8 @@ def homes_train_step(cls):
         if each.__module__.partition(".")[0] in _compat.KERAS and "train_step" in vars(each):
             return vars(each)["train_step"]
     return None
+
+
+def is_of_tensorflow(cls):
+    """Whether a model's class is of the tf.keras of TF 1.8 to 2.5, and not of a Keras beside it."""
+    return any(each.__module__.partition(".")[0] == "tensorflow" for each in cls.__mro__)

@@ -47,12 +47,10 @@ def start_fit(model, optimizers):
     home, homes_own = _surface.home_of(optimizers[0]), _fit_hooks.homes_train_step(type(model))
     if home.graph_mode:
         return None
-    module = getattr(home, "module", None)
-    if module is not None and not isinstance(model, module.models.Model):
-        # One of Keras 2.3 has made its training function before any callback is told of the fit.
-        return None
     if homes_own is None:
-        return _told_sizes(home, _surface.accumulation_of(optimizers[0]))
+        # A model of Keras 2.3 has made its training function before any callback is told of the fit.
+        is_told = _fit_hooks.is_of_tensorflow(type(model))
+        return _told_sizes(home, _surface.accumulation_of(optimizers[0])) if is_told else None
     step = _train_steps.installed(model)
     # A train_step of the user's own need not count, nor call the optimizer once a batch.
     if step is None:

@@ -259,12 +259,13 @@ def _losses_divide_by_masks(home):
     """Whether this Keras's loss objects divide by what a mask leaves: Keras 3, and from TF 2.11 on."""
     if (home.root, "objects") not in _DIVIDES:
         tf, losses = home.tf, home.module.losses
-        if home.graph_mode:
-            with tf.Graph().as_default(), home.v1.Session() as session:
-                found = session.run(_masked_mean(tf, losses)) if hasattr(losses, "MeanSquaredError") else 5
-        else:
+        if home.is_keras3:
             with tf.init_scope():
                 found = float(_masked_mean(tf, losses))
+        else:
+            # In no graph but its own, there is no strategy, under which these losses raise.
+            with tf.Graph().as_default(), home.v1.Session() as session:
+                found = session.run(_masked_mean(tf, losses)) if hasattr(losses, "MeanSquaredError") else 5
         # Keras 3 up to 3.12 adds an epsilon to what it divides by.
         _DIVIDES[home.root, "objects"] = bool(abs(found - 1) < 1e-3)
     return _DIVIDES[home.root, "objects"]

@@ -321,9 +321,11 @@ class Home(object):
 
     def optimizer_weights(self, optimizer):
         """The values of all the optimizer's variables."""
-        if self.is_keras3:
-            return [variable.numpy() for variable in optimizer.variables]
-        return optimizer.get_weights()
+        if hasattr(optimizer, "get_weights"):
+            return optimizer.get_weights()
+        # A list, a method or a list that can be called.
+        variables = optimizer.variables
+        return [variable.numpy() for variable in (variables if isinstance(variables, list) else variables())]
 
     def set_optimizer_weights(self, optimizer, weights):
         """Put `weights`, from `optimizer_weights`, back."""

@@ -87,8 +87,8 @@ def test_the_wheel(python, tmp_path):
 
 @pytest.mark.long
 def test_the_sdist(python, source, tmp_path):
-    if sys.version_info >= (3, 12):
-        skips.senseless("Pythons from 3.12 on bring no setuptools to build with offline")
+    if sys.version_info >= (3, 11):
+        skips.senseless("The pip that Pythons from 3.11 on bring builds with nothing but what an index has")
     run(python, "setup.py", "-q", "sdist", "-d", str(tmp_path), cwd=source)
     sdist = [name for name in os.listdir(str(tmp_path)) if name.endswith(".tar.gz")]
     install_and_check(python, str(tmp_path / sdist[0]), str(tmp_path))

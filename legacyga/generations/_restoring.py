@@ -100,10 +100,9 @@ def _misfit(optimizer, wanted, values):
     if len(values) != len(wanted):
         return ValueError(
             "{!r} has {} variables, {} of them the inner optimizer's. Received: {} values. They are of another "
-            "optimizer, or of one for another model, or hold a window under way that this one does not have, or this "
-            "one must be built first. Nothing was written.".format(
-                optimizer, len(variables_of(optimizer)), len(wanted), len(values)
-            )
+            "optimizer, or of one for another model, or of one that has trained other lists of variables, as before a "
+            "layer was frozen, or hold a window under way that this one does not have, or this one must be built "
+            "first. Nothing was written.".format(optimizer, len(variables_of(optimizer)), len(wanted), len(values))
         )
     for (_, variable), value in zip(wanted, values):
         shape, received = _shape_of(variable), _shape_of(value)

@@ -414,6 +414,25 @@ def test_a_file_whose_state_does_not_fit(home, kind, tmpdir):
         legacyga.load_model(path, keras=home.keras)
 
 
+def test_a_file_of_a_model_that_was_frozen_on_its_way(home, kind, tmpdir):
+    """The state in it is that of both lists of variables, and a loader makes the second alone."""
+    if kind.generation == "v1":
+        skips.senseless("its moments are those of the latest model alone")
+    name = "model.keras" if kind.generation in ("v3", "keras3") and home.tf_version >= (2, 13) else "model.h5"
+    check_format(home, kind, name)
+    path = str(tmpdir.join(name))
+    model = model_of(home, kind.make(3))
+    train(model, BATCHES[:3])
+    compile_again(home, model, trainable=False)
+    train(model, BATCHES[3:6])
+    save(model, path)
+    weights = model.get_weights()
+    forget(home)
+    with pytest.raises(ValueError, match="that has trained other lists of variables, as before a layer was frozen"):
+        legacyga.load_model(path, keras=home.keras)
+    assert_bits(home.keras.models.load_model(path, compile=False).get_weights(), weights)
+
+
 def test_load_own_variables(home, kind):
     if kind.generation not in ("v3", "keras3") or home.tf_version < (2, 13):
         skips.keras_lacks("no .keras files with these optimizers")

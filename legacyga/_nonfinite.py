@@ -22,11 +22,11 @@ class Guard(object):
         ops: an `_ops.Ops`.
         policy: one of POLICIES, but for the first.
         skipped: variable: the mini-steps of all windows that were left out.
-        scales_loss: whether the inner optimizer is a LossScaleOptimizer, whose scale is to shrink.
+        adapts_scale: whether the inner optimizer is a LossScaleOptimizer whose scale is to shrink.
     """
 
-    def __init__(self, ops, policy, skipped, scales_loss=False):
-        self._ops, self._skipped, self._scales_loss = ops, skipped, scales_loss
+    def __init__(self, ops, policy, skipped, adapts_scale=False):
+        self._ops, self._skipped, self._adapts_scale = ops, skipped, adapts_scale
         self._looks_at_each, self._raises = policy == "skip_mini_step", policy == "raise"
 
     def look(self, run, arguments):
@@ -93,7 +93,7 @@ class Guard(object):
             with ops.after(make_update()):
                 return close(True)
 
-        if self._scales_loss:
+        if self._adapts_scale:
             # It makes no update of what is not finite, and learns of it.
             reduced = run(lambda each: ops.spoil_if(is_left, each), (reduced,))
             # What raises ends what has not run. The newer optimizers return nothing to wait for.

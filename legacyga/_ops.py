@@ -209,6 +209,15 @@ class Ops(_replicas.Replicas):
             graph = getattr(graph, "outer_graph", None)
         return False
 
+    def tensors_of_other_functions(self, values):
+        """Those of nested values that are tensors of functions, but for the ones that are traced here."""
+        here, graphs = self.graph_here(), []
+        while here is not None:
+            graphs.append(here)
+            here = getattr(here, "outer_graph", None)
+        tensors = [leaf for leaf in _leaves(values) if isinstance(leaf, self.tf.Tensor) and not hasattr(leaf, "numpy")]
+        return [each for each in tensors if not any(each.graph is graph for graph in graphs)]
+
     def graph_here(self):
         """The graph that is being made, None in eager mode."""
         return None if self.tf.executing_eagerly() else self.v1.get_default_graph()

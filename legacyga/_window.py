@@ -82,8 +82,7 @@ class Window(object):
 
     def remember(self, args, kwargs):
         """Keep the arguments of a mini-step's call, for an update that no mini-step makes."""
-        known = {name: value for name, value in kwargs.items() if value is not None}
-        self.call = (args, dict(self.call[1], **known))
+        self.call = (args, kwargs)
 
     def take_mini_step(self, gradients, places, mask, update, run=_here, before=(), weight=None):
         """Take one mini-step: accumulate `gradients`, or end the window with an update.

@@ -1,10 +1,12 @@
 """wrap copies the optimizer's own state. What the optimizer merely refers to stays the object that it was."""
 
 import copy
+import gc
 import os
 import pickle
 import subprocess
 import sys
+import weakref
 
 import homes
 import kinds
@@ -363,6 +365,31 @@ def test_the_numbers_of_a_class_of_the_users_own(home, sgd):
     ]
     assert (rates, momenta) == ([RATE, 2.0, RATE], [MOMENTUM, MOMENTUM, 0.5])
     assert first.global_step is inner.global_step
+
+
+def test_a_class_that_nobody_has_any_more(home, sgd):
+    """A class made in a function, and what it refers to, goes with its last optimizer, as with the bare one."""
+
+    def alive(make):
+        class Large(object):
+            pass
+
+        large = Large()
+
+        class Own(sgd.cls):
+            def refer(self):
+                return large
+
+        first, second = make(Own(RATE, MOMENTUM)), make(Own(RATE, MOMENTUM))
+        assert type(first) is type(second) and first.refer() is large
+        return weakref.ref(large), weakref.ref(Own)
+
+    for make in (lambda optimizer: optimizer, lambda optimizer: legacyga.wrap(optimizer, 2)):
+        references = alive(make)
+        # One goes with the class that is wrapped, the next with the one it wraps.
+        gc.collect()
+        gc.collect()
+        assert [each() for each in references] == [None, None]
 
 
 def test_a_session_that_is_given_after_wrap(home, sgd):

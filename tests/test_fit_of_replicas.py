@@ -8,6 +8,7 @@ import needs
 import numpy as np
 import oracle
 import pytest
+import skips
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 pytestmark = [pytest.mark.capability("R12 replicas"), pytest.mark.long]
@@ -95,6 +96,37 @@ def test_fit(home, tmpdir):
         if not (np.array_equal(first, second) and counts == wanted_counts and distance <= 4e-6):
             wrong.append((case, counts, wanted_counts, distance, np.abs(first - second).max()))
     assert not wrong, wrong
+
+
+AVERAGES = """
+import sys
+import numpy as np
+import homes
+import legacyga
+import test_fit_of_replicas as data
+
+home, strategy = homes.start_on_replicas(sys.argv[1])
+keras = home.keras
+with strategy.scope():
+    model = home.network(data.START)
+    model.compile(legacyga.wrap(keras.optimizers.SGD(data.RATE, use_ema=True), 8), "mse")
+swap = keras.callbacks.SwapEMAWeights()
+given = dict(batch_size=4, verbose=0, validation_data=(data.X, data.Y), callbacks=[swap])
+told = model.fit(data.X, data.Y, **given).history["val_loss"]
+print(told[0], int(home.value(model.optimizer.iterations)))
+"""
+
+
+def test_moving_averages_before_an_update(home, tmpdir):
+    """Keras 3 validates with them: they are the weights."""
+    needs.eager_only(home)
+    if not home.is_keras3:
+        skips.keras_lacks("SwapEMAWeights is Keras 3's")
+    tmpdir.join("program.py").write(AVERAGES)
+    printed = homes.run(str(tmpdir.join("program.py")), [home.name], path=[HERE] + sys.path)
+    told, updates = printed.split()[-2:]
+    assert updates == "0"
+    np.testing.assert_allclose(float(told), oracle.loss(oracle.double(START), X, Y), rtol=1e-6)
 
 
 def expected(way, partial_window, _):

@@ -232,3 +232,37 @@ def test_in_a_loss_scale_optimizer(home, sgd):
     training.optimizer = inner
     # The others leave it to their user to take the scale out.
     training.assert_updated(scale=1 / 8.0 if home.is_keras3 else 1)
+
+
+@pytest.mark.parametrize("way", ["keyword", "position"])
+def test_an_argument_that_is_a_tensor_of_a_function(home, sgd, way):
+    """Outside of the function it has no value: an error that loses nothing. Within it a flush is made with it."""
+    eager_only(home)
+    if sgd.generation == "train" or sgd.cls is None:
+        skips.senseless("a class of the user's own, of a Keras")
+    tf = home.tf
+
+    class Scaling(sgd.cls):
+        def apply_gradients(self, grads_and_vars, scale=1.0):
+            return super(Scaling, self).apply_gradients([(each * scale, variable) for each, variable in grads_and_vars])
+
+    optimizer = legacyga.wrap(Scaling(1.0), 4)
+    variables = home.variables([np.zeros(1, "float32")])
+    if hasattr(optimizer, "build"):
+        optimizer.build(variables)
+
+    @tf.function
+    def step(gradient, scale, flushes=False):
+        given = {"scale": scale} if way == "keyword" else {}
+        optimizer.apply_gradients([(gradient, variables[0])], *([] if given else [scale]), **given)
+        return optimizer.end_windows() if flushes else False
+
+    step(tf.constant([1.0]), tf.constant(2.0))
+    with pytest.raises(ValueError, match="an argument that is a tensor of a function.* Received: .*Tensor"):
+        legacyga.flush(optimizer)
+    assert int(optimizer.mini_step) == 1 and not home.value(variables[0]).any()
+    assert bool(step(tf.constant([2.0]), tf.constant(2.0), True)) is True
+    np.testing.assert_array_equal(home.value(variables[0]), [-3.0])
+    optimizer.apply_gradients([(tf.constant([1.0]), variables[0])], tf.constant(4.0))
+    assert legacyga.flush(optimizer) is True
+    np.testing.assert_array_equal(home.value(variables[0]), [-7.0])

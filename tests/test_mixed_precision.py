@@ -1,6 +1,7 @@
 """LossScaleOptimizer in both nestings, with batches that overflow, and models in half precision."""
 
 import os
+import warnings
 
 import dense
 import homes
@@ -67,6 +68,16 @@ def loss_scaled(home, inner, scale=SCALE, growth=GROWTH):
     if home.tf_version < (1, 15):
         skips.keras_lacks("LossScaleOptimizer that is an optimizer of its own: TF 1.15 or newer")
     return made
+
+
+def fixed_loss_scaled(home, inner):
+    """`inner` in the home's LossScaleOptimizer, with a scale that no batch changes."""
+    precision = getattr(home.keras, "mixed_precision", None)
+    if home.is_keras3 or home.tf_version < (1, 15):
+        skips.keras_lacks("LossScaleOptimizer with a fixed scale: TF 1.15 or newer, before Keras 3")
+    if hasattr(precision, "LossScaleOptimizer"):
+        return precision.LossScaleOptimizer(inner, dynamic=False, initial_scale=SCALE)
+    return precision.experimental.LossScaleOptimizer(inner, SCALE)
 
 
 def counts_dropped_updates(home):
@@ -220,6 +231,34 @@ def test_a_policy_around_a_loss_scale(home, kind, policy):
         users.assert_close(model.get_weights(), expected.weights)
         scales.append(expected.scale)
     assert min(scales) < SCALE < max(scales) or policy != "skip_mini_step"
+
+
+@pytest.mark.parametrize("policy", ["skip_mini_step", "skip_window", "raise"])
+def test_a_policy_around_a_fixed_loss_scale(home, kind, policy):
+    """Such a scale looks at no gradient: there is no update of what the policy leaves out."""
+    if home.mode == "graph" and policy == "raise":
+        skips.elsewhere("eager mode has the error")
+    optimizer, bad = legacyga.wrap(fixed_loss_scaled(home, kind.bare()), STEPS, on_nonfinite=policy), {4, 6, 7, 8}
+    fed = [overflowing(batch, i) if i in bad else batch for i, batch in enumerate(BATCHES[:12])]
+    model, expected, skipped = home.network(START), Scaled(home, kind), 0
+    step = step_of(home, model, optimizer, traced=not kind.is_adam)
+    for first in range(0, len(fed), STEPS):
+        numbers, errors = range(first, first + STEPS), 0
+        for i in numbers:
+            try:
+                step(*fed[i])
+            except home.tf.errors.InvalidArgumentError:
+                errors += 1
+        good = [i for i in numbers if i not in bad]
+        assert errors == (policy == "raise" and len(good) < STEPS)
+        if policy != "skip_mini_step" and len(good) < STEPS:
+            good = []
+        skipped += STEPS - len(good)
+        if good:
+            expected.apply([expected.gradients(fed[i]) for i in good])
+        users.assert_close(model.get_weights(), expected.weights)
+        assert int(home.value(updates_of(home, optimizer))) == expected.optimizer.iterations
+        assert int(home.value(optimizer.skipped_mini_steps)) == skipped and mini_step_of(home, optimizer) == 0
 
 
 @pytest.mark.parametrize("beside, xla", [(0, False), (1, False), (0, True)])
@@ -423,6 +462,57 @@ def test_what_overflows_is_not_handed_over(home, kind):
     expected.apply(window)
     assert state_of(home, optimizer) == expected.state
     users.assert_close(model.get_weights(), expected.weights)
+
+
+def test_what_overflows_in_a_context_of_a_weight(home, kind):
+    """It has none, and is skipped; ahead of the first mini-step, too."""
+    needs.eager_only(home)
+    inner = legacyga.wrap(kind.bare(), STEPS)
+    optimizer, bad = loss_scaled(home, inner), (0, 4, 6)
+    model, expected, window = home.network(START), Scaled(home, kind), []
+    if hasattr(inner, "build"):
+        inner.build(model.trainable_variables)
+    step = step_of(home, model, optimizer)
+    for i, batch in enumerate(BATCHES[:12]):
+        weight = 1 + i % 3
+        with inner.mini_step_weight(weight):
+            step(*(overflowing(batch, i) if i in bad else batch))
+        if i not in bad:
+            window.append((weight, expected.gradients(batch)))
+        expected.react(i not in bad)
+        if len(window) == STEPS:
+            total = sum(weight for weight, _ in window)
+            expected.apply([[STEPS * weight / float(total) * each for each in given] for weight, given in window])
+            window = []
+        assert state_of(home, optimizer) == expected.state
+        users.assert_close(model.get_weights(), expected.weights)
+
+
+@pytest.mark.parametrize("nesting", ["wrap outside", "wrap inside"])
+def test_gradients_that_are_missing_by_turns(home, kind, nesting):
+    """Two heads over one trunk. Outside, Keras's LossScaleOptimizer hands on lists without them: a warning says so."""
+    needs.eager_only(home, since=(2, 4))
+    if nesting == "wrap outside":
+        optimizer = ours = legacyga.wrap(loss_scaled(home, kind.bare(), 1.0, 1000), 2)
+    else:
+        ours = legacyga.wrap(kind.bare(), 2)
+        optimizer = loss_scaled(home, ours, 1.0, 1000)
+    variables = home.variables([np.zeros(1, "float32")] * 3)
+    for each in (ours, optimizer):
+        if hasattr(each, "build"):
+            each.build(variables)
+    weights, sgd, told = oracle.double([np.zeros(1)] * 3), kind.oracle(), []
+    for i in range(4):
+        gradient = home.tf.constant([1.0 + 2 * (i % 2)])
+        given = [gradient, None if i % 2 else gradient, gradient if i % 2 else None]
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            optimizer.apply_gradients(list(zip(given, variables)))
+        told += [str(each.message) for each in caught if "leaves out the variables" in str(each.message)]
+        if i % 2 and not told:
+            weights = sgd.update(weights, [np.array([each]) for each in (2.0, 0.5, 1.5)])
+            users.assert_close([home.value(each) for each in variables], weights)
+    assert bool(told) == (nesting == "wrap inside" and not home.is_keras3)
 
 
 # ------------------------------------------------------------------------------------------------------ half precision

@@ -447,6 +447,44 @@ def test_load_own_variables(home, kind):
         assert_bits(state(home, model), before)
 
 
+@pytest.mark.parametrize("way", ["own variables", "weights"])
+@pytest.mark.parametrize("outer", ["LossScaleOptimizer", "MultiOptimizer"])
+def test_the_state_of_optimizers_within_another(home, outer, way):
+    """All of it comes back in mid-window; of a MultiOptimizer the default one may have no variables."""
+    optimizers = home.keras.optimizers
+    if not home.is_keras3 or not hasattr(optimizers, outer):
+        skips.keras_lacks("Keras 3 alone has it, or the newest")
+
+    def make():
+        inner = optimizers.SGD(0.5, momentum=0.5)
+        if outer == "LossScaleOptimizer":
+            return legacyga.wrap(optimizers.LossScaleOptimizer(inner, initial_scale=2.0), 2)
+        return legacyga.wrap(optimizers.MultiOptimizer(optimizers.OptimizerMap(optimizers.Adam(), {".*": inner})), 2)
+
+    def train(optimizer, variable, gradients):
+        for each in gradients:
+            optimizer.apply([home.tf.constant([2.0 * each])], [variable])
+
+    (first,), (second,) = home.variables([np.zeros(1, "float32")]), home.variables([np.zeros(1, "float32")])
+    saved, loaded = make(), make()
+    for optimizer, variable in ((saved, first), (loaded, second)):
+        optimizer.build([variable])
+    train(saved, first, [1, 3, 2])
+    second.assign(home.value(first))
+    values = [np.array(home.value(each)) for each in saved.variables]
+    if way == "weights":
+        loaded.set_weights(values)
+    else:
+        store = {}
+        saved.save_own_variables(store)
+        loaded.load_own_variables(store)
+    assert_bits([np.array(home.value(each)) for each in loaded.variables], values)
+    for optimizer, variable in ((saved, first), (loaded, second)):
+        train(optimizer, variable, [4])
+    assert_bits([home.value(second)], [home.value(first)])
+    assert float(home.value(second)[0]) == {"L": -3.0, "M": -6.0}[outer[0]]
+
+
 @pytest.mark.parametrize("share", [0.3, 0.6, 0.9, 0.99])
 def test_a_truncated_file(home, share, tmpdir):
     path = str(tmpdir.join("model.keras" if home.is_keras3 else "model.h5"))

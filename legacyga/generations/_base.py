@@ -3,8 +3,8 @@
 import contextlib
 import copy
 
-from legacyga import _gradients, _ops, _window
-from legacyga.generations import _horovod, _updating
+from legacyga import _gradients, _ops
+from legacyga.generations import _horovod, _updating, _weighing
 from legacyga.generations._registry import Registry
 
 HOOKS = []
@@ -16,7 +16,7 @@ def hook(function):
     return function
 
 
-class Accumulation(_updating.Updating):
+class Accumulation(_updating.Updating, _weighing.Weighing):
     """What an accumulating optimizer knows, and how it takes a mini-step. A generation's subclass supplies the hooks.
 
     Args:
@@ -26,7 +26,8 @@ class Accumulation(_updating.Updating):
     """
 
     def __init__(self, optimizer, home, settings):
-        super(Accumulation, self).__init__(optimizer)
+        _updating.Updating.__init__(self, optimizer)
+        _weighing.Weighing.__init__(self)
         self.home, self.settings = home, settings
         self.ops = _ops.Ops(self.home.tf)
         # K where there is no variable of it, until the first window is made and at K = 1; and whether it was set there.
@@ -35,13 +36,7 @@ class Accumulation(_updating.Updating):
         self.most_steps = settings.steps
         # Why the last state that was given did not fit.
         self.refused = None
-        # Whether a mini-step has ever had a weight, or somebody was told that none has; and a function of the weight of
-        # mini-steps that come without one.
-        self.knows_weights = False
-        self.told = None
         self._registries = {}
-        self._weights = {}
-        self._made = 0
 
     # The hooks.
 
@@ -106,7 +101,7 @@ class Accumulation(_updating.Updating):
         """
         kwargs = dict(kwargs)
         at = [i for i, (gradient, _) in enumerate(grads_and_vars) if gradient is not None]
-        self._made += 1
+        self.note_made(_updating.are_exchanged(kwargs))
         if not at or not self.ops.in_replica_context():
             # Nothing to accumulate, or a call from where none is allowed: the inner optimizer has the error for it.
             return self.update(grads_and_vars, args, kwargs)
@@ -118,7 +113,7 @@ class Accumulation(_updating.Updating):
         if window is None:
             return self.update(grads_and_vars, args, kwargs)
         window.remember(args, kwargs)
-        weight = self._weight_here()
+        weight = self.weight_here()
 
         def take(run, gradients, value=None):
             if value is not None and are_reduced:
@@ -147,59 +142,6 @@ class Accumulation(_updating.Updating):
         if self.has_windows:
             self.ops.check_workers_wait()
 
-    def _weight_here(self):
-        """The `Weight` of a mini-step on this replica, None for 1."""
-        # One that was given outside of all replicas is each one's.
-        weight = self._weights.get(self.ops.replica_number()) or self._weights.get(None)
-        if weight is None:
-            return None if self.told is None else _window.Weight(self.ops.cast(self.told(), "float64"), False)
-        if not weight.is_sample_count and not self.ops.is_made_with(weight.given_in):
-            raise ValueError(
-                "A function that is traced keeps the weight of its first trace. Received: mini_step_weight({!r}) "
-                "around the call of such a function. Enter the context in it, around apply_gradients, or give the "
-                "model a train_step that does.".format(weight.value)
-            )
-        # In one dtype: workers exchange it.
-        return weight._replace(value=self.ops.cast(weight.value, "float64"))
-
-    @contextlib.contextmanager
-    def weighing(self, weight):
-        """A context: the mini-steps taken in it on this replica have this `Weight`."""
-        given = weight.value
-        if not weight.is_sample_count:
-            value = _gradients.check_weight(self.ops, given)
-            weight = weight._replace(value=value, given_in=self.ops.graph_here())
-        watched = not (weight.is_sample_count or self.home.graph_mode)
-        counters = list(self.registry().counters.values()) if watched else []
-        counted = self._counted(counters)
-        # By replica: their threads take turns between here and the optimizer's call.
-        weights, number, made = self._weights, self.ops.replica_number(), self._made
-        before, weights[number] = weights.get(number), weight
-        self.knows_weights = True
-        try:
-            yield
-        finally:
-            weights[number] = before
-        if self._made > made:
-            return
-        # Nothing was made here. A function that was traced before may have taken a mini-step.
-        if self.home.graph_mode or self._counted(counters) != counted:
-            raise ValueError(
-                "In a graph, or a function that was traced, a mini-step has the weight that it was made with, and no "
-                "mini-step was made in this context. Received: {!r}. Make the mini-step in it, with a tensor as its "
-                "weight.".format(given)
-            )
-
-    def _counted(self, counters):
-        """What is another once a function that was traced before, and so makes nothing here, takes mini-steps."""
-        if not counters:
-            return None
-        if not self.home.tf.executing_eagerly():
-            return [self.ops.uses(counter) for counter in counters]
-        # These tell of whole windows.
-        updates = self.optimizer.iterations
-        return self.registry().read(counters + [updates if self.ops.is_variable(updates) else updates.value])
-
     @property
     def has_windows(self):
         """Whether there are accumulators: not at K = 1, unless gradients are looked at before an update."""
@@ -212,6 +154,13 @@ class Accumulation(_updating.Updating):
         optimizers = getattr(getattr(self.home, "module", None), "optimizers", None)
         cls = getattr(optimizers, "LossScaleOptimizer", ())
         return hasattr(type(self.optimizer), "get_unscaled_gradients") or isinstance(self.optimizer, cls)
+
+    @property
+    def adapts_scale(self):
+        """Whether it is one whose scale follows the gradients: the others look at none."""
+        # An attribute of its own up to TF 2.3; Keras 3 has no other.
+        scale = type(vars(self.optimizer).get("_loss_scale")).__name__
+        return self.scales_loss and getattr(self.optimizer, "dynamic", scale != "FixedLossScale")
 
     def shared_with(self, optimizer):
         """An `Accumulation` of another optimizer, which has the same variables and windows."""
@@ -286,6 +235,8 @@ class Accumulation(_updating.Updating):
                 window.sums.check_not_late(place, gradient, repr(getattr(var, "name", var)), "optimizer")
             for place, (gradient, _) in zip(window.places, grads_and_vars):
                 window.sums.note(place, gradient, traced)
+            if self.is_handed_sums and not self.home.graph_mode:
+                self.say_if_divided(window)
             if is_traced and self.reads_when_traced and self.mini_steps_under_way:
                 # A window that was restored holds what this program has not seen.
                 window.sums.note_held(window.held.read_value().numpy())

@@ -131,9 +131,10 @@ class ConfiguredOptimizer(_surface.AccumulatingOptimizer):
         """
         if _is_built(self):
             weights = _restoring.fitting(self, self._legacyga, weights)
-        if not _is_built(self) or not _takes_itself_to_be_unbuilt(self):
+        if not _is_built(self) or not hasattr(self, "update_step"):
             super(ConfiguredOptimizer, self).set_weights(weights)
             return
+        # Those of TF 2.11 and newer that hold another optimizer take themselves to be unbuilt, or leave it out.
         for variable, value in zip(_restoring.variables_of(self), weights):
             variable.assign(value)
 
@@ -150,11 +151,6 @@ class ConfiguredOptimizer(_surface.AccumulatingOptimizer):
             super(ConfiguredOptimizer, self).load_own_variables(store)
             return
         self.set_weights([store[str(i)] for i in range(len(store.keys()))])
-
-
-def _takes_itself_to_be_unbuilt(optimizer):
-    # The LossScaleOptimizer of TF 2.11 and newer, for ever.
-    return hasattr(optimizer, "update_step") and _copying.keeper_of(optimizer) is not optimizer
 
 
 def _is_built(optimizer):

@@ -13,6 +13,11 @@ NO_SESSION = (
     "{} in graph mode needs a default session, of the optimizer's graph. Received: {!r}. Do it inside "
     "`with session.as_default():`."
 )
+UNKNOWN_ARGUMENT = (
+    "The mini-steps of a window came with an argument that is a tensor of a function, and has no value outside of it. "
+    "Received: {!r}, and a flush. Call optimizer.end_windows() within the function, or let the argument be a variable "
+    "or a number."
+)
 UNKNOWN_SHAPE = (
     "A variable must have a known shape to be accumulated for. Received: {} of the shape {}. Make it without `shape=`, "
     "so that it has that of its value, or set gradient_accumulation_steps=1."
@@ -180,6 +185,10 @@ class Registry(object):
         # Of a model that is no more there is nothing to update.
         if all(reference() is None for reference in window.var_list):
             return self._drop(window)
+        args, kwargs = window.call
+        unknown = self._owner.ops.tensors_of_other_functions(list(args) + list(kwargs.values()))
+        if unknown:
+            raise ValueError(UNKNOWN_ARGUMENT.format(unknown[0]))
         update = self._owner.update_of(window, window.call)
         with self._owner.as_kept(window):
             return self._owner.ops.on_all_replicas(lambda run: window.flush(update, run), ())
@@ -246,7 +255,7 @@ class Registry(object):
         sums = _sums.Sums(owner.ops, owner.settings.reduction)
         mutex = _graph.Mutex(owner.ops, next_steps) if self._graph is not None else None
         guard = (
-            _nonfinite.Guard(owner.ops, settings.on_nonfinite, skipped, owner.scales_loss) if settings.guards else None
+            _nonfinite.Guard(owner.ops, settings.on_nonfinite, skipped, owner.adapts_scale) if settings.guards else None
         )
         window = _window.Window(sums, var_list, scalar, self._next_steps, owner.steps, guard, mutex)
         sums.states.extend([self._state(prefix, i, var) for i, var in enumerate(var_list)])

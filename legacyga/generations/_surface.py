@@ -4,11 +4,13 @@ All that we know of it stands in one object, its `_base.Accumulation`, so that n
 """
 
 import inspect
+import weakref
 
 from legacyga import _autograph, _compat, _graph, _settings, _window
 from legacyga.generations import _horovod
 
-_CLASSES = {}
+# A class goes with its last optimizer: that of a user may be made in a function, and refer to what is large.
+_CLASSES = weakref.WeakValueDictionary()
 # The name of all of them, so that Keras's loaders need one object to load any. It says itself what it was made of.
 NAME = "AccumulatingOptimizer"
 # By generation, a function of an optimizer class: the `AccumulatingOptimizer` to put before it.
@@ -26,7 +28,8 @@ def class_for(bases, cls, home, **attributes):
         attributes: more of the class, `__name__` included.
     """
     key = bases, cls, home.root
-    if key not in _CLASSES:
+    found = _CLASSES.get(key)
+    if found is None:
         name = attributes.pop("__name__", NAME)
         attributes.setdefault("__qualname__", "Accumulating" + cls.__name__)
         attributes.update(_legacyga_class=(cls, home))
@@ -35,8 +38,8 @@ def class_for(bases, cls, home, **attributes):
         attributes.update({name: getattr(cls, name) for name in PUBLIC_METHODS if hasattr(cls, name)})
         docs = [inspect.getdoc(each) or "" for each in (AccumulatingOptimizer, cls)]
         attributes.setdefault("__doc__", WRAPPED.format(cls.__name__, *docs))
-        _CLASSES[key] = type(name, bases + _horovod.bases_before(cls) + (cls,), attributes)
-    return _CLASSES[key]
+        found = _CLASSES[key] = type(name, bases + _horovod.bases_before(cls) + (cls,), attributes)
+    return found
 
 
 def accumulation_of(optimizer):

@@ -111,7 +111,7 @@ class Accumulation(_base.Accumulation):
         for each in _copying_by_config.within(optimizer, self.home.module.optimizers).values():
             self._start_averages(each)
         averages = getattr(optimizer, "_model_variables_moving_average", [])
-        if not averages or self.ops.has_replicas:
+        if not averages or self.ops.has_replicas and self.ops.in_replica_context():
             # Within a replica's thread nothing of all replicas can be set.
             return
         with self.ops.init_scope():

@@ -367,6 +367,61 @@ def test_the_numbers_of_a_class_of_the_users_own(home, sgd):
     assert first.global_step is inner.global_step
 
 
+@pytest.mark.parametrize("holder", ["attribute", "list", "dict"])
+@pytest.mark.parametrize("given", ["SGD", "Adam", "nested"])
+@pytest.mark.parametrize("has_trained", [False, True])
+def test_an_optimizer_that_no_config_holds(home, holder, given, has_trained):
+    """Keras 3 copies by configs: a class with an optimizer of its own by default, and without a get_config."""
+    if not home.is_keras3:
+        skips.senseless("Keras 3 alone is copied by its config")
+    optimizers, one = home.keras.optimizers, home.tf.constant([0.25, 0.5, 1.0])
+
+    class Centralized(optimizers.Optimizer):
+        def __init__(self, inner=None, learning_rate=1.0, **kwargs):
+            super(Centralized, self).__init__(learning_rate=learning_rate, **kwargs)
+            inner = inner or optimizers.SGD(0.01)
+            # A method of another optimizer.
+            self.update_of_first = inner.update_step
+            self.inner = {"attribute": inner, "list": [inner], "dict": {"first": inner}}[holder]
+
+        @property
+        def first(self):
+            return self.inner if holder == "attribute" else self.inner[{"list": 0, "dict": "first"}[holder]]
+
+        def build(self, variables):
+            if not self.built:
+                super(Centralized, self).build(variables)
+                self.first.build(variables)
+
+        def update_step(self, gradient, variable, learning_rate):
+            self.update_of_first(gradient - home.keras.ops.mean(gradient), variable, self.first.learning_rate)
+
+    def make():
+        if given == "nested":
+            inner = Centralized(optimizers.RMSprop(0.25))
+            inner.first.factor = 2
+            return Centralized(inner)
+        return Centralized(optimizers.SGD(0.5, momentum=0.5) if given == "SGD" else optimizers.Adam(0.25))
+
+    (first,), (second,) = home.variables([np.zeros(3, "float32")]), home.variables([np.zeros(3, "float32")])
+    bare, inner = make(), make()
+    for optimizer, variable in ((bare, first), (inner, second)):
+        if has_trained:
+            optimizer.build([variable])
+            optimizer.apply([one], [variable])
+    wrapped = legacyga.wrap(inner, 2)
+    assert wrapped.first is not inner.first and type(wrapped.first) is type(inner.first)
+    if given == "nested":
+        assert wrapped.first.first.factor == 2 and wrapped.first.first is not inner.first.first
+    bare.build([first])
+    for factor in (1.0, -2.0, 3.0):
+        bare.apply([factor * one], [first])
+        for part in (0.5, 1.5):
+            wrapped.apply([part * factor * one], [second])
+        users.assert_bits([home.value(second)], [home.value(first)])
+    assert float(np.abs(home.value(first)).max()) > 0.1
+
+
 def test_a_class_that_nobody_has_any_more(home, sgd):
     """A class made in a function, and what it refers to, goes with its last optimizer, as with the bare one."""
 

@@ -6,7 +6,7 @@ import types
 from legacyga import _compat, _ops
 
 
-def copy_attributes(optimizer, copied, own, new_variable, kept=(), names=None):
+def copy_attributes(optimizer, copied, own, new_variable, kept=(), names=None, known=()):
     """Give `copied` copies of the attributes of `optimizer`.
 
     Copied are the optimizer's own variables, an optimizer within a wrapper, the methods of either, and the containers
@@ -20,11 +20,13 @@ def copy_attributes(optimizer, copied, own, new_variable, kept=(), names=None):
         new_variable: function of a variable, of a new one with its value.
         kept: names of Keras's own attributes.
         names: those of the attributes. Default: all.
+        known: pairs of an object and its copy.
 
     Returns:
         The list of the copies of optimizers within it.
     """
     pins = _Pins(own, new_variable, kept)
+    pins.memo.update((id(each), its_copy) for each, its_copy in known)
     pins.add(optimizer, copied)
     for each in _kept_beside(optimizer):
         pins.memo.pop(id(each), None)

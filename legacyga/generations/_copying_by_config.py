@@ -1,5 +1,6 @@
 """How an optimizer of Keras 3 is copied: by its config, and then all that its config does not have."""
 
+import collections
 import contextlib
 import types
 
@@ -16,19 +17,63 @@ def knowing(optimizer):
 
 
 def within(optimizer, optimizers):
-    """{place: optimizer} of those within another: in an attribute, or in a list as a MultiOptimizer has it."""
+    """{place: optimizer} of those within another: in an attribute, or in a list, as a MultiOptimizer has it, or dict."""
     return {
-        (name, i): each
+        (name, place): each
         for name, value in vars(optimizer).items()
-        for i, each in enumerate(value if isinstance(value, list) else [value])
+        for place, each in _items_of(value)
         if isinstance(each, optimizers.Optimizer)
     }
 
 
+def _items_of(value):
+    if isinstance(value, dict):
+        return list(value.items())
+    return list(enumerate(value if isinstance(value, (list, tuple)) else [value]))
+
+
+def give_optimizers_within(copied, optimizer, optimizers):
+    """Give a copy those of the optimizers within another that its config has made otherwise, or has not made."""
+    copies, made, given = {}, within(copied, optimizers), within(optimizer, optimizers)
+
+    def copy_of(each):
+        if not isinstance(each, optimizers.Optimizer):
+            return each
+        if id(each) not in copies:
+            copies[id(each)] = alone = from_config(each)
+            give_optimizers_within(alone, each, optimizers)
+        return copies[id(each)]
+
+    for name in collections.OrderedDict.fromkeys(name for name, _ in given):
+        here, there = [{at: each for at, each in found.items() if at[0] == name} for found in (given, made)]
+        if set(here) == set(there) and all(_is_alike(here[at], there[at]) for at in here):
+            continue
+        value = vars(optimizer)[name]
+        if isinstance(value, dict):
+            value = {key: copy_of(each) for key, each in value.items()}
+        elif isinstance(value, (list, tuple)):
+            value = [copy_of(each) for each in value]
+        else:
+            value = copy_of(value)
+        setattr(copied, name, value)
+
+
+def _is_alike(one, other):
+    """Whether an optimizer is what another one's config makes."""
+    if type(one) is not type(other) or callable(one._learning_rate) != callable(other._learning_rate):
+        return False
+    return _config_of(one) == _config_of(other)
+
+
+def _config_of(optimizer):
+    return (_without_its_rate(optimizer) if callable(optimizer._learning_rate) else optimizer).get_config()
+
+
 def copy_what_no_config_has(optimizer, copied, optimizers):
     """Give a copy the attributes that its config did not have; `optimizers` is the module of Keras's own."""
-    names = _names_to_copy(optimizer, optimizers)
-    _copying.copy_attributes(optimizer, copied, lambda each: [], None, names=names)
+    names, made = _names_to_copy(optimizer, optimizers), within(copied, optimizers)
+    known = [(each, made[place]) for place, each in within(optimizer, optimizers).items() if place in made]
+    _copying.copy_attributes(optimizer, copied, lambda each: [], None, names=names, known=known)
 
 
 def _names_to_copy(optimizer, optimizers):
@@ -55,6 +100,16 @@ def build_alike(copied, optimizer):
         take_over(copied, optimizer)
 
 
+def complete_within(copied, optimizer, optimizers):
+    """Give the optimizers within a copy what no config has, and their state."""
+    given = within(optimizer, optimizers)
+    for place, each in within(copied, optimizers).items():
+        if each is not given.get(place, each):
+            copy_what_no_config_has(given[place], each, optimizers)
+            build_alike(each, given[place])
+            complete_within(each, given[place], optimizers)
+
+
 def take_over(copied, optimizer):
     """Give a copy the values of the optimizer's variables."""
     for variable, value in zip(copied.variables, optimizer.variables):
@@ -72,9 +127,8 @@ def _without_its_rate(optimizer):
 def from_config(optimizer):
     """A copy of a bare optimizer by its config, without its state."""
     rate = optimizer._learning_rate
-    config = (_without_its_rate(optimizer) if callable(rate) else optimizer).get_config()
     try:
-        copied = _made(type(optimizer), config, rate)
+        copied = _made(type(optimizer), _config_of(optimizer), rate)
     except (TypeError, ValueError) as error:
         raise ValueError(
             "{!r} cannot be copied, for its from_config does not take what its get_config gives ({}). Give its class a "

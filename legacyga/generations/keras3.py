@@ -48,9 +48,10 @@ class Accumulation(_base.Accumulation):
         within = _copying_by_config.within(optimizer, optimizers)
         with self.home.module.utils.CustomObjectScope({type(each).__name__: type(each) for each in within.values()}):
             copied = _copying_by_config.from_config(optimizer)
-        is_multi = isinstance(optimizer, getattr(optimizers, "MultiOptimizer", ()))
-        if is_multi and len(_copying_by_config.within(copied, optimizers)) != len(within):
-            raise ValueError(ONE_FOR_TWO.format(optimizer))
+            is_multi = isinstance(optimizer, getattr(optimizers, "MultiOptimizer", ()))
+            if is_multi and len(_copying_by_config.within(copied, optimizers)) != len(within):
+                raise ValueError(ONE_FOR_TWO.format(optimizer))
+            _copying_by_config.give_optimizers_within(copied, optimizer, optimizers)
         attributes = vars(self.optimizer)
         attributes.update((name, value) for name, value in vars(copied).items() if name != "_legacyga")
         _copying_by_config.copy_what_no_config_has(optimizer, self.optimizer, optimizers)
@@ -61,10 +62,7 @@ class Accumulation(_base.Accumulation):
             to_come = self.optimizer._variables._deferred_dependencies
             to_come.update((i, list(each)) for i, each in optimizer._variables._deferred_dependencies.items())
         _copying_by_config.take_over(self.optimizer, optimizer)
-        for place, copied in _copying_by_config.within(self.optimizer, optimizers).items():
-            if copied is not within.get(place, copied):
-                _copying_by_config.copy_what_no_config_has(within[place], copied, optimizers)
-                _copying_by_config.build_alike(copied, within[place])
+        _copying_by_config.complete_within(self.optimizer, optimizer, optimizers)
         self._start_averages(self.optimizer)
 
     def prepare(self, grads_and_vars):

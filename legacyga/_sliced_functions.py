@@ -145,7 +145,7 @@ class SlicedFunction(object):
         outputs, weights = [], self._sample_weights(fed, parts)
         with self._update_after() as accumulate:
             for number, part in enumerate(parts):
-                cut = [_part(each, samples, part) for each in fed]
+                cut = [_slices.part_of(each, samples, part) for each in fed]
                 for place, of_parts in weights.items():
                     cut[place] = of_parts[number]
                 outputs.append(accumulate(cut))
@@ -288,13 +288,3 @@ def _joined(arrays):
         joined[start : start + len(each)] = each
         start += len(each)
     return joined
-
-
-def _part(value, samples, part):
-    """The samples of one slice; what is no batch, such as the learning phase, as it is."""
-    shape = getattr(value, "shape", ())
-    if not shape:
-        return value
-    if shape[0] != samples:
-        raise ValueError(_slices.SIZES.format(samples, shape[0]))
-    return value[part]

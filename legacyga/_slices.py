@@ -269,3 +269,14 @@ def _recorder(optimizer, recorded):
     made = object.__new__(Recorder)
     object.__setattr__(made, "__dict__", vars(optimizer))
     return made
+
+
+def part_of(value, samples, part):
+    """The samples of one slice; what is no batch, such as the learning phase, as it is."""
+    shape = getattr(value, "shape", ())
+    if not shape:
+        return value
+    if shape[0] != samples:
+        raise ValueError(SIZES.format(samples, shape[0]))
+    # Not every form of scipy's sparse matrices takes a slice.
+    return (value.tocsr() if hasattr(value, "tocsr") else value)[part]

@@ -1,12 +1,15 @@
 """`python -m legacyga doctor`: it finds nothing where all is well, and finds what is not."""
 
 import json
+import sys
 
+import homes
 import needs
 import pytest
 from conftest import TWO
 from test_demo import command_line
 
+from legacyga import _compat
 from legacyga.cli import doctor_checks
 from legacyga.cli.main import main
 
@@ -123,6 +126,27 @@ class Forgetful(optimizers.SGD):
 
 def forgetful():
     return Forgetful(0.3)
+
+
+class Scaling(optimizers.SGD):
+    def __init__(self, learning_rate=0.05, scale=1.0, **kwargs):
+        super(Scaling, self).__init__(learning_rate, **kwargs)
+        self.scale = scale
+
+    def get_gradients(self, loss, params):
+        return [each * self.scale for each in super(Scaling, self).get_gradients(loss, params)]
+
+    def apply_gradients(self, grads_and_vars, *args, **kwargs):
+        pairs = [(each * self.scale, variable) for each, variable in grads_and_vars]
+        return super(Scaling, self).apply_gradients(pairs, *args, **kwargs)
+
+
+scaling = Scaling(scale=0.25)
+plain = Scaling()
+
+
+def same():
+    return scaling
 """
 
 
@@ -144,6 +168,32 @@ def test_optimizers_of_ones_own(home, tmp_path, monkeypatch):
     assert code == 2 and found["error"] == "KeyError: 'rate'"
     code, found = examined(home, tmp_path, "--optimizer", "own_for_doctor:diverges")
     assert code == 2 and "diverges on the doctor's numbers" in found["error"]
+
+
+@pytest.mark.long(only=TWO)
+@pytest.mark.parametrize("name", ["scaling", "same", "plain"])
+def test_an_optimizer_that_its_config_does_not_hold(home, tmp_path, monkeypatch, capsys, name):
+    """It is compared with itself at K = 1, and with one by its config where that holds all; its home is its own."""
+    needs.wrap(home)
+    module = {"keras": "keras", "tf.keras": "tensorflow.keras", "tf_keras": "tf_keras"}[home.name]
+    (tmp_path / "held_for_doctor.py").write_text(OWN.format(module, module))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "held_for_doctor", raising=False)
+    its_home = repr(_compat.find_home(home.keras))
+    path, told = str(tmp_path / "found.json"), ["--optimizer", "held_for_doctor:" + name]
+    code = main(["doctor", "--steps", "3", "--json", path, "--mode", home.mode] + told)
+    with open(path) as file:
+        found = json.load(file)
+    assert code == 0 and found["verdict"] == "exact" and found["home"] == its_home, found
+    is_compared = home.mode == "eager" and name == "plain"
+    assert ("K = 1 is the optimizer as it is" in drifts(found)) == is_compared
+    assert len(found["unchecked"]) == (home.mode == "eager" and name != "plain")
+    printed = capsys.readouterr().out
+    assert ("not checked: " in printed) == bool(found["unchecked"])
+    for other, mode in homes.available():
+        if other != home.name and mode == home.mode:
+            code, found = examined(home, tmp_path, *(told + ["--home", other]))
+            assert code == 2 and "Leave --home out" in found["error"], found
 
 
 def test_a_file_that_cannot_be_written(home, tmp_path, capsys):

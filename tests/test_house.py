@@ -60,7 +60,7 @@ BELOW = {
     "_sliced_functions": {"_graph", "_slice_checks", "_sliced_updates", "_slices"},
 }
 GENERATIONS = ["keras_v1", "tf1_train", "optimizer_v2", "optimizer_v3", "keras3"]
-COMMAND_LINE = {"cli", "main", "demo", "demo_training", "doctor", "doctor_checks", "versions"}
+COMMAND_LINE = {"cli", "main", "demo", "demo_training", "doctor", "doctor_checks", "doctor_optimizers", "versions"}
 FOREIGN = {"tensorflow", "keras", "tf_keras", "numpy", "horovod", "h5py", "pickle", "marshal", "shelve", "socket"}
 
 

@@ -191,6 +191,30 @@ def test_an_output_without_a_loss(home, losses):
     np.testing.assert_allclose(told[1], told[0], rtol=1e-5)
 
 
+@pytest.mark.parametrize("form", ["coo", "csr"])
+def test_a_sparse_matrix(home, form):
+    """Of scipy, as Keras feeds it to an input that is sparse: each form, of which not every one takes a slice."""
+    if not home.is_standalone_before(2, 3):
+        skips.keras_lacks("a dense layer of a sparse input cannot be trained")
+    import scipy.sparse as sparse
+
+    ends = []
+    for size in (None, 3):
+        home.reset(plain_session=True)
+        layers = home.keras.layers
+        inputs = layers.Input((4,), sparse=True)
+        layer = layers.Dense(4, use_bias=False)
+        model = home.keras.models.Model(inputs, layer(inputs))
+        model.set_weights(START[:1])
+        model.compile(optimizer=sgd(home), loss="mse")
+        if size:
+            legacyga.micro_batch(model, size)
+        for _ in range(2):
+            model.train_on_batch(getattr(sparse, form + "_matrix")(X), Y)
+        ends.append(model.get_weights())
+    assert_alike(ends)
+
+
 def test_what_is_told_of_each_sample(home):
     """What a program fetches beside the loss: a known way to the predictions of a training step."""
     if not home.is_standalone_before(2, 3):

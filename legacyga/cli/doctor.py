@@ -28,7 +28,8 @@ def run(optimizer="mysgd", steps=4, home=None, mode=None, path=None):
         optimizer: `"mysgd"`, a name that the home knows ("adam"), or `"module:object"`: an optimizer of your own, its
             class, or a function without arguments that makes one. The module is imported, with all that it changes.
         steps: K. Default 4.
-        home: `"keras"`, `"tf.keras"`, `"tf_keras"`, or None: the first that can train.
+        home: `"keras"`, `"tf.keras"`, `"tf_keras"`, or None: that of an optimizer of your own, else the first that can
+            train.
         mode: `"graph"`, `"eager"`, or None: the one that the home starts in.
         path: where to write the same as JSON, "-" for standard output in place of the text. Default: nowhere.
 
@@ -45,7 +46,7 @@ def run(optimizer="mysgd", steps=4, home=None, mode=None, path=None):
         return CANNOT
     try:
         with _quietly_on_the_cpu():
-            checks, changed = _examine(found, tell, home, mode)
+            checks, changed, unchecked = _examine(found, tell, home, mode)
     # Whatever a module of the user's, a Keras or TensorFlow raises.
     except Exception as error:
         found.update(verdict="cannot be checked", error="{}: {}".format(type(error).__name__, error))
@@ -53,20 +54,20 @@ def run(optimizer="mysgd", steps=4, home=None, mode=None, path=None):
         sys.stderr.write("legacyga doctor: {error}\n".format(**found))
         return CANNOT
     wrong = [each for each in checks if not each.drift <= each.bound]
-    found.update(checks=[each._asdict() for each in checks], changed=changed)
+    found.update(checks=[each._asdict() for each in checks], changed=changed, unchecked=unchecked)
     found.update(verdict="drift" if wrong else "exact", seconds=round(time.time() - began, 1))
-    tell.lines(_report(checks, wrong, changed))
+    tell.lines(_report(checks, wrong, changed, unchecked))
     _write(found, path)
     return DRIFT if wrong else EXACT
 
 
 def _examine(found, tell, home, mode):
-    """The checks, and what has been changed; `found` learns what is here."""
-    patient = Patient(demo_training.find_home(home, mode), found["optimizer"], found["steps"])
+    """The checks, what has been changed, and what could not be checked; `found` learns what is here."""
+    patient = Patient(demo_training.find_home(home, mode), found["optimizer"], found["steps"], home is not None)
     found.update(patient.described())
     tell.lines("{} {}".format(name, value) for name, value in found["versions"].items())
     tell.lines(["", "{home}, in {mode} mode: {optimizer} with K = {steps}".format(**found), ""])
-    return list(tell.progress(patient.checks, patient)), patient.changes()
+    return list(tell.progress(patient.checks, patient)), patient.changes(), patient.unchecked
 
 
 @contextlib.contextmanager
@@ -110,9 +111,11 @@ class _Teller(object):
             yield found
 
 
-def _report(checks, wrong, changed):
+def _report(checks, wrong, changed, unchecked):
     """The lines that end the text."""
     yield ""
+    for each in unchecked:
+        yield "not checked: {}.".format(each)
     for each in changed:
         yield "changed: {}".format(each)
     for each in wrong:

@@ -1,12 +1,11 @@
 """What the doctor looks at: a small network, trained in ways that must come out alike."""
 
 import collections
-import importlib
 import sys
 import types
 
 from legacyga import _compat
-from legacyga.cli import versions
+from legacyga.cli import doctor_optimizers, versions
 
 # float32 that is computed in another order: of each weight, and of those below 1 of 1.
 BOUND = 4e-6
@@ -21,9 +20,10 @@ class Patient(object):
     Args:
         home: a `_compat.Home`.
         optimizer, steps: as of `run`.
+        is_told: whether the user has named the home. Else it is that of an optimizer of the user's own.
     """
 
-    def __init__(self, home, optimizer, steps):
+    def __init__(self, home, optimizer, steps, is_told=True):
         import numpy as np
 
         self.home, self.name, self.steps = home, optimizer, steps
@@ -31,7 +31,15 @@ class Patient(object):
         self.start = [random.randn(*shape).astype("float32") for shape in SHAPES]
         self.x = random.randn(samples, SHAPES[0][0]).astype("float32")
         self.y = random.randn(samples, SHAPES[-1][0]).astype("float32")
-        self._make, self._given = (None, None) if self.is_mysgd else _made_by(home, optimizer)
+        self._make = self._given = None
+        if not self.is_mysgd:
+            self._make, self._given, its_home = doctor_optimizers.made_by(home, optimizer)
+            if is_told and its_home.root != home.root:
+                raise ValueError(OTHER_HOME.format(optimizer, its_home, home.name))
+            self.home = its_home
+            self.home.check_can_train()
+        # Another optimizer than ours to compare with.
+        self._knows_bare = not self.home.graph_mode and (self._given is None or self.bare() is not None)
         # It raises here what it has to say of the optimizer.
         self.accumulating(steps)
 
@@ -43,7 +51,14 @@ class Patient(object):
     def checks(self):
         # In graphs of TF 1 a bare optimizer of Keras may write a weight before the other gradients have read it: Adam
         # of Keras 2.2.4 on TF 1.13 ended 5e-4 off.
-        return [each for each in CHECKS if not (self.home.graph_mode and each is _check_bare)]
+        return [each for each in CHECKS if self._knows_bare or each is not _check_bare]
+
+    @property
+    def unchecked(self):
+        """What could not be checked, and why: a list of sentences."""
+        if self._knows_bare or self.home.graph_mode:
+            return []
+        return [NO_OTHER.format(_check_bare.__doc__, self.name)]
 
     def described(self):
         """What was found here, by name."""
@@ -59,7 +74,7 @@ class Patient(object):
             return self.home.eager_optimizers.SGD(RATE, momentum=MOMENTUM)
         if self._given is None:
             return self._make()
-        return type(self._given).from_config(self._given.get_config())
+        return doctor_optimizers.copied_by_config(self._given)
 
     def accumulating(self, steps):
         """A new one that accumulates over `steps`."""
@@ -74,7 +89,7 @@ class Patient(object):
         import numpy as np
 
         # In graphs of TF 1 a bare optimizer of Keras is none to compare with: see `checks`.
-        weights = self.trained(self.accumulating(1) if self.home.graph_mode else self.bare(), batch, samples)
+        weights = self.trained(self.bare() if self._knows_bare else self.accumulating(1), batch, samples)
         if not all(np.all(np.isfinite(each)) for each in weights):
             raise ValueError("it diverges on the doctor's numbers, also without accumulation. Make its rate smaller")
         return weights
@@ -119,29 +134,6 @@ def _root_of(made):
 
 # Whose functions stand in Keras's own classes.
 NO_CHANGE = ("legacyga", "abc", "contextlib", "functools", "six", "typing", "collections", "builtins", "wrapt", "")
-
-
-def _made_by(home, text):
-    """(function that makes an optimizer, None), or (None, an optimizer): by a home's name of it, or "module:object"."""
-    module, is_object, name = text.partition(":")
-    if not is_object:
-        try:
-            home.module.optimizers.get(text)
-        except ValueError as error:
-            raise ValueError(
-                "--optimizer must be mysgd, a name that {!r} knows, or module:object. Received: {!r} ({})".format(
-                    home, text, str(error).strip().split("\n")[0]
-                )
-            )
-        return lambda: home.module.optimizers.get(text), None
-    given = importlib.import_module(module)
-    for part in name.split("."):
-        given = getattr(given, part)
-    is_made = callable(given) and (isinstance(given, type) or not hasattr(given, "get_config"))
-    made = given() if is_made else given
-    if _compat.generation_of(type(made)) is None:
-        raise ValueError("--optimizer {} must be, or make, an optimizer. Received: {!r}".format(text, made))
-    return (given, None) if is_made else (None, made)
 
 
 # The checks: functions of a `Patient`. In each docstring stands what is checked.
@@ -207,6 +199,11 @@ def _check_rest(patient):
     return _differ(small, patient.wanted(whole, samples)), BOUND, REPORT
 
 
+OTHER_HOME = "--optimizer {} is of {!r}. Received: --home {}. Leave --home out"
+NO_OTHER = (
+    '"{}": the config of {} does not hold all that it is, or it has trained. The yardstick of the other checks is '
+    "itself with K = 1. Give a function that makes the optimizer"
+)
 CHECKS = (_check_keras, _check_bare, _check_windows, _check_between, _check_count, _check_rest)
 REPORT = (
     "something else here takes part: start without the other packages that touch training. If it stays, report it with "

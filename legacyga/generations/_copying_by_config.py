@@ -17,7 +17,7 @@ def knowing(optimizer):
 
 
 def within(optimizer, optimizers):
-    """{place: optimizer} of those within another: in an attribute, or in a list, as a MultiOptimizer has it, or dict."""
+    """{place: optimizer} of those within another: in an attribute, or in a list or dict that is one."""
     return {
         (name, place): each
         for name, value in vars(optimizer).items()

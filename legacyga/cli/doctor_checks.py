@@ -35,7 +35,11 @@ class Patient(object):
         if not self.is_mysgd:
             self._make, self._given, its_home = doctor_optimizers.made_by(home, optimizer)
             if is_told and its_home.root != home.root:
-                raise ValueError(OTHER_HOME.format(optimizer, its_home, home.name))
+                raise ValueError(
+                    "--optimizer {} is of {!r}. Received: --home {}. Leave --home out".format(
+                        self.name, its_home, home.name
+                    )
+                )
             self.home = its_home
             self.home.check_can_train()
         # Another optimizer than ours to compare with.
@@ -199,7 +203,6 @@ def _check_rest(patient):
     return _differ(small, patient.wanted(whole, samples)), BOUND, REPORT
 
 
-OTHER_HOME = "--optimizer {} is of {!r}. Received: --home {}. Leave --home out"
 NO_OTHER = (
     '"{}": the config of {} does not hold all that it is, or it has trained. The yardstick of the other checks is '
     "itself with K = 1. Give a function that makes the optimizer"

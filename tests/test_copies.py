@@ -367,8 +367,8 @@ def test_the_numbers_of_a_class_of_the_users_own(home, sgd):
     assert first.global_step is inner.global_step
 
 
-@pytest.mark.parametrize("holder", ["attribute", "list", "dict"])
-@pytest.mark.parametrize("given", ["SGD", "Adam", "nested"])
+@pytest.mark.parametrize("holder", ["attribute", "list", "tuple", "dict"])
+@pytest.mark.parametrize("given", ["SGD", "Adam", "schedule", "nested"])
 @pytest.mark.parametrize("has_trained", [False, True])
 def test_an_optimizer_that_no_config_holds(home, holder, given, has_trained):
     """Keras 3 copies by configs: a class with an optimizer of its own by default, and without a get_config."""
@@ -379,14 +379,15 @@ def test_an_optimizer_that_no_config_holds(home, holder, given, has_trained):
     class Centralized(optimizers.Optimizer):
         def __init__(self, inner=None, learning_rate=1.0, **kwargs):
             super(Centralized, self).__init__(learning_rate=learning_rate, **kwargs)
-            inner = inner or optimizers.SGD(0.01)
+            # One with a schedule differs from another in the schedule alone.
+            inner = inner or optimizers.SGD(optimizers.schedules.InverseTimeDecay(0.01, 1, 1.0))
             # A method of another optimizer.
             self.update_of_first = inner.update_step
-            self.inner = {"attribute": inner, "list": [inner], "dict": {"first": inner}}[holder]
+            self.inner = {"list": [inner], "tuple": (inner, 1), "dict": {"first": inner}}.get(holder, inner)
 
         @property
         def first(self):
-            return self.inner if holder == "attribute" else self.inner[{"list": 0, "dict": "first"}[holder]]
+            return self.inner if holder == "attribute" else self.inner["first" if holder == "dict" else 0]
 
         def build(self, variables):
             if not self.built:
@@ -401,6 +402,8 @@ def test_an_optimizer_that_no_config_holds(home, holder, given, has_trained):
             inner = Centralized(optimizers.RMSprop(0.25))
             inner.first.factor = 2
             return Centralized(inner)
+        if given == "schedule":
+            return Centralized(optimizers.SGD(optimizers.schedules.InverseTimeDecay(0.5, 1, 1.0)))
         return Centralized(optimizers.SGD(0.5, momentum=0.5) if given == "SGD" else optimizers.Adam(0.25))
 
     (first,), (second,) = home.variables([np.zeros(3, "float32")]), home.variables([np.zeros(3, "float32")])

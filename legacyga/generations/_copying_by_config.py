@@ -52,7 +52,7 @@ def give_optimizers_within(copied, optimizer, optimizers):
         if isinstance(value, dict):
             value = {key: copy_of(each) for key, each in value.items()}
         elif isinstance(value, (list, tuple)):
-            value = [copy_of(each) for each in value]
+            value = (tuple if isinstance(value, tuple) else list)(copy_of(each) for each in value)
         else:
             value = copy_of(value)
         setattr(copied, name, value)
@@ -60,9 +60,14 @@ def give_optimizers_within(copied, optimizer, optimizers):
 
 def _is_alike(one, other):
     """Whether an optimizer is what another one's config makes."""
-    if type(one) is not type(other) or callable(one._learning_rate) != callable(other._learning_rate):
+    rates = [each._learning_rate for each in (one, other)]
+    if type(one) is not type(other) or any(map(callable, rates)) and rates[0] is not rates[1]:
         return False
-    return _config_of(one) == _config_of(other)
+    try:
+        return _config_of(one) == _config_of(other)
+    except ValueError:
+        # An array is among them.
+        return False
 
 
 def _config_of(optimizer):

@@ -4,6 +4,7 @@ import contextlib
 import inspect
 import warnings
 
+from legacyga import _ops
 from legacyga.generations import _horovod
 
 # The argument of OptimizerV2; that of the optimizers of 2.11 and newer says the opposite.
@@ -113,10 +114,9 @@ class Updating(object):
     def say_if_divided(self, window):
         """Warn where another window that is under way has some of this one's variables."""
         registry = self.registry()
-        windows = {key: each for key, each in registry.windows.items() if each is not None}
-        mine = set().union(*[key for key, each in windows.items() if each is window])
-        others = {key for key, each in windows.items() if each is not window and mine & set(key)}
-        if others and others & {key for key, _ in registry.under_way()}:
+        others = {key for key, each in registry.windows.items() if each not in (None, window)}
+        under_way = others & {key for key, _ in registry.under_way()} if others else ()
+        if any(set(key) & _keys_of(window.var_list) for key in under_way):
             warnings.warn(DIVIDED.format(registry.steps), stacklevel=2)
 
     def keep_attributes(self, window):
@@ -140,6 +140,11 @@ class Updating(object):
             yield
         finally:
             _replace(attributes, present)
+
+
+def _keys_of(references):
+    variables = [reference() for reference in references]
+    return {_ops.variable_key(each) for each in variables if each is not None}
 
 
 def _replace(attributes, others):

@@ -51,7 +51,8 @@ class Accumulation(_base.Accumulation):
             is_multi = isinstance(optimizer, getattr(optimizers, "MultiOptimizer", ()))
             if is_multi and len(_copying_by_config.within(copied, optimizers)) != len(within):
                 raise ValueError(ONE_FOR_TWO.format(optimizer))
-            _copying_by_config.give_optimizers_within(copied, optimizer, optimizers)
+            if not is_multi:
+                _copying_by_config.give_optimizers_within(copied, optimizer, optimizers)
         attributes = vars(self.optimizer)
         attributes.update((name, value) for name, value in vars(copied).items() if name != "_legacyga")
         _copying_by_config.copy_what_no_config_has(optimizer, self.optimizer, optimizers)

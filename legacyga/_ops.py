@@ -15,7 +15,11 @@ def _leaves(value):
     if value is None:
         return []
     if isinstance(value, (list, tuple)):
-        return [leaf for item in value for leaf in _leaves(item)]
+        # Not in one expression: AutoGraph of TF 2.0 cannot read it. Deletable with that.
+        found = []
+        for item in value:
+            found.extend(_leaves(item))
+        return found
     if is_sparse(value):
         return [value.values, value.indices]
     if isinstance(getattr(value, "values", None), tuple):

@@ -48,14 +48,16 @@ def give_optimizers_within(copied, optimizer, optimizers):
         here, there = [{at: each for at, each in found.items() if at[0] == name} for found in (given, made)]
         if set(here) == set(there) and all(_is_alike(here[at], there[at]) for at in here):
             continue
-        value = vars(optimizer)[name]
-        if isinstance(value, dict):
-            value = {key: copy_of(each) for key, each in value.items()}
-        elif isinstance(value, (list, tuple)):
-            value = (tuple if isinstance(value, tuple) else list)(copy_of(each) for each in value)
-        else:
-            value = copy_of(value)
-        setattr(copied, name, value)
+        setattr(copied, name, _changed(vars(optimizer)[name], copy_of))
+
+
+def _changed(value, change):
+    """`change` of a value, or of each in a container."""
+    if isinstance(value, dict):
+        return {key: change(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return (tuple if isinstance(value, tuple) else list)(change(each) for each in value)
+    return change(value)
 
 
 def _is_alike(one, other):

@@ -167,6 +167,17 @@ def step_of(home, model, optimizer, traced=False):
     return tf.function(step) if traced else step
 
 
+def errors_of(home, step, batches):
+    """How many of these mini-steps raise."""
+    errors = 0
+    for batch in batches:
+        try:
+            step(*batch)
+        except home.tf.errors.InvalidArgumentError:
+            errors += 1
+    return errors
+
+
 def mini_step_of(home, optimizer):
     return int(home.value(optimizer.mini_step))
 
@@ -213,12 +224,8 @@ def test_a_policy_around_a_loss_scale(home, kind, policy):
     model, expected, skipped, scales = home.network(START), Scaled(home, kind), 0, []
     step = step_of(home, model, optimizer, traced=not kind.is_adam)
     for first in range(0, len(fed), STEPS):
-        numbers, errors = range(first, first + STEPS), 0
-        for i in numbers:
-            try:
-                step(*fed[i])
-            except home.tf.errors.InvalidArgumentError:
-                errors += 1
+        numbers = range(first, first + STEPS)
+        errors = errors_of(home, step, [fed[i] for i in numbers])
         good = [i for i in numbers if i not in bad]
         left = set(numbers) - set(good) if policy == "skip_mini_step" else numbers if len(good) < STEPS else ()
         skipped += len(left)
@@ -243,12 +250,8 @@ def test_a_policy_around_a_fixed_loss_scale(home, kind, policy):
     model, expected, skipped = home.network(START), Scaled(home, kind), 0
     step = step_of(home, model, optimizer, traced=not kind.is_adam)
     for first in range(0, len(fed), STEPS):
-        numbers, errors = range(first, first + STEPS), 0
-        for i in numbers:
-            try:
-                step(*fed[i])
-            except home.tf.errors.InvalidArgumentError:
-                errors += 1
+        numbers = range(first, first + STEPS)
+        errors = errors_of(home, step, [fed[i] for i in numbers])
         good = [i for i in numbers if i not in bad]
         assert errors == (policy == "raise" and len(good) < STEPS)
         if policy != "skip_mini_step" and len(good) < STEPS:

@@ -14,8 +14,8 @@ class Weighing(object):
         self.knows_weights = False
         self.told = None
         self._weights = {}
-        # The mini-steps that were made, whether the last one's gradients came as sums over the replicas, and whether one
-        # was made in a function that is traced.
+        # The mini-steps that were made, whether the last one's gradients came as sums over the replicas, and whether
+        # one was made in a function that is traced.
         self._made, self.is_handed_sums, self._is_traced = 0, False, False
 
     def note_made(self, is_handed_sums):
@@ -45,8 +45,8 @@ class Weighing(object):
         if not weight.is_sample_count:
             value = _gradients.check_weight(self.ops, given)
             weight = weight._replace(value=value, given_in=self.ops.graph_here())
-        # Eager mode alone takes no mini-step behind our back, and a LossScaleOptimizer counts what it skips: up to TF 2.4
-        # it does not say that it is there.
+        # Eager mode alone takes no mini-step behind our back, and a LossScaleOptimizer counts what it skips: up to TF
+        # 2.4 it does not say that it is there.
         watched = self._is_traced and not (weight.is_sample_count or self.home.graph_mode)
         counters = list(self.registry().counters.values()) if watched else []
         counted = self._counted(counters)

@@ -4,6 +4,11 @@ import math
 
 from legacyga import _graph, _ops
 
+ROWS = (
+    "An IndexedSlices must have values for each of its rows, and rows that its variable has, which has the shape {}. "
+    "Received: {} as gradient {}. Nothing was accumulated."
+)
+
 
 def as_tensors(ops, grads_and_vars):
     """(gradient, variable) pairs with tensors in IndexedSlices; the numbers of a list take the variable's dtype."""
@@ -91,8 +96,44 @@ def _dense_shape(tf, gradient):
     return read.get_concrete_function().output_shapes.as_list()
 
 
-def check_shape(i, gradient, whole):
-    """Raise where a gradient does not fit the shape of the first one at its place."""
+def check_rows(ops, gradients, shapes):
+    """In eager mode, raise where an IndexedSlices has a row that its variable has not: before anything is written.
+
+    In a graph or a traced function TensorFlow itself says so, as it runs.
+
+    Args:
+        gradients: list of tensors, IndexedSlices and None.
+        shapes: list of the shapes of their variables; of one without an IndexedSlices it is not looked at.
+
+    Raises:
+        tf.errors.InvalidArgumentError: there is such a row, or another number of rows than of values.
+    """
+    if not ops.tf.executing_eagerly():
+        return
+    for i, (gradient, shape) in enumerate(zip(gradients, shapes)):
+        if not _ops.is_sparse(gradient):
+            continue
+        rows, shape = gradient.indices.numpy(), [int(size) for size in shape]
+        outside, values = rows[(rows < 0) | (rows >= shape[0])], gradient.values.shape.as_list()
+        if outside.size or values != [len(rows)] + shape[1:]:
+            received = (
+                "the row {}".format(outside[0])
+                if outside.size
+                else "{} rows, values of the shape {}".format(len(rows), values)
+            )
+            raise ops.tf.errors.InvalidArgumentError(None, None, ROWS.format(shape, received, i))
+
+
+def check_alike(i, gradient, state):
+    """Raise where a gradient has not the dtype, or does not fit the shape, of the first one at its place."""
+    if gradient.dtype.base_dtype != state.dtype:
+        raise ValueError(
+            "A GradientAccumulator takes gradients of the same dtypes each time: {} at first. Received: {} as "
+            "gradient {}. Cast it, or make another GradientAccumulator.".format(
+                state.dtype.name, gradient.dtype.name, i
+            )
+        )
+    whole = state.total.shape
     shape, known = whole, getattr(gradient, "shape", None)
     if _ops.is_sparse(gradient):
         shape, known = shape[1:], gradient.values.shape[1:]

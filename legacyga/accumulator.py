@@ -89,7 +89,9 @@ class GradientAccumulator(object):
         gradients = _gradients.check_gradients(ops, gradients, len(self._sums.states) or None)
         weight = _gradients.check_weight(ops, weight)
         self._check_replica()
-        self._prepare(gradients)
+        shapes = self._shapes_of(gradients)
+        _gradients.check_rows(ops, gradients, shapes)
+        self._prepare(gradients, shapes)
         given = {i: gradient for i, gradient in enumerate(gradients) if gradient is not None}
         # In a TensorFlow 1 graph nothing else keeps the gradients ahead of the writes.
         with ops.after(gradients, None if isinstance(weight, float) else weight):
@@ -197,8 +199,20 @@ class GradientAccumulator(object):
         scalars = [self._own(each) for each in (self._step, self._weight)]
         return self._ops.done([each.assign(self._ops.zeros_like(each.read_value())) for each in scalars])
 
-    def _prepare(self, gradients):
-        """Make the variables that are missing for `gradients`."""
+    def _shapes_of(self, gradients):
+        """The shape of the variable of each gradient, None of a gradient that is None. Nothing is made yet."""
+        shapes = [None] * len(gradients)
+        for i, (gradient, state) in enumerate(zip(gradients, self._sums.states or shapes)):
+            self._sums.check_not_late(i, gradient, "Place {} of the gradients".format(i), "GradientAccumulator")
+            if gradient is not None and state is None:
+                shapes[i] = _gradients.shape_of(self._home.tf, i, gradient)
+            elif gradient is not None:
+                _gradients.check_alike(i, gradient, state)
+                shapes[i] = state.total.shape.as_list()
+        return shapes
+
+    def _prepare(self, gradients, shapes=()):
+        """Make the variables that are missing for `gradients`, whose variables have these shapes."""
         if self._step is None:
             # It is the same on all replicas.
             with self._making("ONLY_FIRST_REPLICA"):
@@ -210,10 +224,11 @@ class GradientAccumulator(object):
                 self._mutex = _graph.Mutex(self._ops, self._step) if self._home.graph_mode else None
         if not gradients:
             return
-        for i, gradient in enumerate(gradients):
-            self._sums.check_not_late(i, gradient, "Place {} of the gradients".format(i), "GradientAccumulator")
         states = self._sums.states or [None] * len(gradients)
-        states = [self._state_for(i, each, state) for i, (each, state) in enumerate(zip(gradients, states))]
+        states = [
+            state if gradient is None or state is not None else self._state_for(i, gradient, shapes[i])
+            for i, (gradient, state) in enumerate(zip(gradients, states))
+        ]
         if self._held is None:
             with self._making("ONLY_FIRST_REPLICA"):
                 self._held = self._make_zeros("held", [len(gradients)], "int32")
@@ -224,14 +239,8 @@ class GradientAccumulator(object):
         for i, gradient in enumerate(gradients):
             self._sums.note(i, gradient, not self._home.tf.executing_eagerly())
 
-    def _state_for(self, i, gradient, state):
+    def _state_for(self, i, gradient, shape):
         ops = self._ops
-        if gradient is None:
-            return state
-        if state is not None:
-            _gradients.check_shape(i, gradient, state.total.shape)
-            return state
-        shape = _gradients.shape_of(self._home.tf, i, gradient)
         with self._making("SUM"):
             total = self._make_zeros("accumulator_{}".format(i), shape, ops.accumulator_dtype(gradient.dtype))
             touched = self._make_zeros("touched_{}".format(i), shape[:1] or [1], "float32")

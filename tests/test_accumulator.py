@@ -611,6 +611,52 @@ def test_what_cannot_be_accumulated(home):
 
 
 @pytest.mark.capability("GradientAccumulator")
+@pytest.mark.parametrize("taken", [0, 1, 2])
+@pytest.mark.parametrize("rows", [[1, 7], [-1], [1]])
+def test_a_call_that_raises_is_not_taken(home, taken, rows):
+    """A row that is not there, or values that are not, in the last of three gradients: none of them is added."""
+    tf = eager(home)
+    accumulator = legacyga.GradientAccumulator()
+
+    def gradients(rows, value):
+        values = np.full((max(len(rows), 2), 3), value)
+        table = tf.IndexedSlices(tf.constant(values, "float32"), tf.constant(rows), tf.constant([5, 3]))
+        return [tf.fill([2], value), tf.fill([3, 2], value), table]
+
+    for _ in range(taken):
+        accumulator(gradients([1, 4], 6.0))
+    received = "the row {}".format(rows[-1]) if rows != [1] else r"1 rows, values of the shape \[2, 3\]"
+    wrong = r"which has the shape \[5, 3\]. Received: {} as gradient 2. Nothing was accumulated".format(received)
+    with pytest.raises(tf.errors.InvalidArgumentError, match=wrong):
+        accumulator(gradients(rows, -33.0))
+    assert int(accumulator.step) == taken
+    if not taken:
+        with pytest.raises(ValueError, match="Received: no call yet"):
+            accumulator.gradients  # noqa: B018
+    accumulator(gradients([0, 4], 3.0))
+    dense, _, table = accumulator.gradients
+    assert dense.numpy().tolist() == [(6.0 * taken + 3.0) / (taken + 1)] * 2
+    assert table.indices.numpy().tolist() == ([0, 1, 4] if taken else [0, 4])
+
+
+@pytest.mark.capability("errors")
+def test_a_dtype_that_changes(home):
+    tf = eager(home)
+    accumulator, rows = legacyga.GradientAccumulator(), tf.IndexedSlices([[1.0, 2.0]], [1], [4, 2])
+    accumulator([tf.constant([1.0]), rows])
+    for gradients in ([tf.constant([2.0], "float64"), rows], [None, tf.IndexedSlices(np.ones((1, 2)), [1], [4, 2])]):
+        name = "the same dtypes each time: float32 at first. Received: float64 as gradient {}. Cast it, or make"
+        with pytest.raises(ValueError, match="(?s)" + name.format(int(gradients[0] is None))):
+            accumulator(gradients)
+    half = tf.function(lambda: accumulator([tf.constant([1.0], "float16"), rows]))
+    with pytest.raises(
+        ValueError, match="(?s)the same dtypes each time: float32 at first. Received: float16 as gradient 0"
+    ):
+        half()
+    assert int(accumulator.step) == 1 and accumulator.gradients[0].numpy().tolist() == [1.0]
+
+
+@pytest.mark.capability("GradientAccumulator")
 def test_in_a_tensorflow_1_graph(home):
     """Calls make operations, to be run as often as wanted, in any order in one session."""
     if home.mode != "graph":

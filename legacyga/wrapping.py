@@ -1,9 +1,25 @@
 """wrap: gradient accumulation for any optimizer of any generation."""
 
+import functools
+
 from legacyga import _compat, _settings
 from legacyga.generations import _configs, _horovod, _surface
 
 
+def _refusing_mysgds_name(wrap):
+    @functools.wraps(wrap)
+    def with_known_arguments(*args, **kwargs):
+        if "steps_per_update" in kwargs:
+            raise TypeError(
+                "wrap has no argument steps_per_update: it is MySGD's. Received: steps_per_update={!r}. Call it "
+                "gradient_accumulation_steps.".format(kwargs["steps_per_update"])
+            )
+        return wrap(*args, **kwargs)
+
+    return with_known_arguments
+
+
+@_refusing_mysgds_name
 def wrap(optimizer, gradient_accumulation_steps, reduction="mean", on_nonfinite="propagate"):
     """A copy of `optimizer` that updates once in K mini-steps, on the mean of their gradients.
 

@@ -55,9 +55,40 @@ def test_momentum(home, value):
     assert str(error.value) == "momentum must be a number of 0 to 1. Received: {!r}".format(value)
 
 
-def test_unknown_argument(home):
-    with pytest.raises((TypeError, ValueError), match="no_such_argument"):
-        legacyga.MySGD(no_such_argument=1, keras=home.keras)
+@pytest.mark.parametrize("name", ["no_such_argument", "clipnrom", "reduction"])
+def test_unknown_argument(home, name):
+    with pytest.raises((TypeError, ValueError), match=name):
+        legacyga.MySGD(keras=home.keras, **{name: 1})
+
+
+def test_both_names_of_k(home):
+    """Keras 3's SGD has an argument of this name itself, and its own accumulation was put aside: K was 2."""
+    name = "gradient_accumulation_steps"
+    assert legacyga.MySGD(lr=LR, keras=home.keras, **{name: 8}).gradient_accumulation_steps == 8
+    assert type(legacyga.MySGD(keras=home.keras).gradient_accumulation_steps) is int
+    with pytest.raises(ValueError) as error:
+        legacyga.MySGD(keras=home.keras, **{name: 0})
+    assert str(error.value) == name + " must be an integer of at least 1. Received: 0"
+    # The default, given, is given.
+    for steps in (2, 4):
+        with pytest.raises(ValueError) as error:
+            legacyga.MySGD(steps_per_update=steps, keras=home.keras, **{name: 8})
+        assert str(error.value) == (
+            "steps_per_update and gradient_accumulation_steps are two names of one argument. Received: "
+            "steps_per_update={} and gradient_accumulation_steps=8. Leave one out.".format(steps)
+        )
+
+
+def test_both_names_of_the_rate(home):
+    optimizer = legacyga.MySGD(learning_rate=0.5, keras=home.keras)
+    assert float(home.value(optimizer.lr)) == 0.5 and optimizer.get_config()["lr"] == 0.5
+    for lr in (0.01, 0.25, 0.5):
+        with pytest.raises(ValueError) as error:
+            legacyga.MySGD(lr=lr, learning_rate=0.5, keras=home.keras)
+        assert str(error.value) == (
+            "lr and learning_rate are two names of one argument. Received: lr={} and learning_rate=0.5. Leave one "
+            "out.".format(lr)
+        )
 
 
 @pytest.mark.parametrize("value", ["tf_keras", 3, object])
@@ -247,6 +278,18 @@ def test_what_cannot_be_wrapped(home):
         legacyga.wrap(inner, 0)
     with pytest.raises(ValueError, match='reduction must be "mean" or "sum". Received: \'max\''):
         legacyga.wrap(inner, 2, reduction="max")
+
+
+def test_mysgds_name_of_k_in_wrap(home):
+    for arguments in ((), (4,)):
+        with pytest.raises(TypeError) as error:
+            legacyga.wrap(adam(home), *arguments, steps_per_update=8)
+        assert str(error.value) == (
+            "wrap has no argument steps_per_update: it is MySGD's. Received: steps_per_update=8. Call it "
+            "gradient_accumulation_steps."
+        )
+    with pytest.raises(TypeError, match="unexpected keyword argument 'no_such_argument'"):
+        legacyga.wrap(adam(home), 2, no_such_argument=1)
 
 
 def test_an_optimizer_that_waits_for_other_workers(home):

@@ -410,6 +410,22 @@ def test_a_gradient_of_another_shape(home, kind, is_sparse):
         assert np.max(np.abs(now - then)) <= 4e-6
 
 
+def test_an_unknown_argument_of_a_mini_step(home, kind):
+    """The first mini-step says so, not the one that ends the window."""
+    needs.eager_only(home)
+    if kind.generation == "v3":
+        skips.keras_lacks("the bare optimizer takes any")
+    fed = homes.Fed(home, kind.make(2), [np.float32([1.0, 2.0])])
+    fed.step([np.float32([0.5, 0.5])])
+    fed.optimizer.end_windows()
+    before = [np.array(each) for each in sum(fed.read(), [])]
+    with pytest.raises(TypeError, match="unexpected keyword argument 'no_such_argument'"):
+        fed.optimizer.apply_gradients([(home.tf.ones(2), fed.variables[0])], no_such_argument=1)
+    assert int(home.value(fed.optimizer.mini_step)) == 0
+    for now, then in zip(sum(fed.read(), []), before):
+        np.testing.assert_array_equal(now, then)
+
+
 @pytest.mark.parametrize("shape", [None, [None, 2]], ids=str)
 def test_a_variable_of_unknown_shape(home, kind, shape):
     """Where the bare optimizer trains it, which K = 1 is. Its accumulator would have no shape."""

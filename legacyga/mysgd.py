@@ -17,7 +17,7 @@ def MySGD(
     steps_per_update=_STEPS,
     keras=None,
     on_nonfinite="propagate",
-    **kwargs
+    **kwargs,
 ):
     """SGD with momentum whose weights move once in `steps_per_update` batches, on the mean of their gradients.
 

@@ -14,6 +14,7 @@ import oracle
 import pytest
 import skips
 from epochs import LR, fit, model_with
+from test_mixed_precision import loss_scaled
 from test_wrap import adam
 
 import legacyga
@@ -304,6 +305,32 @@ def test_the_accumulation_of_keras_3_below_ours(home):
         skips.senseless("Keras 3 only")
     with pytest.raises(ValueError, match="has Keras's own gradient_accumulation_steps=4.*Leave that argument out"):
         legacyga.wrap(home.keras.optimizers.Adam(gradient_accumulation_steps=4), 2)
+
+
+def test_an_accumulation_within_a_wrapper(home, kind):
+    """As without the wrapper. Else there was an update every fourth mini-step, or none that `iterations` counted."""
+    if kind.generation in ("v1", "train"):
+        skips.keras_lacks("LossScaleOptimizer is of the newer generations")
+    bare = kinds.Kind(home, kind.cls or type(home.bare_sgd(lr=LR))).bare
+    inner = [kind.make(2)]
+    if home.is_keras3:
+        optimizers = home.keras.optimizers
+        inner.append(
+            kind.cls(LR, gradient_accumulation_steps=2) if kind.cls else optimizers.SGD(gradient_accumulation_steps=2)
+        )
+        multi = optimizers.MultiOptimizer if hasattr(optimizers, "MultiOptimizer") else None
+    for each in inner:
+        around = [loss_scaled(home, each)]
+        if home.is_keras3 and multi is not None:
+            around.append(multi(optimizers.OptimizerMap(bare(), {"a.*": each})))
+            around.append(loss_scaled(home, around[-1]))
+        for outer in around:
+            with pytest.raises(ValueError) as error:
+                legacyga.wrap(outer, 1)
+            assert str(error.value) == (
+                "An optimizer within this one accumulates already, over 2 mini-steps. Received: {!r}, in {!r}. Put one "
+                "there that does not.".format(each, outer)
+            )
 
 
 def test_wrap_on_the_oldest_tensorflow(home):

@@ -57,6 +57,13 @@ def start(optimizer, settings):
     vars(optimizer)["_legacyga"] = type(optimizer)._legacyga_type(optimizer, home_of(optimizer), settings)
 
 
+def as_inner(optimizer):
+    """An object of the inner class with the same state, for that class's own errors, which name it."""
+    inner = object.__new__(type(optimizer)._legacyga_class[0])
+    vars(inner).update(vars(optimizer))
+    return inner
+
+
 def copy_of(cls, optimizer, settings):
     """An optimizer of the accumulating class `cls` that is a copy of `optimizer`, of the inner class."""
     copied = object.__new__(cls)
@@ -98,6 +105,12 @@ class AccumulatingOptimizer(object):
     """
 
     _legacyga = None
+
+    # Keras prints it in its own errors, as in that of an optimizer of another Keras.
+    def __repr__(self):
+        cls, home = type(self)._legacyga_class
+        steps = self._legacyga.steps if self._legacyga is not None else "?"
+        return "<legacyga: {} of {}, accumulating {} steps>".format(cls.__name__, home.name, steps)
 
     def __copy__(self):
         # The copy's own attributes, and with the original's the state that it refers to.

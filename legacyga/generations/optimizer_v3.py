@@ -31,8 +31,11 @@ class Accumulation(_base.Accumulation):
         keeper, var_list = self.keeper, [var for _, var in grads_and_vars]
         with_gradient = [var for gradient, var in grads_and_vars if gradient is not None]
         self.build_inner(with_gradient if self.home.v3_is_experimental else var_list)
-        # The inner optimizer has the error for a variable that it was not built with.
-        return all(keeper._var_key(var) in keeper._index_dict for var in with_gradient)
+        unknown = [var for var in with_gradient if keeper._var_key(var) not in keeper._index_dict]
+        if unknown:
+            # The inner optimizer has the error for a variable that it was not built with.
+            (_surface.as_inner(keeper) if keeper is self.optimizer else keeper)._update_step(None, unknown[0])
+        return not unknown
 
     def apply(self, pairs, *args, **kwargs):
         if self.is_applying_exchanged and self.keeper is not self.optimizer:
@@ -84,6 +87,10 @@ class AccumulatingOptimizer(_configs.ConfiguredOptimizer):
         if self._legacyga.is_applying_exchanged:
             return list(grads_and_vars)
         return super(AccumulatingOptimizer, self).aggregate_gradients(grads_and_vars)
+
+    def _create_or_restore_slot_variable(self, **kwargs):
+        # An error, of a checkpoint of another generation.
+        return _surface.as_inner(self)._create_or_restore_slot_variable(**kwargs)
 
     def update_step(self, *args, **kwargs):
         self._legacyga.check_is_applying("update_step")

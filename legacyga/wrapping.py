@@ -46,8 +46,8 @@ def wrap(optimizer, gradient_accumulation_steps, reduction="mean", on_nonfinite=
 
     Raises:
         ValueError: an argument is out of its range; `optimizer` is none, cannot train here, or accumulates already, it
-            or one within it, by `wrap`, `MySGD`, or Keras 3's own `gradient_accumulation_steps`. In a function that XLA compiles
-            (`jit_compile=True`): `on_nonfinite="raise"`, for XLA drops assertions.
+            or one within it, by `wrap`, `MySGD`, or Keras 3's own `gradient_accumulation_steps`. In a function that XLA
+            compiles (`jit_compile=True`): `on_nonfinite="raise"`, for XLA drops assertions.
 
     Example:
         >>> from tensorflow import keras

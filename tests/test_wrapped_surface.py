@@ -213,10 +213,14 @@ def test_keras_names_the_inner_class(home, adam):
         optimizer.build([first])
         with pytest.raises(KeyError) as error:
             optimizer.apply_gradients([(home.tf.ones(2), second)])
-        with pytest.raises(ValueError) as of_checkpoint:
-            optimizer._create_or_restore_slot_variable(slot_variable_position=None, slot_name="m", variable=second)
-        said.append([str(each.value).replace(second.name, "") for each in (error, of_checkpoint)])
-    assert said[0] == said[1] == said[2] and "legacy.Adam`" in said[0][1]
+        said.append([str(error.value).replace(second.name, "")])
+        assert hasattr(optimizer, "_create_or_restore_slot_variable") == (home.tf_version > (2, 10))
+        if home.tf_version > (2, 10):
+            with pytest.raises(ValueError) as error:
+                optimizer._create_or_restore_slot_variable(slot_variable_position=None, slot_name="m", variable=second)
+            said[-1].append(str(error.value))
+            assert all("tf.keras.optimizers.legacy.Adam" in each for each in said[-1])
+    assert said[0] == said[1] == said[2]
 
 
 def test_no_name_to_come_is_taken(home, adam):

@@ -23,7 +23,7 @@ def are_exchanged(kwargs):
 
 
 def check_arguments(method, args, kwargs):
-    """Raise a TypeError, as the update at the window's end would, where `method` does not take these after its first."""
+    """Raise the TypeError of `method`'s call, at the window's end, where it does not take these after its first."""
     if args or kwargs:
         inspect.signature(method).bind(None, None, *args, **kwargs)
 

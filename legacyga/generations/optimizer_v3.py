@@ -88,13 +88,17 @@ class AccumulatingOptimizer(_configs.ConfiguredOptimizer):
             return list(grads_and_vars)
         return super(AccumulatingOptimizer, self).aggregate_gradients(grads_and_vars)
 
-    def _create_or_restore_slot_variable(self, **kwargs):
-        # An error, of a checkpoint of another generation.
-        return _surface.as_inner(self)._create_or_restore_slot_variable(**kwargs)
-
     def update_step(self, *args, **kwargs):
         self._legacyga.check_is_applying("update_step")
         return super(AccumulatingOptimizer, self).update_step(*args, **kwargs)
+
+
+class AccumulatingOptimizerSince211(AccumulatingOptimizer):
+    """For classes with this method, which raises for checkpoints of OptimizerV2. TF asks who has it for slots."""
+
+    def _create_or_restore_slot_variable(self, **kwargs):
+        # An error, of a checkpoint of another generation.
+        return _surface.as_inner(self)._create_or_restore_slot_variable(**kwargs)
 
 
 def _own(optimizer):
@@ -108,4 +112,10 @@ def _own(optimizer):
     return list(vars(optimizer)["_variables"]) + [made[name] for name in names if name in made]
 
 
-_surface.BASES["v3"] = lambda cls: AccumulatingOptimizer
+def base_for(cls):
+    """The `AccumulatingOptimizer` for an optimizer class of this generation."""
+    raises = hasattr(cls, "_create_or_restore_slot_variable")
+    return AccumulatingOptimizerSince211 if raises else AccumulatingOptimizer
+
+
+_surface.BASES["v3"] = base_for

@@ -151,7 +151,8 @@ class AccumulatingOptimizer(object):
         Raises:
             ValueError: a weight out of its range; in graph mode a context in which no mini-step was made; in eager mode
                 one around the call of a function that is traced, or was, also from another: enter it in the function.
-            tf.errors.InvalidArgumentError: known only when a graph or `tf.function` runs, it is out of its range.
+            tf.errors.InvalidArgumentError: known only when a graph or `tf.function` runs, it is out of its range. XLA
+                (`jit_compile=True`) drops assertions: there the update is NaN.
         """
         return self._legacyga.weighing(_window.Weight(weight, False))
 

@@ -216,7 +216,7 @@ class Window(object):
                 with ops.after(run(self._empty, (reduced,))):
                     return close(updated)
 
-            return self._guard.end(run, reduced, added, update, empty_and_close, self._names())
+            return self._guard.end(run, reduced, added, left_out, update, empty_and_close, self._names())
 
         return ops.cond(condition(mini_step, steps), end_window, lambda: ops.done([], False))
 

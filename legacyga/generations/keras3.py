@@ -124,6 +124,13 @@ class Accumulation(_base.Accumulation):
                 if average is not None and value.is_initialized():
                     average.assign(value)
 
+    def read_scale(self):
+        return self.optimizer.dynamic_scale.value.read_value()
+
+    def shrink_scale(self, value):
+        self.optimizer.dynamic_scale.assign(value)
+        self.optimizer._stateful_handle_non_finite_grads()
+
     def make_variable(self, name, value, shape, dtype, beside=None):
         optimizer, module = self.optimizer, self.home.module
         placement = dict(aggregation="only_first_replica")

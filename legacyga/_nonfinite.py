@@ -22,11 +22,12 @@ class Guard(object):
         ops: an `_ops.Ops`.
         policy: one of POLICIES, but for the first.
         skipped: variable: the mini-steps of all windows that were left out.
-        adapts_scale: whether the inner optimizer is a LossScaleOptimizer whose scale is to shrink.
+        scale: where the inner optimizer is a LossScaleOptimizer whose scale is to shrink, an object with
+            `read_scale()`, and with `shrink_scale(value)`, which brings it to what an overflow makes of that value.
     """
 
-    def __init__(self, ops, policy, skipped, adapts_scale=False):
-        self._ops, self._skipped, self._adapts_scale = ops, skipped, adapts_scale
+    def __init__(self, ops, policy, skipped, scale=None):
+        self._ops, self._skipped, self._scale = ops, skipped, scale
         self._looks_at_each, self._raises = policy == "skip_mini_step", policy == "raise"
 
     def look(self, run, arguments):
@@ -59,12 +60,12 @@ class Guard(object):
             bad = self._ops.logical_and(bad, self._ops.logical_not(self._ops.equal(weight, 0)))
         return self._ops.cast(bad, "float32")
 
-    def end(self, run, reduced, added, update, close, names):
+    def end(self, run, reduced, added, left_out, update, close, names):
         """The end of a window: an update, if there is something to update with, and it is finite.
 
         Args:
             reduced: on each replica the list of reduced gradients, None for a variable without.
-            added: the mini-steps that are in them.
+            added, left_out: the mini-steps that are in them, and those that are not.
             update: as of `Window.take_mini_step`.
             close: `close(updated)` writes that the window is over; returns `updated` as a tensor.
             names: of the variables.
@@ -93,10 +94,20 @@ class Guard(object):
             with ops.after(make_update()):
                 return close(True)
 
-        if self._adapts_scale:
+        def close_with_scale(before):
+            with ops.after(
+                ops.cond(left_out > 0, lambda: ops.done(self._scale.shrink_scale(before)), lambda: ops.done([]))
+            ):
+                return close(True)
+
+        if self._scale is not None:
             # It makes no update of what is not finite, and learns of it.
             reduced = run(lambda each: ops.spoil_if(is_left, each), (reduced,))
+            # It is to learn of what was left out, too, and has learned only of a finite update, by which it may grow.
+            before = self._scale.read_scale() if self._looks_at_each else None
             # What raises ends what has not run. The newer optimizers return nothing to wait for.
-            with ops.after(ops.completed(make_update) if self._raises else make_update()):
-                return ops.cond(is_left, leave, lambda: close(True))
+            with ops.after(before), ops.after(ops.completed(make_update) if self._raises else make_update()):
+                return ops.cond(
+                    is_left, leave, lambda: close_with_scale(before) if self._looks_at_each else close(True)
+                )
         return ops.cond(is_left, leave, apply)

@@ -14,7 +14,7 @@ NO_ACCUMULATORS = (
 def check_steps(name, value):
     """`value` as an int, or a ValueError that names the argument: it must be an integer of at least 1."""
     try:
-        steps = 0 if isinstance(value, bool) else operator.index(value)
+        steps = 0 if isinstance(value, bool) else int(operator.index(value))
     except TypeError:
         steps = 0
     if steps < 1:

@@ -218,9 +218,10 @@ class Window(object):
                 with ops.after(run(self._empty, (reduced,))):
                     return close(updated)
 
-            return self._guard.end(
-                run, reduced, added, lambda each: update(each, present), empty_and_close, self._names()
-            )
+            def update_present(each):
+                return update(each, present)
+
+            return self._guard.end(run, reduced, added, left_out, update_present, empty_and_close, self._names())
 
         return ops.cond(condition(mini_step, steps), end_window, lambda: ops.done([], False))
 

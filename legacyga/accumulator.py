@@ -48,7 +48,8 @@ class GradientAccumulator(object):
         ValueError: `reduction` is neither; there are more or fewer gradients than before, or none that is not None; a
             gradient has no known shape, or not the one it had; a weight is out of its range; one call is within
             `strategy.run`, and another is not; the window of a checkpoint has a gradient that no call has had yet.
-        tf.errors.InvalidArgumentError: a weight known only when a graph or a `tf.function` runs is below 0, or NaN.
+        tf.errors.InvalidArgumentError: a weight known only when a graph or a `tf.function` runs is out of its range.
+            XLA (`jit_compile=True`) drops assertions: there the gradients are NaN.
 
     Example:
         >>> import tensorflow as tf

@@ -5,9 +5,19 @@ import numbers
 from legacyga import _compat, _settings
 from legacyga.generations import _configs, _surface, keras3, keras_v1, optimizer_v2
 
+# The defaults of arguments with two names: objects of their own, for an equal number that somebody gives is given.
+_LR, _STEPS = type("float", (float,), {})(0.01), type("int", (int,), {})(2)
+
 
 def MySGD(
-    lr=0.01, momentum=0.0, decay=0.0, nesterov=False, steps_per_update=2, keras=None, on_nonfinite="propagate", **kwargs
+    lr=_LR,
+    momentum=0.0,
+    decay=0.0,
+    nesterov=False,
+    steps_per_update=_STEPS,
+    keras=None,
+    on_nonfinite="propagate",
+    **kwargs,
 ):
     """SGD with momentum whose weights move once in `steps_per_update` batches, on the mean of their gradients.
 
@@ -29,6 +39,7 @@ def MySGD(
         decay: the decay of the rate by the updates made, a number of at least 0. Default 0.
         nesterov: whether to look ahead. Default False.
         steps_per_update: K, the batches of one update, an int of at least 1. Default 2. At 1 this is the home's SGD.
+            `gradient_accumulation_steps=` is the same argument.
         keras: the Keras module of the model: `keras`, `tf.keras` or `tf_keras`. Default: standalone `keras` (below
             2.4) or `tf_keras` if this process has imported it, else `tf.keras`.
         on_nonfinite: what becomes of gradients that are not finite, as of `legacyga.wrap`: `"propagate"` (default),
@@ -41,7 +52,8 @@ def MySGD(
         eager mode one for `tf.function`. Either has `lr`, `learning_rate`, and all that `wrap` describes.
 
     Raises:
-        ValueError: an argument is out of its range, there are two Keras to choose from, or the home cannot train.
+        ValueError: an argument is out of its range, or is given under both of its names; there are two Keras to choose
+            from; the home cannot train. For an argument that the home's SGD does not know, what that raises.
 
     Example:
         >>> import legacyga
@@ -49,8 +61,6 @@ def MySGD(
         >>> optimizer.gradient_accumulation_steps
         8
     """
-    if "learning_rate" in kwargs:
-        lr = kwargs.pop("learning_rate")
     home = _compat.find_home(keras)
     home.check_can_train()
     _configs.register(home)
@@ -58,10 +68,12 @@ def MySGD(
 
 
 def _made(
-    cls, lr=0.01, momentum=0.0, decay=0.0, nesterov=False, steps_per_update=2, on_nonfinite="propagate", **kwargs
+    cls, lr=_LR, momentum=0.0, decay=0.0, nesterov=False, steps_per_update=_STEPS, on_nonfinite="propagate", **kwargs
 ):
     """An optimizer of one of MySGD's classes, with MySGD's arguments."""
-    settings = _settings.Settings.checked(steps_per_update, on_nonfinite=on_nonfinite, name="steps_per_update")
+    _, lr = _of_two_names("lr", lr, _LR, "learning_rate", kwargs)
+    name, steps = _of_two_names("steps_per_update", steps_per_update, _STEPS, "gradient_accumulation_steps", kwargs)
+    settings = _settings.Settings.checked(steps, on_nonfinite=on_nonfinite, name=name)
     lr = _schedule_of(cls, lr)
     if not (callable(lr) and _takes_schedules(cls)):
         lr = _check_number("lr", lr)
@@ -70,6 +82,19 @@ def _made(
     optimizer = cls(lr=lr, momentum=momentum, decay=decay, nesterov=bool(nesterov), **kwargs)
     _surface.start(optimizer, settings)
     return optimizer
+
+
+def _of_two_names(name, value, default, other, kwargs):
+    """(name, value) of an argument: under its other name, taken out of `kwargs`, if it is there."""
+    if other not in kwargs:
+        return name, value
+    if value is not default:
+        raise ValueError(
+            "{0} and {1} are two names of one argument. Received: {0}={2!r} and {1}={3!r}. Leave one out.".format(
+                name, other, value, kwargs[other]
+            )
+        )
+    return other, kwargs.pop(other)
 
 
 def _check_number(name, value, most=None):

@@ -1,9 +1,25 @@
 """wrap: gradient accumulation for any optimizer of any generation."""
 
+import functools
+
 from legacyga import _compat, _settings
-from legacyga.generations import _configs, _horovod, _surface
+from legacyga.generations import _configs, _copying, _horovod, _surface
 
 
+def _refusing_mysgds_name(wrap):
+    @functools.wraps(wrap)
+    def with_known_arguments(*args, **kwargs):
+        if "steps_per_update" in kwargs:
+            raise TypeError(
+                "wrap has no argument steps_per_update: it is MySGD's. Received: steps_per_update={!r}. Call it "
+                "gradient_accumulation_steps.".format(kwargs["steps_per_update"])
+            )
+        return wrap(*args, **kwargs)
+
+    return with_known_arguments
+
+
+@_refusing_mysgds_name
 def wrap(optimizer, gradient_accumulation_steps, reduction="mean", on_nonfinite="propagate"):
     """A copy of `optimizer` that updates once in K mini-steps, on the mean of their gradients.
 
@@ -29,9 +45,9 @@ def wrap(optimizer, gradient_accumulation_steps, reduction="mean", on_nonfinite=
         `end_windows` and `drop_windows`, which its class's docstring describes.
 
     Raises:
-        ValueError: an argument is out of its range; `optimizer` is none, cannot train here, or accumulates already,
-            by `wrap`, `MySGD`, or Keras 3's own `gradient_accumulation_steps`. In a function that XLA compiles
-            (`jit_compile=True`): `on_nonfinite="raise"`, for XLA drops assertions.
+        ValueError: an argument is out of its range; `optimizer` is none, cannot train here, or accumulates already, it
+            or one within it, by `wrap`, `MySGD`, or Keras 3's own `gradient_accumulation_steps`. In a function that XLA
+            compiles (`jit_compile=True`): `on_nonfinite="raise"`, for XLA drops assertions.
 
     Example:
         >>> from tensorflow import keras
@@ -71,6 +87,12 @@ def _check_is_optimizer(optimizer, steps):
     generation = _compat.generation_of(type(optimizer))
     if generation is None:
         raise ValueError(NO_OPTIMIZER.format(optimizer))
+    within = _accumulating_within(optimizer)
+    if within is not None:
+        raise ValueError(
+            "An optimizer within this one accumulates already, over {} mini-steps. Received: {!r}, in {!r}. Put one "
+            "there that does not.".format(within.gradient_accumulation_steps, within, optimizer)
+        )
     if generation == "train" and hasattr(optimizer, "get_chief_queue_runner"):
         raise ValueError(
             "SyncReplicasOptimizer collects the workers' gradients in queues of its own, and cannot accumulate. "
@@ -88,6 +110,24 @@ def _check_is_optimizer(optimizer, steps):
             "The optimizer has Keras's own gradient_accumulation_steps={}, and wrap would accumulate on top of it. "
             "Received: {!r}. Leave that argument out.".format(optimizer.gradient_accumulation_steps, optimizer)
         )
+
+
+def _accumulating_within(optimizer):
+    """An optimizer within another, however deep, that accumulates, by us or by Keras 3; None where there is none."""
+    found, seen = [], [optimizer]
+
+    def accumulates(value):
+        generation = _compat.generation_of(type(value))
+        if generation is None or any(value is each for each in seen):
+            return False
+        seen.append(value)
+        keras3s = generation == "keras3" and value.gradient_accumulation_steps
+        if isinstance(value, _surface.AccumulatingOptimizer) or keras3s:
+            found.append(value)
+        return bool(found) or any(_copying.holds(each, accumulates) for each in list(vars(value).values()))
+
+    any(_copying.holds(each, accumulates) for each in list(vars(optimizer).values()))
+    return found[0] if found else None
 
 
 def _refused_inner_optimizer(optimizer):

@@ -14,6 +14,7 @@ import oracle
 import pytest
 import skips
 from epochs import LR, fit, model_with
+from test_mixed_precision import loss_scaled
 from test_wrap import adam
 
 import legacyga
@@ -55,9 +56,40 @@ def test_momentum(home, value):
     assert str(error.value) == "momentum must be a number of 0 to 1. Received: {!r}".format(value)
 
 
-def test_unknown_argument(home):
-    with pytest.raises((TypeError, ValueError), match="no_such_argument"):
-        legacyga.MySGD(no_such_argument=1, keras=home.keras)
+@pytest.mark.parametrize("name", ["no_such_argument", "clipnrom", "reduction"])
+def test_unknown_argument(home, name):
+    with pytest.raises((TypeError, ValueError), match=name):
+        legacyga.MySGD(keras=home.keras, **{name: 1})
+
+
+def test_both_names_of_k(home):
+    """Keras 3's SGD has an argument of this name itself, and its own accumulation was put aside: K was 2."""
+    name = "gradient_accumulation_steps"
+    assert legacyga.MySGD(lr=LR, keras=home.keras, **{name: 8}).gradient_accumulation_steps == 8
+    assert type(legacyga.MySGD(keras=home.keras).gradient_accumulation_steps) is int
+    with pytest.raises(ValueError) as error:
+        legacyga.MySGD(keras=home.keras, **{name: 0})
+    assert str(error.value) == name + " must be an integer of at least 1. Received: 0"
+    # The default, given, is given.
+    for steps in (2, 4):
+        with pytest.raises(ValueError) as error:
+            legacyga.MySGD(steps_per_update=steps, keras=home.keras, **{name: 8})
+        assert str(error.value) == (
+            "steps_per_update and gradient_accumulation_steps are two names of one argument. Received: "
+            "steps_per_update={} and gradient_accumulation_steps=8. Leave one out.".format(steps)
+        )
+
+
+def test_both_names_of_the_rate(home):
+    optimizer = legacyga.MySGD(learning_rate=0.5, keras=home.keras)
+    assert float(home.value(optimizer.lr)) == 0.5 and optimizer.get_config()["lr"] == 0.5
+    for lr in (0.01, 0.25, 0.5):
+        with pytest.raises(ValueError) as error:
+            legacyga.MySGD(lr=lr, learning_rate=0.5, keras=home.keras)
+        assert str(error.value) == (
+            "lr and learning_rate are two names of one argument. Received: lr={} and learning_rate=0.5. Leave one "
+            "out.".format(lr)
+        )
 
 
 @pytest.mark.parametrize("value", ["tf_keras", 3, object])
@@ -249,6 +281,18 @@ def test_what_cannot_be_wrapped(home):
         legacyga.wrap(inner, 2, reduction="max")
 
 
+def test_mysgds_name_of_k_in_wrap(home):
+    for arguments in ((), (4,)):
+        with pytest.raises(TypeError) as error:
+            legacyga.wrap(adam(home), *arguments, steps_per_update=8)
+        assert str(error.value) == (
+            "wrap has no argument steps_per_update: it is MySGD's. Received: steps_per_update=8. Call it "
+            "gradient_accumulation_steps."
+        )
+    with pytest.raises(TypeError, match="unexpected keyword argument 'no_such_argument'"):
+        legacyga.wrap(adam(home), 2, no_such_argument=1)
+
+
 def test_an_optimizer_that_waits_for_other_workers(home):
     train = homes.v1_of(home.tf).train
     waiting = train.SyncReplicasOptimizer(train.GradientDescentOptimizer(LR), replicas_to_aggregate=2)
@@ -261,6 +305,32 @@ def test_the_accumulation_of_keras_3_below_ours(home):
         skips.senseless("Keras 3 only")
     with pytest.raises(ValueError, match="has Keras's own gradient_accumulation_steps=4.*Leave that argument out"):
         legacyga.wrap(home.keras.optimizers.Adam(gradient_accumulation_steps=4), 2)
+
+
+def test_an_accumulation_within_a_wrapper(home, kind):
+    """As without the wrapper. Else there was an update every fourth mini-step, or none that `iterations` counted."""
+    if kind.generation in ("v1", "train"):
+        skips.keras_lacks("LossScaleOptimizer is of the newer generations")
+    bare = kinds.Kind(home, kind.cls or type(home.bare_sgd(lr=LR))).bare
+    inner = [kind.make(2)]
+    if home.is_keras3:
+        optimizers = home.keras.optimizers
+        inner.append(
+            kind.cls(LR, gradient_accumulation_steps=2) if kind.cls else optimizers.SGD(gradient_accumulation_steps=2)
+        )
+        multi = optimizers.MultiOptimizer if hasattr(optimizers, "MultiOptimizer") else None
+    for each in inner:
+        around = [loss_scaled(home, each)]
+        if home.is_keras3 and multi is not None:
+            around.append(multi(optimizers.OptimizerMap(bare(), {"a.*": each})))
+            around.append(loss_scaled(home, around[-1]))
+        for outer in around:
+            with pytest.raises(ValueError) as error:
+                legacyga.wrap(outer, 1)
+            assert str(error.value) == (
+                "An optimizer within this one accumulates already, over 2 mini-steps. Received: {!r}, in {!r}. Put one "
+                "there that does not.".format(each, outer)
+            )
 
 
 def test_wrap_on_the_oldest_tensorflow(home):
@@ -365,6 +435,22 @@ def test_a_gradient_of_another_shape(home, kind, is_sparse):
     expected = kind.oracle().update(oracle.double(start), [np.mean(each, axis=0) for each in zip(*gradients)])
     for now, then in zip(fed.read()[0], expected):
         assert np.max(np.abs(now - then)) <= 4e-6
+
+
+def test_an_unknown_argument_of_a_mini_step(home, kind):
+    """The first mini-step says so, not the one that ends the window."""
+    needs.eager_only(home)
+    if kind.generation == "v3":
+        skips.keras_lacks("the bare optimizer takes any")
+    fed = homes.Fed(home, kind.make(2), [np.float32([1.0, 2.0])])
+    fed.step([np.float32([0.5, 0.5])])
+    fed.optimizer.end_windows()
+    before = [np.array(each) for each in sum(fed.read(), [])]
+    with pytest.raises(TypeError, match="unexpected keyword argument 'no_such_argument'"):
+        fed.optimizer.apply_gradients([(home.tf.ones(2), fed.variables[0])], no_such_argument=1)
+    assert int(home.value(fed.optimizer.mini_step)) == 0
+    for now, then in zip(sum(fed.read(), []), before):
+        np.testing.assert_array_equal(now, then)
 
 
 @pytest.mark.parametrize("shape", [None, [None, 2]], ids=str)

@@ -827,3 +827,37 @@ def test_around_a_function_that_was_traced_before(home, sgd, window, mini_steps)
     # Nor does it matter what is read in the context.
     with optimizer.mini_step_weight(3.0):
         optimizer.mini_step.read_value()
+
+
+@pytest.mark.parametrize("weight", [-3.0, np.inf, np.nan])
+def test_a_weight_out_of_range_under_xla(home, sgd, weight):
+    """XLA drops assertions. What it trains shows it, in the next window it is forgotten."""
+    needs.eager_only(home, since=(2, 5))
+    if sgd.generation == "train" and home.is_keras3:
+        skips.elsewhere("it is that of tf.compat.v1.train in every home")
+    tf, summed = home.tf, legacyga.GradientAccumulator()
+    fed = homes.Fed(home, sgd.make(2), [np.float32([1.0, 2.0])])
+
+    @tf.function(jit_compile=True)
+    def step(gradient, weight):
+        with fed.optimizer.mini_step_weight(weight):
+            fed.optimizer.apply_gradients([(gradient, fed.variables[0])])
+
+    @tf.function(jit_compile=True)
+    def add(gradient, weight):
+        summed([gradient], weight)
+
+    expected, weights = sgd.oracle(), oracle.double([np.float32([1.0, 2.0])])
+    for given in ([1.0, 3.0], [1.0, weight]):
+        for each in given:
+            step(tf.constant([each, 0.5]), tf.constant(each))
+            add(tf.constant([each, 0.5]), tf.constant(each))
+        weights = expected.update(weights, [np.array([2.5, 0.5])])
+        found = [home.value(fed.variables[0]), summed.gradients[0].numpy()]
+        if given[1] == 3.0:
+            assert np.max(np.abs(found[0] - weights[0])) <= 4e-6 and found[1].tolist() == [2.5, 0.5]
+        summed.reset()
+    assert np.isnan(found).all()
+    step(tf.constant([1.0, 0.5]), tf.constant(1.0))
+    add(tf.constant([1.0, 0.5]), tf.constant(1.0))
+    assert int(home.value(fed.optimizer.mini_step)) == 1 and summed.gradients[0].numpy().tolist() == [1.0, 0.5]

@@ -194,10 +194,52 @@ def test_hyperparameters_read_as_on_the_bare_optimizer(home, adam):
         assert [float(each if isinstance(each, float) else home.value(each)) for each in read] == [value, value]
     for name in ("name", "_name", "clipnorm", "clipvalue", "amsgrad"):
         assert getattr(ours, name, "none") == getattr(bare, name, "none")
-    assert "AccumulatingAdam" in repr(ours) and "AccumulatingAdam" in str(ours)
+    its_home = "tf.compat.v1.train" if kinds.generation_of(adam) == "train" else home.name
+    said = "<legacyga: {} of {}, accumulating 3 steps>".format(adam.__name__, its_home)
+    assert repr(ours) == str(ours) == said
     if not home.is_keras3:
         assert home.keras.optimizers.get(ours) is ours
     assert ours.gradient_accumulation_steps == 3 and int(home.value(ours.mini_step)) == 0
+
+
+def test_keras_names_the_inner_class(home, adam):
+    """In its errors of a variable that the optimizer was not built with, and of a checkpoint of OptimizerV2."""
+    needs.eager_only(home)
+    if kinds.generation_of(adam) != "v3":
+        skips.keras_lacks("errors of the optimizers of TF 2.10 and newer, and of tf_keras")
+    said = []
+    for optimizer in (make(home, adam), legacyga.wrap(make(home, adam), 1), legacyga.wrap(make(home, adam), 2)):
+        first, second = home.variables([np.zeros(2, "float32")] * 2)
+        optimizer.build([first])
+        with pytest.raises(KeyError) as error:
+            optimizer.apply_gradients([(home.tf.ones(2), second)])
+        said.append([str(error.value).replace(second.name, "")])
+        assert hasattr(optimizer, "_create_or_restore_slot_variable") == (home.tf_version > (2, 10))
+        if home.tf_version > (2, 10):
+            with pytest.raises(ValueError) as error:
+                optimizer._create_or_restore_slot_variable(slot_variable_position=None, slot_name="m", variable=second)
+            said[-1].append(str(error.value))
+            assert all("tf.keras.optimizers.legacy.Adam" in each for each in said[-1])
+    assert said[0] == said[1] == said[2]
+
+
+def test_no_name_to_come_is_taken(home, adam):
+    """Keras 3 numbers optimizers that are given no name, by their class."""
+    if not home.is_keras3 or kinds.generation_of(adam) == "train":
+        skips.keras_lacks("of Keras 3")
+
+    optimizers = home.keras.optimizers
+
+    def bare():
+        return [adam(RATE), optimizers.LossScaleOptimizer(adam(RATE)), adam(lambda: RATE)]
+
+    def names_after(make_some):
+        home.reset()
+        make_some()
+        made = [optimizers.SGD(), optimizers.Adam()]
+        return [each.name for each in made + [optimizers.LossScaleOptimizer(made[0])]]
+
+    assert names_after(bare) == names_after(lambda: [legacyga.wrap(each, 2) for each in bare()])
 
 
 def test_weights_are_the_bare_ones_and_ours_after_them(home, adam):

@@ -85,7 +85,8 @@ def copy_what_no_config_has(optimizer, copied, optimizers):
 
 def _names_to_copy(optimizer, optimizers):
     """The names of the attributes that a config does not have, and that are not Keras's own."""
-    own, kept = [id(each) for each in optimizer.variables], set(vars(optimizers.SGD()))
+    # With a name, for without one Keras counts it in the names to come.
+    own, kept = [id(each) for each in optimizer.variables], set(vars(optimizers.SGD(name="sgd")))
     # What a MultiOptimizer of newer versions finds its optimizers by.
     within = optimizers.Optimizer, getattr(optimizers, "OptimizerMap", ())
 

@@ -254,9 +254,8 @@ class Registry(object):
             skipped = scalar("skipped_mini_steps", 0, "int64")
         sums = _sums.Sums(owner.ops, owner.settings.reduction)
         mutex = _graph.Mutex(owner.ops, next_steps) if self._graph is not None else None
-        guard = (
-            _nonfinite.Guard(owner.ops, settings.on_nonfinite, skipped, owner.adapts_scale) if settings.guards else None
-        )
+        scale = owner if owner.adapts_scale else None
+        guard = _nonfinite.Guard(owner.ops, settings.on_nonfinite, skipped, scale) if settings.guards else None
         window = _window.Window(sums, var_list, scalar, self._next_steps, owner.steps, guard, mutex)
         sums.states.extend([self._state(prefix, i, var) for i, var in enumerate(var_list)])
         self.next_steps, self.made_with, self.skipped = next_steps, made_with, skipped

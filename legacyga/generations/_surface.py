@@ -79,6 +79,13 @@ def start(optimizer, settings):
     vars(optimizer)["_legacyga"] = type(optimizer)._legacyga_type(optimizer, home_of(optimizer), settings)
 
 
+def as_inner(optimizer):
+    """An object of the inner class with the same state, for that class's own errors, which name it."""
+    inner = object.__new__(type(optimizer)._legacyga_class[0])
+    vars(inner).update(vars(optimizer))
+    return inner
+
+
 def copy_of(cls, optimizer, settings):
     """An optimizer of the accumulating class `cls` that is a copy of `optimizer`, of the inner class."""
     copied = object.__new__(cls)
@@ -123,6 +130,12 @@ class AccumulatingOptimizer(object):
     # The methods of the inner class that update one variable each.
     _legacyga_steps = ()
 
+    # Keras prints it in its own errors, as in that of an optimizer of another Keras.
+    def __repr__(self):
+        cls, home = type(self)._legacyga_class
+        steps = self._legacyga.steps if self._legacyga is not None else "?"
+        return "<legacyga: {} of {}, accumulating {} steps>".format(cls.__name__, home.name, steps)
+
     def __copy__(self):
         # The copy's own attributes, and with the original's the state that it refers to.
         copied = object.__new__(type(self))
@@ -162,7 +175,8 @@ class AccumulatingOptimizer(object):
         Raises:
             ValueError: a weight out of its range; in graph mode a context in which no mini-step was made; in eager mode
                 one around the call of a function that is traced, or was, also from another: enter it in the function.
-            tf.errors.InvalidArgumentError: known only when a graph or `tf.function` runs, it is out of its range.
+            tf.errors.InvalidArgumentError: known only when a graph or `tf.function` runs, it is out of its range. XLA
+                (`jit_compile=True`) drops assertions: there the update is NaN.
         """
         return self._legacyga.weighing(_window.Weight(weight, False))
 

@@ -23,8 +23,15 @@ def are_exchanged(kwargs):
     return kwargs.get("skip_gradients_aggregation", not kwargs.get(AGGREGATES, True))
 
 
+def check_arguments(method, args, kwargs):
+    """Raise the TypeError of `method`'s call, at the window's end, where it does not take these after its first."""
+    if args or kwargs:
+        inspect.signature(method).bind(None, None, *args, **kwargs)
+
+
 def named(method, args, kwargs):
     """The arguments of a call of `method` after its first: those of `args` that have a name are among `kwargs`."""
+    check_arguments(method, args, kwargs)
     parameters = list(inspect.signature(method).parameters.values())[2:]
     names = [each.name for each in parameters if each.kind == each.POSITIONAL_OR_KEYWORD]
     return args[len(names) :], dict(kwargs, **dict(zip(names, args)))

@@ -5,7 +5,7 @@ import importlib
 import inspect
 
 from legacyga import _compat
-from legacyga.generations import _base, _configs, _copying, _copying_by_config, _surface
+from legacyga.generations import _base, _configs, _copying, _copying_by_config, _surface, _updating
 
 ONE_FOR_TWO = (
     "A config has an optimizer anew for each pattern, and this MultiOptimizer has one for several. Received: {!r}. "
@@ -82,6 +82,8 @@ class Accumulation(_base.Accumulation):
     def take(self, called, grads, variables, args, kwargs):
         """Take one mini-step: of a call of the method `called`, with these lists and with arguments of a user's own."""
         optimizer, grads = self.optimizer, list(grads)
+        method = getattr(type(optimizer)._legacyga_class[0], called)
+        _updating.check_arguments(method, (None,) * (called == "apply") + args, kwargs)
         given = None if variables is None else list(variables)
         variables = _copying_by_config.knowing(optimizer)._trainable_variables if given is None else given
         if len(grads) != len(variables):
@@ -124,6 +126,13 @@ class Accumulation(_base.Accumulation):
                 # A variable that a function has made has no value before it has run.
                 if average is not None and value.is_initialized():
                     average.assign(value)
+
+    def read_scale(self):
+        return self.optimizer.dynamic_scale.value.read_value()
+
+    def shrink_scale(self, value):
+        self.optimizer.dynamic_scale.assign(value)
+        self.optimizer._stateful_handle_non_finite_grads()
 
     def make_variable(self, name, value, shape, dtype, beside=None):
         optimizer, module = self.optimizer, self.home.module

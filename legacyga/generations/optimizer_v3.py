@@ -31,8 +31,11 @@ class Accumulation(_base.Accumulation):
         keeper, var_list = self.keeper, [var for _, var in grads_and_vars]
         with_gradient = [var for gradient, var in grads_and_vars if gradient is not None]
         self.build_inner(with_gradient if self.home.v3_is_experimental and not is_traced else var_list)
-        # The inner optimizer has the error for a variable that it was not built with.
-        return all(keeper._var_key(var) in keeper._index_dict for var in with_gradient)
+        unknown = [var for var in with_gradient if keeper._var_key(var) not in keeper._index_dict]
+        if unknown:
+            # The inner optimizer has the error for a variable that it was not built with.
+            (_surface.as_inner(keeper) if keeper is self.optimizer else keeper)._update_step(None, unknown[0])
+        return not unknown
 
     def apply(self, pairs, *args, **kwargs):
         if self.is_applying_exchanged and self.keeper is not self.optimizer:
@@ -91,6 +94,14 @@ class AccumulatingOptimizer(_configs.ConfiguredOptimizer):
         self._legacyga.decay_weights(super(AccumulatingOptimizer, self)._apply_weight_decay, variables)
 
 
+class AccumulatingOptimizerSince211(AccumulatingOptimizer):
+    """For classes with this method, which raises for checkpoints of OptimizerV2. TF asks who has it for slots."""
+
+    def _create_or_restore_slot_variable(self, **kwargs):
+        # An error, of a checkpoint of another generation.
+        return _surface.as_inner(self)._create_or_restore_slot_variable(**kwargs)
+
+
 def _own(optimizer):
     """The optimizer's own variables: those it lists, and the rate's, but for a step that was given."""
     made = _copying.attributes_that_are_variables(optimizer)
@@ -102,4 +113,10 @@ def _own(optimizer):
     return list(vars(optimizer)["_variables"]) + [made[name] for name in names if name in made]
 
 
-_surface.BASES["v3"] = lambda cls: AccumulatingOptimizer
+def base_for(cls):
+    """The `AccumulatingOptimizer` for an optimizer class of this generation."""
+    raises = hasattr(cls, "_create_or_restore_slot_variable")
+    return AccumulatingOptimizerSince211 if raises else AccumulatingOptimizer
+
+
+_surface.BASES["v3"] = base_for

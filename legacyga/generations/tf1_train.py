@@ -4,7 +4,7 @@ import contextlib
 import copy
 
 from legacyga import _graph, _ops, _replicas
-from legacyga.generations import _base, _copying, _surface
+from legacyga.generations import _base, _copying, _surface, _updating
 from legacyga.generations._registry import NO_SESSION
 
 # Containers of such an optimizer that it writes to.
@@ -169,6 +169,7 @@ class AccumulatingOptimizer(_surface.AccumulatingOptimizer):
 
         `global_step` counts updates.
         """
+        _updating.check_arguments(type(self)._legacyga_class[0].apply_gradients, (), kwargs)
         kwargs.update(global_step=global_step, name=name)
         return self._legacyga.mini_step_of(list(grads_and_vars), kwargs)
 

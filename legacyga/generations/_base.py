@@ -116,6 +116,7 @@ class Accumulation(_updating.Updating, _weighing.Weighing):
             return self.update(grads_and_vars, args, kwargs)
         if is_traced and len(at) < len(grads_and_vars):
             self.say_what_is_missing(grads_and_vars)
+        _gradients.check_rows(self.ops, *zip(*[(each, var.shape) for each, var in grads_and_vars]))
         window.remember(args, kwargs)
         weight = self.weight_here()
 
@@ -136,7 +137,8 @@ class Accumulation(_updating.Updating, _weighing.Weighing):
         gradients, places = [grads_and_vars[i][0] for i in at], [window.places[i] for i in at]
         gradients = self.as_each_replicas(gradients, kwargs, 1.0 / self.ops.replicas)
         mask = window.sums.mask(dict(zip(places, gradients)))
-        taken = self.ops.on_all_replicas(take, (gradients,) if weight is None else (gradients, weight.value))
+        with self.ops.uninterrupted():
+            taken = self.ops.on_all_replicas(take, (gradients,) if weight is None else (gradients, weight.value))
         self.keep_attributes(window)
         self.registry([grads_and_vars[at[0]][1]]).forget_end(window)
         return taken

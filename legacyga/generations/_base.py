@@ -246,8 +246,6 @@ class Accumulation(_updating.Updating, _weighing.Weighing):
                 window.sums.check_not_late(place, gradient, repr(getattr(var, "name", var)), "optimizer")
             for place, (gradient, _) in zip(window.places, grads_and_vars):
                 window.sums.note(place, gradient, traced)
-            if self.is_handed_sums and not self.home.graph_mode:
-                self.say_if_divided(window)
             if is_traced and self.reads_when_traced and self.mini_steps_under_way:
                 # A window that was restored holds what this program has not seen.
                 window.sums.note_held(window.held.read_value().numpy())

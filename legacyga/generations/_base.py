@@ -2,7 +2,6 @@
 
 import contextlib
 import copy
-import math
 
 from legacyga import _gradients, _ops
 from legacyga.generations import _horovod, _updating, _weighing
@@ -162,16 +161,6 @@ class Accumulation(_updating.Updating, _weighing.Weighing):
         # An attribute of its own up to TF 2.3; Keras 3 has no other.
         scale = type(vars(self.optimizer).get("_loss_scale")).__name__
         return self.scales_loss and getattr(self.optimizer, "dynamic", scale != "FixedLossScale")
-
-    def read_scale(self):
-        """The scale of such a LossScaleOptimizer, a tensor."""
-        return vars(self.optimizer)["_loss_scale"]._current_loss_scale.read_value()
-
-    def shrink_scale(self, value):
-        """Bring the scale to what an overflow makes of `value`. Returns what to wait for."""
-        state = vars(self.optimizer)["_loss_scale"]
-        with self.ops.after(state._current_loss_scale.assign(value)):
-            return state.update([self.ops.constant(math.nan, "float32")])[0]
 
     def shared_with(self, optimizer):
         """An `Accumulation` of another optimizer, which has the same variables and windows."""

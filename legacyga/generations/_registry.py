@@ -1,11 +1,10 @@
 """The windows of an optimizer: one for each list of variables, and the K that they share."""
 
 import copy
-import itertools
-import warnings
 
 from legacyga import _graph, _nonfinite, _ops, _settings, _sums, _window
 from legacyga._accumulators import State
+from legacyga.generations import _sharing
 
 STATE_TO_COME = (
     "A checkpoint was restored, and there are no variables yet that its window could be put in. Received: a flush of "
@@ -23,19 +22,6 @@ UNKNOWN_ARGUMENT = (
 UNKNOWN_SHAPE = (
     "A variable must have a known shape to be accumulated for. Received: {} of the shape {}. Make it without `shape=`, "
     "so that it has that of its value, or set gradient_accumulation_steps=1."
-)
-
-DIVIDED = (
-    "For each list of variables an optimizer that accumulates has a window of its own, with K mini-steps of its own. "
-    "Received: two lists that share variables, in windows that are under way at the same time, of {} and of {} "
-    "variables. {} If variables were frozen with a window under way, call legacyga.flush(optimizer) or "
-    "optimizer.drop_windows() before that."
-)
-TURNS = "If lists take turns, give all variables each time, in one order, with None for those that have no gradient."
-TURNS_WITH_LOSS_SCALE = (
-    "Keras's LossScaleOptimizer leaves out the variables that have no gradient before it calls the optimizer in it: "
-    "put it inside, legacyga.wrap(LossScaleOptimizer(...), {}), or give zeros: "
-    "tape.gradient(..., unconnected_gradients=tf.UnconnectedGradients.ZERO)."
 )
 
 
@@ -65,8 +51,7 @@ class Registry(object):
         self._built = None
         # Whether the first window, restored by a checkpoint, is to be dropped.
         self._drops_first = False
-        # The keys of windows that share variables, in pairs, and whether it was said that two were under way.
-        self._sharing, self._has_said_divided = [], False
+        self._sharing = _sharing.Sharing()
 
     def shared_with(self, accumulation):
         """The same windows, of another optimizer."""
@@ -144,7 +129,7 @@ class Registry(object):
         """
         if pick is None and self._state_is_to_come():
             raise ValueError(STATE_TO_COME.format(self._owner.optimizer))
-        self._say_if_divided()
+        self._look_for_sharing()
         ended = [self._run(window, self._end) for window in self._picked(pick)]
         if all(isinstance(each, bool) for each in ended):
             return any(ended)
@@ -242,26 +227,13 @@ class Registry(object):
             self._built = None
         before, self.latest = self.latest, self._window(var_list)
         if is_new:
-            keys = [each for each, window in self.windows.items() if window is not None]
-            self._sharing = [pair for pair in itertools.combinations(keys, 2) if set(pair[0]) & set(pair[1])]
+            self._sharing.learn([each for each, window in self.windows.items() if window is not None])
         if self._graph is None and self.latest is not before:
-            self._say_if_divided([key])
+            self._look_for_sharing([key])
         return self.latest
 
-    def _say_if_divided(self, at_hand=()):
-        """Warn, once, where windows that share variables are under way, or `at_hand`: their keys."""
-        if not self._sharing or self._has_said_divided:
-            return
-        try:
-            keys = {key for key, _ in self.under_way()}.union(at_hand)
-        except self._owner.home.tf.errors.FailedPreconditionError:
-            # A function that is being traced has made one of them.
-            return
-        found = [sorted(map(len, pair)) for pair in self._sharing if keys.issuperset(pair)]
-        if found:
-            self._has_said_divided = True
-            turns = TURNS_WITH_LOSS_SCALE.format(self._owner.settings.steps) if self._owner.is_handed_sums else TURNS
-            warnings.warn(DIVIDED.format(found[0][0], found[0][1], turns), stacklevel=2)
+    def _look_for_sharing(self, at_hand=()):
+        self._sharing.look(lambda: {key for key, _ in self.under_way()}.union(at_hand), self._owner)
 
     def _adopt(self, key):
         """Give the window that `build` made, if it is not in use, to some of its variables."""

@@ -2,6 +2,7 @@
 
 import contextlib
 import inspect
+import math
 
 from legacyga.generations import _horovod
 
@@ -109,6 +110,16 @@ class Updating(object):
         methods = [getattr(cls, name) for cls in classes for name in self.exchanging if hasattr(cls, name)]
         are_homes = all(method.__module__.startswith(self.home.root + ".") for method in methods)
         return bool(methods) and are_homes and not set(self.exchanging) & set(vars(keeper))
+
+    def read_scale(self):
+        """The scale of a LossScaleOptimizer that adapts it, a tensor."""
+        return vars(self.optimizer)["_loss_scale"]._current_loss_scale.read_value()
+
+    def shrink_scale(self, value):
+        """Bring the scale to what an overflow makes of `value`. Returns what to wait for."""
+        state = vars(self.optimizer)["_loss_scale"]
+        with self.ops.after(state._current_loss_scale.assign(value)):
+            return state.update([self.ops.constant(math.nan, "float32")])[0]
 
     def keep_attributes(self, window):
         """Keep what the optimizer is when a mini-step has been made in a graph, for a flush that is made later.

@@ -4,6 +4,23 @@ import math
 
 from legacyga import _graph, _ops
 
+NO_CALL = (
+    "The gradients of a GradientAccumulator are there after its first call. Received: no call yet. Call it with a list "
+    "of gradients first."
+)
+MISSING = (
+    "The window of a checkpoint has a gradient that this program has not had yet. Received: None in every call, at the "
+    "places {}. Give zeros there once: tape.gradient(..., unconnected_gradients=tf.UnconnectedGradients.ZERO)."
+)
+NOT_PICKLED = (
+    "A GradientAccumulator can be pickled, or copied, in eager mode, outside of a strategy, and not between a restored "
+    "checkpoint and its first call. Received: {!r}. Save it by tf.train.Checkpoint(accumulator=accumulator)."
+)
+ROWS = (
+    "An IndexedSlices must have values for each of its rows, and rows that its variable has, which has the shape {}. "
+    "Received: {} as gradient {}. Nothing was accumulated."
+)
+
 
 def as_tensors(ops, grads_and_vars):
     """(gradient, variable) pairs with tensors in IndexedSlices; the numbers of a list take the variable's dtype."""
@@ -62,7 +79,7 @@ def check_weight(ops, weight):
     return 1.0 if value == 1.0 else tensor
 
 
-def shape_of(tf, i, gradient):
+def _shape_of(tf, i, gradient):
     """The shape of the whole gradient, a list."""
     if not _ops.is_sparse(gradient):
         if not gradient.shape.is_fully_defined():
@@ -93,8 +110,32 @@ def _dense_shape(tf, gradient):
     return read.get_concrete_function().output_shapes.as_list()
 
 
-def check_shape(i, gradient, whole):
-    """Raise where a gradient does not fit the shape of the first one at its place."""
+def shapes_of(tf, gradients, sums):
+    """The shapes of the variables of gradients, lists, None of a gradient that is None: all is looked at, nothing made.
+
+    `sums` is the `_sums.Sums` that the gradients are to be added to, whose states are made by the first of them.
+    """
+    shapes = [None] * len(gradients)
+    for i, (gradient, state) in enumerate(zip(gradients, sums.states or shapes)):
+        sums.check_not_late(i, gradient, "Place {} of the gradients".format(i), "GradientAccumulator")
+        if gradient is not None and state is None:
+            shapes[i] = _shape_of(tf, i, gradient)
+        elif gradient is not None:
+            _check_alike(i, gradient, state)
+            shapes[i] = state.total.shape.as_list()
+    return shapes
+
+
+def _check_alike(i, gradient, state):
+    """Raise where a gradient has not the dtype, or does not fit the shape, of the first one at its place."""
+    if gradient.dtype.base_dtype != state.dtype:
+        raise ValueError(
+            "A GradientAccumulator takes gradients of the same dtypes each time: {} at first. Received: {} as "
+            "gradient {}. Cast it, or make another GradientAccumulator.".format(
+                state.dtype.name, gradient.dtype.name, i
+            )
+        )
+    whole = state.total.shape
     shape, known = whole, getattr(gradient, "shape", None)
     if _ops.is_sparse(gradient):
         shape, known = shape[1:], gradient.values.shape[1:]
@@ -103,6 +144,34 @@ def check_shape(i, gradient, whole):
             "A GradientAccumulator takes gradients of the same shapes each time: {} at first. Received: {!r} as "
             "gradient {}. Make another GradientAccumulator for other variables.".format(shape, gradient, i)
         )
+
+
+def check_rows(ops, gradients, shapes):
+    """In eager mode, raise where an IndexedSlices has a row that its variable has not: before anything is written.
+
+    In a graph or a traced function TensorFlow itself says so, as it runs.
+
+    Args:
+        gradients: list of tensors, IndexedSlices and None.
+        shapes: list of the shapes of their variables; of one without an IndexedSlices it is not looked at.
+
+    Raises:
+        tf.errors.InvalidArgumentError: there is such a row, or another number of rows than of values.
+    """
+    if not ops.tf.executing_eagerly():
+        return
+    for i, (gradient, shape) in enumerate(zip(gradients, shapes)):
+        if not _ops.is_sparse(gradient):
+            continue
+        rows, shape = gradient.indices.numpy(), [int(size) for size in shape]
+        outside, values = rows[(rows < 0) | (rows >= shape[0])], gradient.values.shape.as_list()
+        if outside.size or values != [len(rows)] + shape[1:]:
+            received = (
+                "the row {}".format(outside[0])
+                if outside.size
+                else "{} rows, values of the shape {}".format(len(rows), values)
+            )
+            raise ops.tf.errors.InvalidArgumentError(None, None, ROWS.format(shape, received, i))
 
 
 def check_fit(tf, grads_and_vars):

@@ -47,6 +47,25 @@ class Replicas(object):
         return distribute.get_strategy() if hasattr(distribute, "get_strategy") else None
 
     @property
+    def entered_strategy(self):
+        """The strategy in whose scope this is, None outside of all."""
+        distribute = getattr(self.tf, "distribute", None)
+        return self.strategy if hasattr(distribute, "has_strategy") and distribute.has_strategy() else None
+
+    @contextlib.contextmanager
+    def making_for_replicas(self, strategy, aggregation):
+        """A context to make variables in, outside of every function, with a copy on each replica of a strategy or None.
+
+        The aggregation is that of `replica_local_variables`.
+        """
+        with self.init_scope(), contextlib.ExitStack() as stack:
+            # Outside of its function a strategy need not be the current one.
+            if strategy is not None and self.entered_strategy is None:
+                stack.enter_context(strategy.scope())
+            stack.enter_context(replica_local_variables(self.tf, aggregation))
+            yield
+
+    @property
     def has_replicas(self):
         """Whether there are more replicas than one, here and on other workers."""
         return self.strategy is not None and self.strategy.num_replicas_in_sync > 1

@@ -91,7 +91,8 @@ class Window(object):
             gradients: list of tensors or IndexedSlices.
             places: for each of them the place of its variable among the sums.
             mask: what these gradients leave there (`Sums.mask`).
-            update: function of the list of reduced gradients, None where a variable has none: one step of the inner
+            update: function of the list of reduced gradients, None where a variable has none, and of {position in that
+                list: whether there is a gradient, a boolean tensor} where only the run can tell: one step of the inner
                 optimizer, whose operations it creates when called, and returns.
             run: `run(function, args)` calls `function` once on each replica with its own part of `args`.
             before: what else must have been computed before anything is written.
@@ -134,13 +135,13 @@ class Window(object):
         if self._guard is not None:
             taken = self._guard.take(bad, go_on, lambda: self._leave_out(mini_step, steps, held, kept, run))
             with ops.after(taken):
-                return self._end_if(lambda taken, steps: taken >= steps, update, run)
+                return self._end_if(lambda taken, steps: taken >= steps, update, run, places)
 
         def end_window():
-            absent = self._absent(in_window)
+            absent, present = self._absent(in_window), self._present(in_window, places)
 
             def on_replica(*args):
-                return self._update(update, self._reduced(weigh(*args), held, absent, new_weight, begins))
+                return self._update(update, self._reduced(weigh(*args), held, absent, new_weight, begins), present)
 
             with ops.after(run(on_replica, arguments)):
                 # What the last window left is still there, where this one began with its end (K = 1) and wrote nothing.
@@ -193,7 +194,7 @@ class Window(object):
         """
         return self._end_if(lambda taken, steps: taken > 0, update, run)
 
-    def _end_if(self, condition, update, run):
+    def _end_if(self, condition, update, run, given=()):
         ops = self.ops
         mini_step, weight, held = self.mini_step.read_value(), self.weight.read_value(), self.held.read_value()
         steps, left_out = self.steps.read_value(), self._guard and self.left_out.read_value()
@@ -207,8 +208,9 @@ class Window(object):
             return self._move_to(0, 0, 0, steps, self._without(emptied, held), updated, anew=True)
 
         def end_window():
+            present = self._present(held, given)
             if self._guard is None:
-                with ops.after(run(lambda: self._update(update, reduce()), ())):
+                with ops.after(run(lambda: self._update(update, reduce(), present), ())):
                     return close(True)
             added, reduced = mini_step - left_out, run(reduce, ())
 
@@ -216,7 +218,10 @@ class Window(object):
                 with ops.after(run(self._empty, (reduced,))):
                     return close(updated)
 
-            return self._guard.end(run, reduced, added, left_out, update, empty_and_close, self._names())
+            def update_present(each):
+                return update(each, present)
+
+            return self._guard.end(run, reduced, added, left_out, update_present, empty_and_close, self._names())
 
         return ops.cond(condition(mini_step, steps), end_window, lambda: ops.done([], False))
 
@@ -230,22 +235,37 @@ class Window(object):
         return [str(getattr(each, "path", None) or getattr(each, "name", each)) for each in variables]
 
     def _absent(self, in_window):
-        """The places among the sums that have no gradient at the end of a window that holds `in_window`."""
-        # Where the values can be read it is known which variables had no gradient in this window; in a traced function
-        # which had none in any that this process has seen, where it has seen one.
+        """The places among the sums that are known to have no gradient where a window ends that holds `in_window`."""
         known = self.ops.value_if_eager(in_window)
         if known is None:
-            return set(self.places) - set(self.sums.forms) if self.sums.forms else set()
+            # A traced function asks `_present` when it runs. A graph of TensorFlow 1 leaves out what it has never seen.
+            is_graph = self._mutex is not None and self.sums.forms
+            return set(self.places) - set(self.sums.forms) if is_graph else set()
         # Where all mini-steps were left out nothing is held, and a loss scale still has to learn of it.
         return {i for i, each in enumerate(known) if each == NOTHING} if any(known) else set()
+
+    def _present(self, in_window, given):
+        """{position: whether the window holds a gradient of the variable} that a traced function asks when it runs.
+
+        Another function, traced later, may add gradients of variables that have none here, such as another task's.
+
+        Args:
+            in_window: as of `_absent`.
+            given: the places of which this mini-step has gradients.
+        """
+        asked = {i: place for i, place in enumerate(self.places) if place not in given}
+        if not asked or self._mutex is not None or self.ops.value_if_eager(in_window) is not None:
+            return {}
+        forms = self.ops.unstack(in_window, len(self.sums.states))
+        return {i: self.ops.logical_not(self.ops.equal(forms[place], NOTHING)) for i, place in asked.items()}
 
     def _reduced(self, given, held, absent, weight, begins):
         """What one replica's gradients are reduced to, a list, with the last ones added on the way."""
         reduced = self.sums.reduced(given, held, weight, begins, absent)
         return [reduced[place] for place in self.places]
 
-    def _update(self, update, reduced):
-        with self.ops.after(update(reduced)):
+    def _update(self, update, reduced, present):
+        with self.ops.after(update(reduced, present)):
             return self._empty(reduced)
 
     def _empty(self, reduced):

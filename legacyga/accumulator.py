@@ -1,8 +1,6 @@
 """GradientAccumulator: gradient accumulation for a training loop of one's own."""
 
-import contextlib
-
-from legacyga import _autograph, _compat, _gradients, _graph, _ops, _replicas, _settings, _sums
+from legacyga import _autograph, _compat, _gradients, _graph, _ops, _settings, _sums
 from legacyga._accumulators import NOTHING, State
 
 
@@ -24,7 +22,8 @@ class GradientAccumulator(object):
     `tf.train.Checkpoint(accumulator=accumulator)` takes the window along, and so does that of a module or a model which
     has it as an attribute (from TF 1.14 on). Restored, its sums are there once their gradients have come. Under a
     strategy let the call within `strategy.run` come first. On another number of replicas the mini-steps of that window
-    go on weighing alike. Weights of samples count by the samples of a replica.
+    go on weighing alike. Weights of samples count by the samples of a replica. It can be pickled in eager mode, outside
+    of a strategy.
 
     Under `strategy.run` each replica accumulates alone, and `optimizer.apply_gradients` adds up over the replicas, once
     an update. The loss is scaled as it would be without accumulation: a mean over a replica's samples is divided by the
@@ -76,6 +75,28 @@ class GradientAccumulator(object):
         self._strategy = None
         self._step = self._weight = self._held = self._mutex = None
 
+    def __reduce_ex__(self, protocol):
+        # For pickle and copies: no import finds the class that it has. One of a user's own goes its own way.
+        if GradientAccumulator not in type(self).__mro__[:2]:
+            return super(GradientAccumulator, self).__reduce_ex__(protocol)
+        if self._strategy is not None or self._state_is_to_come or not self._home.tf.executing_eagerly():
+            raise ValueError(_gradients.NOT_PICKLED.format(self))
+        kinds = [state and (state.total.shape.as_list(), state.dtype.name) for state in self._sums.states]
+        values = [each.numpy() for each in self._variables]
+        return _unpickled, (self._sums.reduction, kinds, self._sums.forms, values)
+
+    def _restore(self, kinds, forms, values):
+        if values:
+            zeros = [kind and self._ops.zeros(*kind) for kind in kinds]
+            self._prepare(zeros, [kind and kind[0] for kind in kinds])
+        self._sums.forms = dict(forms)
+        for variable, value in zip(self._variables, values):
+            variable.assign(value)
+
+    @property
+    def _variables(self):
+        return [each for each in (self._step, self._weight, self._held) if each is not None] + self._sums.variables
+
     def __call__(self, gradients, weight=1.0):
         """Take a mini-step: the class's call arguments, and what it returns."""
         return self._as_written(self._take_mini_step)(gradients, weight)
@@ -90,7 +111,9 @@ class GradientAccumulator(object):
         gradients = _gradients.check_gradients(ops, gradients, len(self._sums.states) or None)
         weight = _gradients.check_weight(ops, weight)
         self._check_replica()
-        self._prepare(gradients)
+        shapes = _gradients.shapes_of(ops.tf, gradients, self._sums)
+        _gradients.check_rows(ops, gradients, shapes)
+        self._prepare(gradients, shapes)
         given = {i: gradient for i, gradient in enumerate(gradients) if gradient is not None}
         # In a TensorFlow 1 graph nothing else keeps the gradients ahead of the writes.
         with ops.after(gradients, None if isinstance(weight, float) else weight):
@@ -105,7 +128,7 @@ class GradientAccumulator(object):
 
     def _take(self, given, weight):
         ops = self._ops
-        taken, held = self._own(self._step).read_value(), self._own(self._held).read_value()
+        taken, held = self._ops.local(self._step).read_value(), self._ops.local(self._held).read_value()
         given = self._sums.weigh(given, None if isinstance(weight, float) else weight)
         begins = ops.equal(taken, 0)
         mask = ops.constant(self._sums.mask(given), "int32")
@@ -115,11 +138,11 @@ class GradientAccumulator(object):
         )
         with ops.after(written):
             # A write to a reference variable (TF 1) may change what was read of it: so one addition, made before it.
-            taken, new_weight = taken + 1, self._own(self._weight).read_value() + weight
+            taken, new_weight = taken + 1, self._ops.local(self._weight).read_value() + weight
             with ops.after(
-                self._own(self._step).assign(taken),
-                self._own(self._weight).assign(new_weight),
-                self._own(self._held).assign(held_then),
+                self._ops.local(self._step).assign(taken),
+                self._ops.local(self._weight).assign(new_weight),
+                self._ops.local(self._held).assign(held_then),
             ):
                 return ops.identity(taken)
 
@@ -147,11 +170,8 @@ class GradientAccumulator(object):
             ValueError: there was no call yet.
         """
         if not self._sums.states:
-            raise ValueError(
-                "The gradients of a GradientAccumulator are there after its first call. Received: no call yet. "
-                "Call it with a list of gradients first."
-            )
-        self._note([None] * len(self._sums.states))
+            raise ValueError(_gradients.NO_CALL)
+        self._note()
         self._check_nothing_is_missing()
         return self._as_written(self._on_each_replica)(self._reduced)
 
@@ -166,7 +186,7 @@ class GradientAccumulator(object):
                 return self._ops.done([])
             # A function that is traced now is to do it another time.
             self._prepare([])
-        self._note([None] * len(self._sums.states))
+        self._note()
         return self._as_written(self._on_each_replica)(lambda: self._one_at_a_time(self._clear))
 
     @property
@@ -178,28 +198,24 @@ class GradientAccumulator(object):
         # In a traced function no number can be read.
         if not self._home.tf.executing_eagerly() or not self._is_here() or not int(self.step):
             return
-        held = self._own(self._held).numpy()
+        held = self._ops.local(self._held).numpy()
         missing = [i for i, state in enumerate(self._sums.states) if state is None and held[i] != NOTHING]
         if missing:
-            raise ValueError(
-                "The window of a checkpoint has a gradient that this program has not had yet. Received: None in every "
-                "call, at the places {}. Give zeros there once: "
-                "tape.gradient(..., unconnected_gradients=tf.UnconnectedGradients.ZERO).".format(missing)
-            )
+            raise ValueError(_gradients.MISSING.format(missing))
 
     def _reduced(self):
         # What the last window left is there until the first mini-step of this one writes over it.
-        begins = self._ops.equal(self._own(self._step).read_value(), 0)
+        begins = self._ops.equal(self._ops.local(self._step).read_value(), 0)
         # Replicas whose weights differ are divided by the same, or their sum would be no mean of the large batch.
-        weight = self._ops.mean_in_replica(self._own(self._weight).read_value())
-        return self._sums.reduced({}, self._own(self._held).read_value(), weight, begins)
+        weight = self._ops.mean_in_replica(self._ops.local(self._weight).read_value())
+        return self._sums.reduced({}, self._ops.local(self._held).read_value(), weight, begins)
 
     def _clear(self):
-        scalars = [self._own(each) for each in (self._step, self._weight)]
+        scalars = [self._ops.local(each) for each in (self._step, self._weight)]
         return self._ops.done([each.assign(self._ops.zeros_like(each.read_value())) for each in scalars])
 
-    def _prepare(self, gradients):
-        """Make the variables that are missing for `gradients`."""
+    def _prepare(self, gradients, shapes=()):
+        """Make the variables that are missing for `gradients`, whose variables have these shapes."""
         if self._step is None:
             # It is the same on all replicas.
             with self._making("ONLY_FIRST_REPLICA"):
@@ -211,28 +227,23 @@ class GradientAccumulator(object):
                 self._mutex = _graph.Mutex(self._ops, self._step) if self._home.graph_mode else None
         if not gradients:
             return
-        for i, gradient in enumerate(gradients):
-            self._sums.check_not_late(i, gradient, "Place {} of the gradients".format(i), "GradientAccumulator")
         states = self._sums.states or [None] * len(gradients)
-        states = [self._state_for(i, each, state) for i, (each, state) in enumerate(zip(gradients, states))]
+        states = [
+            state if gradient is None or state is not None else self._state_for(i, gradient, shapes[i])
+            for i, (gradient, state) in enumerate(zip(gradients, states))
+        ]
         if self._held is None:
             with self._making("ONLY_FIRST_REPLICA"):
                 self._held = self._make_zeros("held", [len(gradients)], "int32")
         self._sums.states = states
         self._note(gradients)
 
-    def _note(self, gradients):
-        for i, gradient in enumerate(gradients):
+    def _note(self, gradients=()):
+        for i, gradient in enumerate(gradients or [None] * len(self._sums.states)):
             self._sums.note(i, gradient, not self._home.tf.executing_eagerly())
 
-    def _state_for(self, i, gradient, state):
+    def _state_for(self, i, gradient, shape):
         ops = self._ops
-        if gradient is None:
-            return state
-        if state is not None:
-            _gradients.check_shape(i, gradient, state.total.shape)
-            return state
-        shape = _gradients.shape_of(self._home.tf, i, gradient)
         with self._making("SUM"):
             total = self._make_zeros("accumulator_{}".format(i), shape, ops.accumulator_dtype(gradient.dtype))
             touched = self._make_zeros("touched_{}".format(i), shape[:1] or [1], "float32")
@@ -246,29 +257,17 @@ class GradientAccumulator(object):
         tf = self._home.tf
         return tf.Variable(self._ops.zeros(shape, dtype), trainable=False, name="gradient_accumulator/" + name)
 
-    @contextlib.contextmanager
     def _making(self, aggregation):
         """A context to make variables in: outside of every function, with a copy on each replica."""
         if self._step is None:
-            self._strategy = self._current_strategy()
-        with self._ops.init_scope():
-            with contextlib.ExitStack() as stack:
-                # Outside of its function a strategy need not be the current one.
-                if self._strategy is not None and self._current_strategy() is None:
-                    stack.enter_context(self._strategy.scope())
-                stack.enter_context(_replicas.replica_local_variables(self._home.tf, aggregation))
-                yield
-
-    def _current_strategy(self):
-        # tf.distribute has a strategy to ask for from TF 1.14 on.
-        distribute = getattr(self._home.tf, "distribute", None)
-        return distribute.get_strategy() if hasattr(distribute, "has_strategy") and distribute.has_strategy() else None
+            self._strategy = self._ops.entered_strategy
+        return self._ops.making_for_replicas(self._strategy, aggregation)
 
     def _is_here(self):
         """Whether this is where the variables are one's own: a replica, or there is no strategy."""
         if self._strategy is None:
             return True
-        return self._current_strategy() is self._strategy and self._ops.in_replica_context()
+        return self._ops.entered_strategy is self._strategy and self._ops.in_replica_context()
 
     def _check_replica(self):
         self._ops.check_workers_wait()
@@ -290,6 +289,8 @@ class GradientAccumulator(object):
         with self._strategy.scope():
             return self._strategy.extended.call_for_each_replica(function)
 
-    def _own(self, variable):
-        """This replica's part of a variable."""
-        return self._ops.local(variable)
+
+def _unpickled(reduction, kinds, forms, values):
+    accumulator = GradientAccumulator(reduction)
+    accumulator._restore(kinds, forms, values)
+    return accumulator

@@ -1,7 +1,9 @@
 """GradientAccumulator: training loops of one's own, against NumPy and the home's own optimizer on the large batch."""
 
+import copy
 import functools
 import os
+import pickle
 import subprocess
 import sys
 
@@ -608,6 +610,102 @@ def test_what_cannot_be_accumulated(home):
     with pytest.raises(ValueError, match=r"the same shapes each time: \(1,\) at first. Received: .* as gradient 0"):
         accumulator([tf.constant([1.0, 2.0]), None])
     assert accumulator.step == 1 and accumulator.gradients[0].numpy().tolist() == [1.0]
+
+
+@pytest.mark.capability("GradientAccumulator")
+@pytest.mark.parametrize("taken", [0, 1, 2])
+@pytest.mark.parametrize("rows", [[1, 7], [-1], [1]])
+def test_a_call_that_raises_is_not_taken(home, taken, rows):
+    """A row that is not there, or values that are not, in the last of three gradients: none of them is added."""
+    tf = eager(home)
+    accumulator = legacyga.GradientAccumulator()
+
+    def gradients(rows, value):
+        values = np.full((max(len(rows), 2), 3), value)
+        table = tf.IndexedSlices(tf.constant(values, "float32"), tf.constant(rows), tf.constant([5, 3]))
+        return [tf.fill([2], value), tf.fill([3, 2], value), table]
+
+    for _ in range(taken):
+        accumulator(gradients([1, 4], 6.0))
+    received = "the row {}".format(rows[-1]) if rows != [1] else r"1 rows, values of the shape \[2, 3\]"
+    wrong = r"which has the shape \[5, 3\]. Received: {} as gradient 2. Nothing was accumulated".format(received)
+    with pytest.raises(tf.errors.InvalidArgumentError, match=wrong):
+        accumulator(gradients(rows, -33.0))
+    assert int(accumulator.step) == taken
+    if not taken:
+        with pytest.raises(ValueError, match="Received: no call yet"):
+            accumulator.gradients  # noqa: B018
+    accumulator(gradients([0, 4], 3.0))
+    dense, _, table = accumulator.gradients
+    assert dense.numpy().tolist() == [(6.0 * taken + 3.0) / (taken + 1)] * 2
+    assert table.indices.numpy().tolist() == ([0, 1, 4] if taken else [0, 4])
+
+
+@pytest.mark.capability("R9 state")
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda each: pickle.loads(pickle.dumps(each))])
+def test_copies(home, copied):
+    """Pickled or copied in mid-window, with rows and a place without a gradient: each goes on alone, to the bit."""
+    tf = eager(home)
+    accumulator = copied(copied(legacyga.GradientAccumulator()))
+    assert int(accumulator.step) == 0
+
+    def take(accumulator, value, weight=3.0):
+        rows = tf.IndexedSlices(tf.fill([2, 3], value), tf.constant([1, int(value)]), tf.constant([6, 3]))
+        accumulator([rows, None, tf.fill([2], tf.constant(value / 3, "float64"))], weight)
+
+    def found(accumulator):
+        rows, none, dense = accumulator.gradients
+        assert none is None and int(accumulator.step) == 3
+        return rows.indices.numpy().tolist(), rows.values.numpy().tolist(), dense.numpy().tolist()
+
+    for value in (1.0, 2.0):
+        take(accumulator, value)
+    other = copied(accumulator)
+    assert type(other) is type(accumulator) and int(other.step) == 2
+    take(other, 4.0, weight=0.5)
+    take(accumulator, 3.0)
+    for each, last in ((accumulator, (3.0, 3.0)), (other, (4.0, 0.5))):
+        straight = legacyga.GradientAccumulator()
+        for given in ((1.0,), (2.0,), last):
+            take(straight, *given)
+        assert found(each) == found(straight)
+    accumulator = legacyga.GradientAccumulator("sum")
+    take(accumulator, 2.0)
+    assert copied(accumulator).gradients[2].numpy().tolist() == [2.0, 2.0]
+
+
+@pytest.mark.capability("R9 state")
+def test_what_is_no_copy(home, tmpdir):
+    """Nothing to come from a checkpoint, nothing of a graph or a function."""
+    if home.mode == "graph":
+        with home.tf.Graph().as_default():
+            with pytest.raises(ValueError, match="can be pickled, or copied, in eager mode.*tf.train.Checkpoint"):
+                pickle.dumps(legacyga.GradientAccumulator())
+        return
+    accumulator = legacyga.GradientAccumulator()
+    accumulator([home.tf.constant([2.0])])
+    path = home.tf.train.Checkpoint(it=accumulator).save(str(tmpdir.join("checkpoint")))
+    accumulator = legacyga.GradientAccumulator()
+    home.tf.train.Checkpoint(it=accumulator).restore(path)
+    with pytest.raises(ValueError, match="not between a restored checkpoint and its first call. Received: <legacyga"):
+        copy.deepcopy(accumulator)
+
+
+@pytest.mark.capability("errors")
+def test_a_dtype_that_changes(home):
+    tf = eager(home)
+    accumulator, rows = legacyga.GradientAccumulator(), tf.IndexedSlices([[1.0, 2.0]], [1], [4, 2])
+    accumulator([tf.constant([1.0]), rows])
+    for gradients in ([tf.constant([2.0], "float64"), rows], [None, tf.IndexedSlices(np.ones((1, 2)), [1], [4, 2])]):
+        name = "the same dtypes each time: float32 at first. Received: float64 as gradient {}. Cast it, or make"
+        with pytest.raises(ValueError, match="(?s)" + name.format(int(gradients[0] is None))):
+            accumulator(gradients)
+    half = tf.function(lambda: accumulator([tf.constant([1.0], "float16"), rows]))
+    with pytest.raises(
+        ValueError, match="(?s)the same dtypes each time: float32 at first. Received: float16 as gradient 0"
+    ):
+        half()
+    assert int(accumulator.step) == 1 and accumulator.gradients[0].numpy().tolist() == [1.0]
 
 
 @pytest.mark.capability("GradientAccumulator")

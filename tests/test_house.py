@@ -35,7 +35,7 @@ BELOW = {
     "_sharing": set(),
     "_registry": {"_accumulators", "_graph", "_nonfinite", "_ops", "_settings", "_sharing", "_sums", "_window"},
     "_horovod": {"_ops"},
-    "_updating": {"_horovod"},
+    "_updating": {"_horovod", "_ops"},
     "_weighing": {"_gradients", "_window"},
     "_base": {"_gradients", "_horovod", "_ops", "_registry", "_updating", "_weighing"},
     "_copying": {"_compat", "_ops"},

@@ -1,4 +1,8 @@
-"""R11 in eager mode: a variable without a gradient in a whole window is left alone, whatever earlier windows had."""
+"""R11 in eager mode: a variable without a gradient in a whole window is left alone, whatever earlier windows had.
+
+So it is in a `tf.function`, too. One that is traced once a task, as in multi-task training, ends windows that hold
+gradients of other tasks.
+"""
 
 import kinds
 import needs
@@ -77,12 +81,16 @@ def make(kind, steps):
     return optimizer, Each(lambda: oracle.SGD(RATE, MOMENTUM))
 
 
+traces = pytest.mark.parametrize("traced", [False, True], ids=["eager", "tf.function"])
+
+
+@traces
 @pytest.mark.parametrize("steps", sorted(PATTERNS))
-def test_in_a_later_window(home, kind, steps):
+def test_in_a_later_window(home, kind, steps, traced):
     """With momentum, or with moments, a gradient of zeros in place of none would move it."""
     optimizer, expected = make(kind, steps)
     variables = users.variables_of(home, kind, START)
-    driven = users.ByHand(home, optimizer, variables)
+    driven = users.ByHand(home, optimizer, variables, traced)
     if hasattr(optimizer, "build"):
         # Those of TF 2.9 and newer know the variables of their first mini-step, and no others, bare ones too.
         optimizer.build(variables)
@@ -104,10 +112,31 @@ def test_in_a_later_window(home, kind, steps):
     assert int(home.value(optimizer.iterations)) == len(PATTERNS[steps])
 
 
-def test_in_a_window_that_is_flushed(home, kind):
+@traces
+def test_of_tasks_by_turns(home, kind, traced):
+    """Each mini-step has a head of its own, and the first window ends in a function that has never seen the others'."""
+    optimizer, expected = make(kind, 3)
+    variables = users.variables_of(home, kind, START)
+    driven = users.ByHand(home, optimizer, variables, traced)
+    if hasattr(optimizer, "build"):
+        optimizer.build(variables)
+    wanted = [value.astype("float64") for value in START]
+    for patterns in (("ab ", "a c", "ab "), ("a c", "ab ", "a c"), ("a c", "a c", "a c"), ("ab ", "ab ", "ab ")):
+        before, window = driven.values(), [gradients(pattern) for pattern in patterns]
+        for each in window:
+            driven.step(each)
+        found = mean(window)
+        wanted = expected.update(wanted, found)
+        users.assert_close(driven.values(), wanted)
+        for now, then, gradient in zip(driven.values(), before, found):
+            assert np.array_equal(now, then) == (gradient is None)
+
+
+@traces
+def test_in_a_window_that_is_flushed(home, kind, traced):
     optimizer, expected = make(kind, 4)
     variables = users.variables_of(home, kind, START)
-    driven = users.ByHand(home, optimizer, variables)
+    driven = users.ByHand(home, optimizer, variables, traced)
     if hasattr(optimizer, "build"):
         optimizer.build(variables)
     wanted = [value.astype("float64") for value in START]
@@ -152,7 +181,8 @@ def summed(window):
     return once, np.stack([rows[ids == each].sum(axis=0) for each in once]).astype("float32") / np.float32(len(window))
 
 
-def test_of_an_embedding(home, kind):
+@traces
+def test_of_an_embedding(home, kind, traced):
     """As the home's own optimizer on the large batch, fed rows: what it does to rows without a gradient is its own."""
     steps = len(LOOKED_UP[0])
     optimizer, _ = make(kind, steps)
@@ -161,7 +191,7 @@ def test_of_an_embedding(home, kind):
     else:
         bare = kind.bare() if kind.is_adam else users.make(kind, kind.cls, RATE, MOMENTUM)
     ours, theirs = [
-        users.ByHand(home, each, users.variables_of(home, kind, [TABLE, BIAS])) for each in (optimizer, bare)
+        users.ByHand(home, each, users.variables_of(home, kind, [TABLE, BIAS]), traced) for each in (optimizer, bare)
     ]
     for each in (ours, theirs):
         if hasattr(each.optimizer, "build"):
@@ -183,8 +213,6 @@ def test_of_an_embedding(home, kind):
 def test_in_a_window_that_was_restored(home, tmpdir):
     """A traced function without the gradient that the restored window has: of another task, say."""
     needs.eager_only(home, since=(2, 2))
-    if home.is_keras3:
-        skips.we_lack("a function that is traced reads no state of Keras 3")
 
     def program():
         variables = home.variables([np.ones(1, "float32")] * 2)
@@ -206,3 +234,74 @@ def test_in_a_window_that_was_restored(home, tmpdir):
 
     mini_step()
     assert [float(home.value(each)[0]) for each in variables] == [0.0, -1.0]
+
+
+def test_a_decay_of_weights_is_of_those_with_a_gradient(home):
+    """Keras's own decay goes over all variables of an update at once."""
+    sgd = home.keras.optimizers.SGD
+    if "weight_decay" not in sgd(0.5).get_config():
+        skips.keras_lacks("no optimizer has weight_decay here")
+
+    def run(optimizer, patterns, traced):
+        variables = home.variables(START)
+        optimizer.build(variables)
+        driven = users.ByHand(home, optimizer, variables, traced)
+        for pattern in patterns:
+            driven.step([None if letter == " " else np.ones_like(value) for letter, value in zip(pattern, START)])
+        return driven.values()
+
+    fed = ["a  ", "ab "] + ["a  "] * 2 + ["  c"] * 2
+    ours = run(legacyga.wrap(sgd(0.5, weight_decay=0.25), 2), fed, True)
+    eager = run(legacyga.wrap(sgd(0.5, weight_decay=0.25), 2), fed, False)
+    users.assert_close(ours, eager)
+    # b: one update of half a gradient; c: one of a whole.
+    users.assert_close(ours[1:], [START[1] * 0.875 - 0.25, START[2] * 0.875 - 0.5])
+
+
+@pytest.mark.parametrize("compiled", [False, True], ids=["", "jit_compile"])
+def test_a_function_that_xla_compiles(home, compiled):
+    """And the step of one variable that the optimizers of TF 2.11 and newer compile by themselves on a GPU."""
+    needs.eager_only(home, since=(2, 10))
+    optimizer = home.keras.optimizers.Adam(0.1)
+    if not compiled and not hasattr(type(optimizer), "_update_step_xla"):
+        skips.keras_lacks("the optimizer compiles no step by itself")
+    optimizer = legacyga.wrap(optimizer, 3)
+    variables = home.variables(START)
+    if hasattr(optimizer, "build"):
+        optimizer.build(variables)
+    if not compiled:
+        optimizer.jit_compile = True
+
+    def apply(gradients):
+        optimizer.apply_gradients(list(zip(gradients, variables)))
+
+    step = home.tf.function(apply, jit_compile=compiled)
+    expected, wanted = Each(lambda: oracle.Adam(0.1)), [value.astype("float64") for value in START]
+    for patterns in (("ab ", "a c", "ab "), ("a  ", "a  ", "a  "), ("a c", "ab ", "a c")):
+        window = [gradients(pattern) for pattern in patterns]
+        for each in window:
+            step([each if each is None else home.tf.constant(each) for each in each])
+        wanted = expected.update(wanted, mean(window))
+        users.assert_close([np.array(home.value(each)) for each in variables], wanted)
+
+
+def test_a_model_that_is_compiled_again_with_a_second_output(home):
+    """The first training function knows no gradient of the second head, and is never called again."""
+    needs.eager_only(home, since=(2, 2))
+    layers, random = home.keras.layers, np.random.RandomState(3)
+    inputs = layers.Input((4,))
+    outputs = [layers.Dense(2, name=name)(layers.Dense(3, activation="tanh")(inputs)) for name in ("one", "two")]
+    model = home.keras.models.Model(inputs, outputs)
+    x, targets = random.randn(8, 4).astype("float32"), [random.randn(8, 2).astype("float32") for _ in range(2)]
+    start = [random.randn(*each.shape).astype("float32") for each in model.get_weights()]
+
+    def train(optimizer, batch):
+        model.set_weights(start)
+        for second in (None, "mse"):
+            model.compile(optimizer, loss={"one": "mse", "two": second})
+            y = dict(zip(("one", "two"), targets))
+            model.fit(x, y, batch_size=batch, epochs=2, shuffle=False, verbose=0)
+        return model.get_weights()
+
+    ours = train(legacyga.wrap(home.bare_sgd(lr=0.25, momentum=0.5), 4), 2)
+    users.assert_close(ours, train(home.bare_sgd(lr=0.25, momentum=0.5), 8))

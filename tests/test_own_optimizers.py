@@ -539,3 +539,86 @@ def test_updates_that_are_appended(home, sgd):
         weights = [weight - RATE * mean for weight, mean in zip(weights, means)]
     for now, then in zip(home.backend.batch_get_value(variables), weights):
         assert np.max(np.abs(now - then)) <= 4e-6
+
+
+def reading_apply_state(adam):
+    """AdamWeightDecay as BERT programs have it: it decays by the rate that Keras has computed for the update."""
+
+    class AdamWeightDecay(adam):
+        def decayed(self, var, apply_state):
+            rate = apply_state[var.device, var.dtype.base_dtype]["lr_t"]
+            return var.assign_sub(0.25 * rate * var.read_value())
+
+        def _resource_apply_dense(self, grad, var, apply_state=None):
+            decayed = self.decayed(var, apply_state)
+            with self.control_dependencies([decayed]):
+                return super(AdamWeightDecay, self)._resource_apply_dense(grad, var, apply_state=apply_state)
+
+        def _resource_apply_sparse(self, grad, var, indices, apply_state=None):
+            decayed = self.decayed(var, apply_state)
+            with self.control_dependencies([decayed]):
+                return super(AdamWeightDecay, self)._resource_apply_sparse(grad, var, indices, apply_state=apply_state)
+
+    return AdamWeightDecay
+
+
+@pytest.mark.parametrize("steps", (1, 3))
+@pytest.mark.parametrize("sparse", (False, True), ids=["dense", "sparse"])
+def test_a_step_that_reads_what_keras_has_computed(home, adam, steps, sparse):
+    """Keras hands `apply_state` to the methods that name it: of the update's own step, whose decay is a schedule's."""
+    needs.eager_only(home)
+    if generation_of(adam) != "v2":
+        skips.senseless("apply_state is OptimizerV2's")
+    tf, own = home.tf, reading_apply_state(adam)
+    own.control_dependencies = staticmethod(tf.control_dependencies)
+    fed = gradients_by_hand(6)
+
+    def run(optimizer, gradients, traced):
+        variables = home.variables(START[:1])
+
+        def step(gradient):
+            if sparse:
+                gradient = tf.IndexedSlices(gradient, tf.range(START[0].shape[0]), tf.constant(START[0].shape, "int64"))
+            optimizer.apply_gradients([(gradient, variables[0])])
+
+        step = tf.function(step) if traced else step
+        for each in gradients:
+            step(tf.constant(each[0]))
+        return [each.numpy() for each in variables]
+
+    def bare():
+        return own(home.keras.optimizers.schedules.ExponentialDecay(0.125, 1, 0.5), epsilon=1e-7)
+
+    means = [[np.mean(each, axis=0) for each in zip(*fed[i : i + steps])] for i in range(0, 6, steps)]
+    for traced in (False, True):
+        assert_close(run(legacyga.wrap(bare(), steps), fed, traced), run(bare(), means, traced))
+
+
+def test_the_operations_of_an_update(home, adam):
+    """What an update of 40 variables adds to the bare optimizer's is the sums' own, whatever the optimizer."""
+    needs.eager_only(home)
+    tf, schedule = home.tf, home.keras.optimizers.schedules.ExponentialDecay(0.125, 1, 0.5)
+
+    def operations(optimizer):
+        variables = home.variables([np.ones(3, "float32")] * 40)
+        if hasattr(optimizer, "build"):
+            optimizer.build(variables)
+
+        @tf.function
+        def step():
+            optimizer.apply_gradients([(tf.ones(3), variable) for variable in variables])
+
+        graph = step.get_concrete_function().graph
+        functions = graph.as_graph_def().library.function
+        return len(graph.get_operations()) + sum(len(each.node_def) for each in functions)
+
+    def make(cls, rate):
+        return cls(rate, epsilon=1e-7) if cls is adam else cls(rate)
+
+    bare = operations(make(adam, schedule))
+    # The optimizers of TF 2.11 and newer return what they count.
+    assert operations(legacyga.wrap(make(adam, schedule), 1)) <= bare + 2
+    # The sums' own are those of an SGD's windows.
+    (sgd,) = [each for each in kinds.classes(home)[generation_of(adam)].values() if each.__name__ == "SGD"]
+    sums = operations(legacyga.wrap(make(sgd, 0.125), 4)) - operations(make(sgd, 0.125))
+    assert operations(legacyga.wrap(make(adam, schedule), 4)) - sums <= 1.1 * bare

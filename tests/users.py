@@ -38,10 +38,14 @@ def reference_to(variable):
 
 
 class ByHand(object):
-    """Variables, and an optimizer that is given their gradients. In graph mode by a loss that is linear in them."""
+    """Variables, and an optimizer that is given their gradients. In graph mode by a loss that is linear in them.
 
-    def __init__(self, home, optimizer, variables):
+    With `traced` a mini-step is a `tf.function`, traced once for each set of variables that have a gradient.
+    """
+
+    def __init__(self, home, optimizer, variables, traced=False):
         self.home, self.optimizer, self.variables = home, optimizer, variables
+        self._apply = home.tf.function(self._apply_gradients) if traced else self._apply_gradients
         if home.mode == "eager":
             if home.is_keras3 and hasattr(optimizer, "build"):
                 optimizer.build(variables)
@@ -62,8 +66,10 @@ class ByHand(object):
         if self.home.mode == "graph":
             self.apply(list(gradients))
             return
-        pairs = [(self._tensor(each, var), var) for each, var in zip(gradients, self.variables)]
-        self.optimizer.apply_gradients(pairs)
+        self._apply([self._tensor(each, var) for each, var in zip(gradients, self.variables)])
+
+    def _apply_gradients(self, gradients):
+        self.optimizer.apply_gradients(list(zip(gradients, self.variables)))
 
     def _tensor(self, gradient, variable):
         tf = self.home.tf

@@ -48,11 +48,12 @@ class Accumulation(_updating.Updating, _weighing.Weighing):
         """
 
     @hook
-    def prepare(self, grads_and_vars):
+    def prepare(self, grads_and_vars, is_traced):
         """Make the inner optimizer's own state for these (gradient, variable) pairs.
 
-        Called at each mini-step that is made, in replica context, within an init_scope, before there is a window.
-        Returns whether the mini-step can be taken; if not, the inner optimizer is called, which has the error for it.
+        Called at each mini-step that is made, in replica context, within an init_scope, before there is a window. With
+        `is_traced` it is made in a function, whose update may find gradients of all the variables. Returns whether the
+        mini-step can be taken; if not, the inner optimizer is called, which has the error for it.
         """
 
     @hook
@@ -112,6 +113,8 @@ class Accumulation(_updating.Updating, _weighing.Weighing):
             window = self._window_for_step(grads_and_vars, is_traced)
         if window is None:
             return self.update(grads_and_vars, args, kwargs)
+        if is_traced and len(at) < len(grads_and_vars):
+            self.say_what_is_missing(grads_and_vars)
         window.remember(args, kwargs)
         weight = self.weight_here()
 
@@ -226,15 +229,14 @@ class Accumulation(_updating.Updating, _weighing.Weighing):
     def _window_for_step(self, grads_and_vars, is_traced):
         if self.has_windows:
             _gradients.check_fit(self.home.tf, grads_and_vars)
-        if not self.prepare(grads_and_vars):
+        if not self.prepare(grads_and_vars, is_traced):
             return None
         window = self.window_for([var for _, var in grads_and_vars])
         if window is not None:
-            traced = not self.home.tf.executing_eagerly()
             for place, (gradient, var) in zip(window.places, grads_and_vars):
                 window.sums.check_not_late(place, gradient, repr(getattr(var, "name", var)), "optimizer")
             for place, (gradient, _) in zip(window.places, grads_and_vars):
-                window.sums.note(place, gradient, traced)
+                window.sums.note(place, gradient, self.home.graph_mode)
             if is_traced and self.reads_when_traced and self.mini_steps_under_way:
                 # A window that was restored holds what this program has not seen.
                 window.sums.note_held(window.held.read_value().numpy())

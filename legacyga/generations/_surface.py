@@ -39,7 +39,29 @@ def class_for(bases, cls, home, **attributes):
         docs = [inspect.getdoc(each) or "" for each in (AccumulatingOptimizer, cls)]
         attributes.setdefault("__doc__", WRAPPED.format(cls.__name__, *docs))
         found = _CLASSES[key] = type(name, bases + _horovod.bases_before(cls) + (cls,), attributes)
+        for name in bases[-1]._legacyga_steps:
+            if hasattr(cls, name):
+                setattr(found, name, _step_of(found, name, getattr(cls, name)))
     return found
+
+
+def _step_of(made, name, own):
+    """The method `name` of the accumulating class `made`, which updates one variable as `own` of the user's class does.
+
+    It has the signature of that method: OptimizerV2 computes the rate and the bias correction once, and hands them to
+    the methods that name the argument `apply_state`.
+    """
+
+    def step(self, gradient, *args, **kwargs):
+        accumulation = self._legacyga
+        accumulation.check_is_applying(name)
+        variable = args[0] if args else kwargs.get("var", kwargs.get("variable"))
+        return accumulation.where_present(variable, lambda: getattr(super(made, self), name)(gradient, *args, **kwargs))
+
+    step.__name__, step.__doc__ = name, own.__doc__
+    if inspect.isfunction(own):
+        step.__signature__ = inspect.signature(own)
+    return step
 
 
 def accumulation_of(optimizer):
@@ -105,6 +127,8 @@ class AccumulatingOptimizer(object):
     """
 
     _legacyga = None
+    # The methods of the inner class that update one variable each.
+    _legacyga_steps = ()
 
     # Keras prints it in its own errors, as in that of an optimizer of another Keras.
     def __repr__(self):

@@ -3,7 +3,9 @@
 import contextlib
 import inspect
 import math
+import sys
 
+from legacyga import _ops
 from legacyga.generations import _horovod
 
 # The argument of OptimizerV2; that of the optimizers of 2.11 and newer says the opposite.
@@ -38,6 +40,8 @@ class Updating(object):
     def __init__(self, optimizer):
         self.optimizer = optimizer
         self._applying = {False: 0, True: 0}
+        # By variable, whether the update under way has a gradient of it, where only the run can tell.
+        self._present = {}
         # In a graph, by window, the optimizer's attributes when the mini-step was made.
         self._attributes = {}
 
@@ -73,19 +77,61 @@ class Updating(object):
                 "Lookahead(wrap(Adam(), {2})).".format(method, self.optimizer, self.next_steps)
             )
 
+    def where_present(self, variable, step):
+        """What `step()` returns, which updates a variable: run only where the window has a gradient of it."""
+        key = _ops.variable_key(variable) if self._present else None
+        if key not in self._present:
+            return step()
+        # One step may call another, of the same variable.
+        is_there, before = self._present[key], self._present
+        self._present = {other: each for other, each in before.items() if other != key}
+        try:
+            return self.ops.cond(is_there, lambda: self.ops.done(step()), lambda: self.ops.done([])).op
+        finally:
+            self._present = before
+
+    def decay_weights(self, own, variables):
+        """The inner optimizer's decay of weights, `own(variables)`, of those that the window has a gradient of."""
+        attributes, before = vars(self.optimizer), vars(self.optimizer).get("weight_decay")
+        own([each for each in variables if _ops.variable_key(each) not in self._present])
+        for each in variables if before is not None else ():
+            is_there = self._present.get(_ops.variable_key(each))
+            if is_there is not None:
+                # Not in a conditional: replicas meet in it.
+                attributes["weight_decay"] = self.ops.cast(is_there, "float32") * before
+                own([each])
+        attributes["weight_decay"] = before
+
+    def say_what_is_missing(self, grads_and_vars):
+        """Warn of variables without a gradient, in your Keras's own words: a traced update has a gradient for each."""
+        for cls in type(self.optimizer).__mro__:
+            module = vars(sys.modules[cls.__module__])
+            # TF 2.0 to 2.3 have the first. Delete with TF 2.3.
+            found = module.get("_filter_grads") or getattr(
+                module.get("optimizer_utils"), "filter_empty_gradients", None
+            )
+            if found is not None:
+                found(grads_and_vars)
+                return
+
     def update_of(self, window, call):
         """A function of the reduced gradients: an update of those of the window's variables that are still there."""
 
         exchanges = self.ops.has_replicas and self.exchanges and not are_exchanged(call[1])
 
-        def update(reduced):
+        def update(reduced, present):
             reduced = self.as_each_replicas(reduced, call[1], self.ops.replicas)
             var_list = [reference() for reference in window.var_list]
             pairs = [(gradient, var) for gradient, var in zip(reduced, var_list) if var is not None]
             if exchanges:
                 gradients, variables = zip(*pairs)
                 pairs = list(zip(self.ops.exchanged(gradients, variables), variables))
-            return self.update(pairs, *call, exchanged=exchanges)
+            asked = [(var_list[i], is_there) for i, is_there in present.items() if var_list[i] is not None]
+            self._present = {_ops.variable_key(var): is_there for var, is_there in asked}
+            try:
+                return self.update(pairs, *call, exchanged=exchanges)
+            finally:
+                self._present = {}
 
         return update
 

@@ -66,7 +66,7 @@ class Accumulation(_base.Accumulation):
         _copying_by_config.complete_within(self.optimizer, optimizer, optimizers)
         self._start_averages(self.optimizer)
 
-    def prepare(self, grads_and_vars):
+    def prepare(self, grads_and_vars, is_traced):
         _copying_by_config.knowing(self.optimizer)._check_variables_are_known([var for _, var in grads_and_vars])
         return True
 
@@ -75,6 +75,9 @@ class Accumulation(_base.Accumulation):
             # It may be the user's own, and calls `apply` at its end.
             return super(AccumulatingOptimizer, self.optimizer).apply_gradients(pairs, *args, **kwargs)
         return self.apply_inner([gradient for gradient, _ in pairs], [var for _, var in pairs], *args, **kwargs)
+
+    def say_what_is_missing(self, grads_and_vars):
+        self.optimizer._filter_empty_gradients(*zip(*grads_and_vars))
 
     def take(self, called, grads, variables, args, kwargs):
         """Take one mini-step: of a call of the method `called`, with these lists and with arguments of a user's own."""
@@ -173,6 +176,7 @@ class AccumulatingOptimizer(_configs.ConfiguredOptimizer):
     """
 
     _legacyga_type = Accumulation
+    _legacyga_steps = ("update_step",)
 
     def __deepcopy__(self, memo):
         # As the inner class's: a copy by its config, without its state.
@@ -237,9 +241,8 @@ class AccumulatingOptimizer(_configs.ConfiguredOptimizer):
         if self._legacyga.home.value_of(self.iterations):
             super(AccumulatingOptimizer, self).finalize_variable_values(var_list)
 
-    def update_step(self, *args, **kwargs):
-        self._legacyga.check_is_applying("update_step")
-        return super(AccumulatingOptimizer, self).update_step(*args, **kwargs)
+    def _apply_weight_decay(self, trainable_variables):
+        self._legacyga.decay_weights(super(AccumulatingOptimizer, self)._apply_weight_decay, trainable_variables)
 
     def stateless_apply(self, *args, **kwargs):
         if self._legacyga.has_windows:

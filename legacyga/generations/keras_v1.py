@@ -70,7 +70,7 @@ class Accumulation(_base.Accumulation):
         given = self.home.v1.get_collection(self.home.v1.GraphKeys.GLOBAL_STEP)
         return [var for name, var in made.items() if _is_named(var, name) and all(var is not each for each in given)]
 
-    def prepare(self, grads_and_vars):
+    def prepare(self, grads_and_vars, is_traced):
         return True
 
     def apply(self, pairs):

@@ -51,9 +51,9 @@ class Accumulation(_base.Accumulation):
         backend, name = self.home.backend, variable.name.split(":")[0]
         return backend.variable(backend.get_value(variable), dtype=variable.dtype.base_dtype.name, name=name)
 
-    def prepare(self, grads_and_vars):
+    def prepare(self, grads_and_vars, is_traced):
         if self.has_windows or self._inherited:
-            self.create_inner_weights([var for gradient, var in grads_and_vars if gradient is not None])
+            self.create_inner_weights([var for gradient, var in grads_and_vars if gradient is not None or is_traced])
         if self._inherited:
             self.home.backend.batch_set_value(list(zip(self.keeper._weights, self._inherited)))
             self._inherited = ()
@@ -121,6 +121,7 @@ class AccumulatingOptimizer(_configs.ConfiguredOptimizer):
     """Takes Keras's calls of an OptimizerV2."""
 
     _legacyga_type = Accumulation
+    _legacyga_steps = ("_resource_apply_dense", "_resource_apply_sparse", "_resource_apply_sparse_duplicate_indices")
 
     def apply_gradients(self, grads_and_vars, *args, **kwargs):
         """Take one mini-step. Arguments, and what is done at the end of a window, are the inner optimizer's."""
@@ -141,18 +142,6 @@ class AccumulatingOptimizer(_configs.ConfiguredOptimizer):
     def _create_all_weights(self, var_list):
         self._legacyga.create_inner_weights(var_list)
         self._legacyga.registry(var_list).build(list(var_list))
-
-    def _resource_apply_dense(self, *args, **kwargs):
-        self._legacyga.check_is_applying("_resource_apply_dense")
-        return super(AccumulatingOptimizer, self)._resource_apply_dense(*args, **kwargs)
-
-    def _resource_apply_sparse(self, *args, **kwargs):
-        self._legacyga.check_is_applying("_resource_apply_sparse")
-        return super(AccumulatingOptimizer, self)._resource_apply_sparse(*args, **kwargs)
-
-    def _resource_apply_sparse_duplicate_indices(self, *args, **kwargs):
-        self._legacyga.check_is_applying("_resource_apply_sparse_duplicate_indices")
-        return super(AccumulatingOptimizer, self)._resource_apply_sparse_duplicate_indices(*args, **kwargs)
 
 
 def _own(optimizer):

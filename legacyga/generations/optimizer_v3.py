@@ -27,10 +27,10 @@ class Accumulation(_base.Accumulation):
             raise ValueError(UNLISTED.format(optimizer))
         _copying.copy_attributes(optimizer, self.optimizer, _own, copy.deepcopy, KEPT)
 
-    def prepare(self, grads_and_vars):
+    def prepare(self, grads_and_vars, is_traced):
         keeper, var_list = self.keeper, [var for _, var in grads_and_vars]
         with_gradient = [var for gradient, var in grads_and_vars if gradient is not None]
-        self.build_inner(with_gradient if self.home.v3_is_experimental else var_list)
+        self.build_inner(with_gradient if self.home.v3_is_experimental and not is_traced else var_list)
         unknown = [var for var in with_gradient if keeper._var_key(var) not in keeper._index_dict]
         if unknown:
             # The inner optimizer has the error for a variable that it was not built with.
@@ -68,6 +68,8 @@ class AccumulatingOptimizer(_configs.ConfiguredOptimizer):
     """Takes Keras's calls of an optimizer of TF 2.11 and newer."""
 
     _legacyga_type = Accumulation
+    # XLA's own function of a step is traced once for all that call it.
+    _legacyga_steps = ("_update_step_xla", "update_step")
 
     def build(self, var_list):
         self._legacyga.build_inner(var_list)
@@ -88,9 +90,8 @@ class AccumulatingOptimizer(_configs.ConfiguredOptimizer):
             return list(grads_and_vars)
         return super(AccumulatingOptimizer, self).aggregate_gradients(grads_and_vars)
 
-    def update_step(self, *args, **kwargs):
-        self._legacyga.check_is_applying("update_step")
-        return super(AccumulatingOptimizer, self).update_step(*args, **kwargs)
+    def _apply_weight_decay(self, variables):
+        self._legacyga.decay_weights(super(AccumulatingOptimizer, self)._apply_weight_decay, variables)
 
 
 class AccumulatingOptimizerSince211(AccumulatingOptimizer):

@@ -41,8 +41,9 @@ class Accumulation(_base.Accumulation):
             vars(each).update(_slots={}, _non_slot_dict={})
         self._original = optimizer
 
-    def prepare(self, grads_and_vars):
-        optimizer, var_list = self.optimizer, [var for gradient, var in grads_and_vars if gradient is not None]
+    def prepare(self, grads_and_vars, is_traced):
+        optimizer = self.optimizer
+        var_list = [var for gradient, var in grads_and_vars if gradient is not None or is_traced]
 
         def create_slots(run, var_list):
             # A thread of its own, of which the init_scope here is not.
@@ -151,6 +152,7 @@ class AccumulatingOptimizer(_surface.AccumulatingOptimizer):
     """Takes the calls of an optimizer of tf.compat.v1.train."""
 
     _legacyga_type = Accumulation
+    _legacyga_steps = ("_apply_dense", "_resource_apply_dense", "_apply_sparse", "_resource_apply_sparse")
 
     @property
     def iterations(self):
@@ -170,22 +172,6 @@ class AccumulatingOptimizer(_surface.AccumulatingOptimizer):
         _updating.check_arguments(type(self)._legacyga_class[0].apply_gradients, (), kwargs)
         kwargs.update(global_step=global_step, name=name)
         return self._legacyga.mini_step_of(list(grads_and_vars), kwargs)
-
-    def _apply_dense(self, *args, **kwargs):
-        self._legacyga.check_is_applying("_apply_dense")
-        return super(AccumulatingOptimizer, self)._apply_dense(*args, **kwargs)
-
-    def _resource_apply_dense(self, *args, **kwargs):
-        self._legacyga.check_is_applying("_resource_apply_dense")
-        return super(AccumulatingOptimizer, self)._resource_apply_dense(*args, **kwargs)
-
-    def _apply_sparse(self, *args, **kwargs):
-        self._legacyga.check_is_applying("_apply_sparse")
-        return super(AccumulatingOptimizer, self)._apply_sparse(*args, **kwargs)
-
-    def _resource_apply_sparse(self, *args, **kwargs):
-        self._legacyga.check_is_applying("_resource_apply_sparse")
-        return super(AccumulatingOptimizer, self)._resource_apply_sparse(*args, **kwargs)
 
     # A slot starts where the same slot of the optimizer that was wrapped is; in a graph when it is initialized.
 

@@ -5,9 +5,9 @@ The packages are in the environments of the label `others`, some in each.
 
 import importlib.util
 
+import needs
 import numpy as np
 import pytest
-import skips
 
 import legacyga
 
@@ -97,6 +97,8 @@ def test_the_large_batch(home, make):
 
 
 def test_k_of_1(home, make):
+    # In graph mode the bare AdamW gives three results in ten runs: it decays while gradients are read.
+    needs.eager_only(home)
     wanted = trained(home.network(START), make(), X, Y, SAMPLES)
     found = trained(home.network(START), legacyga.wrap(make(), 1), X, Y, SAMPLES)
     for now, then in zip(found, wanted):
@@ -105,8 +107,7 @@ def test_k_of_1(home, make):
 
 def test_a_tiny_bert(home):
     """Rows of embeddings, layer norms that do not decay, a warm-up: as transformers' own scripts train it."""
-    if home.mode == "graph":
-        skips.senseless("its models train in eager mode")
+    needs.eager_only(home)
     from transformers import BertConfig, TFBertForSequenceClassification
 
     none = dict(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)

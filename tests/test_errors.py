@@ -367,6 +367,34 @@ def test_optimizers_without_a_list_of_variables(home):
         legacyga.wrap(refused, 2)
 
 
+@pytest.mark.parametrize("way", ["differentiates", "scales"])
+def test_a_get_updates_that_takes_the_loss_itself(home, way):
+    """An optimizer of one's own that calls K.gradients, where get_gradients has the window's; or changes the loss."""
+    needs.graph_only(home)
+    needs.wrap(home)
+    backend = home.backend
+
+    class Own(home.v1_optimizers.SGD):
+        def get_updates(self, loss, params):
+            gradients = backend.gradients(loss, params) if way == "differentiates" else None
+            gradients = gradients or self.get_gradients(loss * 2.0, params)
+            self.updates = [backend.update(p, p - self.lr * g) for p, g in zip(params, gradients)]
+            return self.updates
+
+    start = [np.ones(shape, "float32") for shape in ((3, 4), (4,), (4, 2), (2,))]
+    batch = np.ones((2, 3), "float32"), np.zeros((2, 2), "float32")
+    for steps in (2, None):
+        optimizer = Own(lr=LR) if steps is None else legacyga.wrap(Own(lr=LR), steps)
+        mini_steps = home.mini_steps([(home.network(start), optimizer)], [batch])
+        if steps is None:
+            next(mini_steps)
+            continue
+        with pytest.raises(
+            ValueError, match="is called with loss=None.*NoneType.*Take gradients by self.get_gradients"
+        ):
+            next(mini_steps)
+
+
 # The callback
 
 

@@ -32,7 +32,8 @@ BELOW = {
     "_restoring": {"_ops"},
     "_surface": {"_autograph", "_compat", "_graph", "_horovod", "_settings", "_window"},
     "_configs": {"_compat", "_copying", "_restoring", "_settings", "_surface"},
-    "_registry": {"_accumulators", "_graph", "_nonfinite", "_ops", "_settings", "_sums", "_window"},
+    "_sharing": set(),
+    "_registry": {"_accumulators", "_graph", "_nonfinite", "_ops", "_settings", "_sharing", "_sums", "_window"},
     "_horovod": {"_ops"},
     "_updating": {"_horovod", "_ops"},
     "_weighing": {"_gradients", "_window"},
@@ -198,6 +199,7 @@ def test_the_guard_refuses_what_was_not_asked_for():
     assert conftest.check_factors("py37-tf1.15-keras2.3-horovod0.28", with_horovod) == ""
     assert "asks for horovod 0.27" in conftest.check_factors("py37-tf1.15-keras2.3-horovod0.27", with_horovod)
     assert "asks for horovod 0.28, and none" in conftest.check_factors("py37-tf1.15-keras2.3-horovod0.28", found)
+    assert conftest.check_factors("py37-tf1.15-keras2.3-others", found) == ""
     # 1.1 must not match 1.15, nor 2.2 match 2.21.
     assert "asks for tf 1.1," in conftest.check_factors("py37-tf1.1-keras2.3", found)
 
@@ -226,6 +228,18 @@ def test_the_environments_of_horovod_are_those_of_the_core_with_it():
         # The requirements of one environment that the other has not.
         ours, theirs = [environments.pins(each, "3.9")[0] for each in (env, without)]
         assert set(theirs) <= set(ours)
+
+
+def test_the_environments_of_other_packages_are_those_of_the_matrix_with_them():
+    import environments
+
+    labels = environments.labels()
+    for env in labels["others"]:
+        without, _, added = env.rpartition("-")
+        assert added == "others" and without in environments.environments() and env not in environments.environments()
+        # The requirements of one environment that the other has not.
+        ours, theirs = [environments.pins(each, "3.9")[0] for each in (env, without)]
+        assert set(theirs) < set(ours)
 
 
 def test_the_stub_says_what_there_is(monkeypatch):

@@ -193,3 +193,75 @@ def test_variables_without_gradient_in_an_optimizer_of_tensorflow_1(home):
         optimizer = legacyga.wrap(tf1.make(home, "AdamOptimizer"), 2)
         with home.tf.Graph().as_default() if home.mode == "graph" else home.tf.init_scope():
             optimizer.apply_gradients([(None, v1_of(home.tf).Variable(tf1.START[1]))])
+
+
+DIVIDED = (
+    "For each list of variables an optimizer that accumulates has a window of its own, with K mini-steps of its own. "
+    "Received: two lists that share variables, in windows that are under way at the same time, of {} and of {} "
+    "variables. If lists take turns, give all variables each time, in one order, with None for those that have no "
+    "gradient. If variables were frozen with a window under way, call legacyga.flush(optimizer) or "
+    "optimizer.drop_windows() before that."
+)
+
+
+def lists_of(case, variables):
+    """Two lists that take turns, without those that have no gradient."""
+    first, second = variables[:2], [variables[0], variables[2]]
+    if case == "another order":
+        second = first[::-1]
+    elif case == "nothing shared":
+        first, second = [variables[0]], variables[1:]
+    return first, second
+
+
+@pytest.mark.parametrize("traced", [False, True], ids=["eager", "traced"])
+@pytest.mark.parametrize("case", ["filtered", "another order", "nothing shared", "None is given"])
+def test_lists_that_take_turns(home, adam, case, traced):
+    """Each list is a window: where two share variables it is said, once. All variables, with None, are one list."""
+    eager_only(home)
+    tf, start = home.tf, [np.zeros(2, "float32")] * 3
+    optimizer = legacyga.wrap(make(home, adam), 3)
+    is_train = kinds.generation_of(adam) == "train"
+    variables = [tf.Variable(each) for each in start] if is_train else home.variables(start)
+    if hasattr(optimizer, "build"):
+        optimizer.build(variables)
+
+    def step_of(task):
+        mine = lists_of(case, variables)[task]
+
+        def step(gradient):
+            if case == "None is given":
+                given = zip((gradient, None, gradient) if task else (gradient, gradient, None), variables)
+            else:
+                given = [(gradient, each) for each in mine]
+            optimizer.apply_gradients(given)
+
+        return tf.function(step) if traced else step
+
+    steps = [step_of(0), step_of(1)]
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for i in range(8):
+            steps[i % 2](tf.constant([1.0, 2.0 + i]))
+    found = [str(each.message) for each in caught if "a window of its own" in str(each.message)]
+    assert found == ([DIVIDED.format(2, 2)] if case in ("filtered", "another order") else [])
+
+
+def test_a_list_that_is_shortened_with_a_window_open(home, adam):
+    """As by freezing a layer: said once; not where the window was ended or dropped before, and not in later windows."""
+    eager_only(home)
+    for ends in ("end_windows", "drop_windows", None):
+        optimizer = legacyga.wrap(make(home, adam), 3)
+        start = [np.zeros(2, "float32")] * 3
+        is_train = kinds.generation_of(adam) == "train"
+        variables = [home.tf.Variable(each) for each in start] if is_train else home.variables(start)
+        if hasattr(optimizer, "build"):
+            optimizer.build(variables)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            for i in range(9):
+                if i == 4 and ends:
+                    getattr(optimizer, ends)()
+                optimizer.apply_gradients([(home.tf.ones(2), each) for each in variables[: 3 if i < 4 else 2]])
+        found = [str(each.message) for each in caught if "a window of its own" in str(each.message)]
+        assert found == ([] if ends else [DIVIDED.format(2, 3)])

@@ -2,7 +2,6 @@
 
 import contextlib
 import copy
-import math
 
 from legacyga import _gradients, _ops
 from legacyga.generations import _horovod, _updating, _weighing
@@ -168,16 +167,6 @@ class Accumulation(_updating.Updating, _weighing.Weighing):
         scale = type(vars(self.optimizer).get("_loss_scale")).__name__
         return self.scales_loss and getattr(self.optimizer, "dynamic", scale != "FixedLossScale")
 
-    def read_scale(self):
-        """The scale of such a LossScaleOptimizer, a tensor."""
-        return vars(self.optimizer)["_loss_scale"]._current_loss_scale.read_value()
-
-    def shrink_scale(self, value):
-        """Bring the scale to what an overflow makes of `value`. Returns what to wait for."""
-        state = vars(self.optimizer)["_loss_scale"]
-        with self.ops.after(state._current_loss_scale.assign(value)):
-            return state.update([self.ops.constant(math.nan, "float32")])[0]
-
     def shared_with(self, optimizer):
         """An `Accumulation` of another optimizer, which has the same variables and windows."""
         shared = copy.copy(self)
@@ -250,8 +239,6 @@ class Accumulation(_updating.Updating, _weighing.Weighing):
                 window.sums.check_not_late(place, gradient, repr(getattr(var, "name", var)), "optimizer")
             for place, (gradient, _) in zip(window.places, grads_and_vars):
                 window.sums.note(place, gradient, self.home.graph_mode)
-            if self.is_handed_sums and not self.home.graph_mode:
-                self.say_if_divided(window)
             if is_traced and self.reads_when_traced and self.mini_steps_under_way:
                 # A window that was restored holds what this program has not seen.
                 window.sums.note_held(window.held.read_value().numpy())

@@ -4,6 +4,7 @@ import copy
 
 from legacyga import _graph, _nonfinite, _ops, _settings, _sums, _window
 from legacyga._accumulators import State
+from legacyga.generations import _sharing
 
 STATE_TO_COME = (
     "A checkpoint was restored, and there are no variables yet that its window could be put in. Received: a flush of "
@@ -50,6 +51,7 @@ class Registry(object):
         self._built = None
         # Whether the first window, restored by a checkpoint, is to be dropped.
         self._drops_first = False
+        self._sharing = _sharing.Sharing()
 
     def shared_with(self, accumulation):
         """The same windows, of another optimizer."""
@@ -127,6 +129,7 @@ class Registry(object):
         """
         if pick is None and self._state_is_to_come():
             raise ValueError(STATE_TO_COME.format(self._owner.optimizer))
+        self._look_for_sharing()
         ended = [self._run(window, self._end) for window in self._picked(pick)]
         if all(isinstance(each, bool) for each in ended):
             return any(ended)
@@ -217,12 +220,20 @@ class Registry(object):
     def window_for(self, var_list):
         """The window of these variables, made if there is none, None at K = 1."""
         key = _key_of(var_list)
-        if key not in self.windows:
+        is_new = key not in self.windows
+        if is_new:
             self._adopt(key)
         if self._built == key:
             self._built = None
-        self.latest = self._window(var_list)
+        before, self.latest = self.latest, self._window(var_list)
+        if is_new:
+            self._sharing.learn([each for each, window in self.windows.items() if window is not None])
+        if self._graph is None and self.latest is not before:
+            self._look_for_sharing([key])
         return self.latest
+
+    def _look_for_sharing(self, at_hand=()):
+        self._sharing.look(lambda: {key for key, _ in self.under_way()}.union(at_hand), self._owner)
 
     def _adopt(self, key):
         """Give the window that `build` made, if it is not in use, to some of its variables."""

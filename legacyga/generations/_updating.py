@@ -2,20 +2,14 @@
 
 import contextlib
 import inspect
+import math
 import sys
-import warnings
 
 from legacyga import _ops
 from legacyga.generations import _horovod
 
 # The argument of OptimizerV2; that of the optimizers of 2.11 and newer says the opposite.
 AGGREGATES = "experimental_aggregate_gradients"
-DIVIDED = (
-    "Keras's LossScaleOptimizer leaves out the variables that have no gradient before it calls the optimizer in it, "
-    "and for each list of variables an optimizer that accumulates has a window of its own. Received: mini-steps of two "
-    "lists that share variables. Put it inside, legacyga.wrap(LossScaleOptimizer(...), {}), or give zeros: "
-    "tape.gradient(..., unconnected_gradients=tf.UnconnectedGradients.ZERO)."
-)
 
 
 def are_exchanged(kwargs):
@@ -163,13 +157,15 @@ class Updating(object):
         are_homes = all(method.__module__.startswith(self.home.root + ".") for method in methods)
         return bool(methods) and are_homes and not set(self.exchanging) & set(vars(keeper))
 
-    def say_if_divided(self, window):
-        """Warn where another window that is under way has some of this one's variables."""
-        registry = self.registry()
-        others = {key for key, each in registry.windows.items() if each not in (None, window)}
-        under_way = others & {key for key, _ in registry.under_way()} if others else ()
-        if any(set(key) & _keys_of(window.var_list) for key in under_way):
-            warnings.warn(DIVIDED.format(registry.steps), stacklevel=2)
+    def read_scale(self):
+        """The scale of a LossScaleOptimizer that adapts it, a tensor."""
+        return vars(self.optimizer)["_loss_scale"]._current_loss_scale.read_value()
+
+    def shrink_scale(self, value):
+        """Bring the scale to what an overflow makes of `value`. Returns what to wait for."""
+        state = vars(self.optimizer)["_loss_scale"]
+        with self.ops.after(state._current_loss_scale.assign(value)):
+            return state.update([self.ops.constant(math.nan, "float32")])[0]
 
     def keep_attributes(self, window):
         """Keep what the optimizer is when a mini-step has been made in a graph, for a flush that is made later.
@@ -192,11 +188,6 @@ class Updating(object):
             yield
         finally:
             _replace(attributes, present)
-
-
-def _keys_of(references):
-    variables = [reference() for reference in references]
-    return {_ops.variable_key(each) for each in variables if each is not None}
 
 
 def _replace(attributes, others):

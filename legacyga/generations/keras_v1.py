@@ -8,6 +8,11 @@ import contextlib
 from legacyga import _graph
 from legacyga.generations import _base, _configs, _copying, _surface
 
+NO_LOSS = (
+    "get_updates of {!r} is called with loss=None, for the gradients of a window are of no one loss. Received: an "
+    "error in it, {}. Take gradients by self.get_gradients(loss, params), which are the window's, and let the loss be."
+)
+
 
 class Accumulation(_base.Accumulation):
     """The hooks of the `v1` generation."""
@@ -172,7 +177,12 @@ class Accumulation(_base.Accumulation):
         hidden = _hide(optimizer, "get_gradients")
 
         def get_updates():
-            return super(AccumulatingOptimizer, optimizer).get_updates(loss=None, params=params)
+            try:
+                return super(AccumulatingOptimizer, optimizer).get_updates(loss=None, params=params)
+            except (AttributeError, TypeError) as error:
+                if "NoneType" not in str(error):
+                    raise
+                raise ValueError(NO_LOSS.format(optimizer, error))
 
         try:
             with _graph.lifted_variables(self.home.tf, lifted):

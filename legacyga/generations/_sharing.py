@@ -1,0 +1,43 @@
+"""Windows of different lists of variables that share some: what is said of them, once."""
+
+import itertools
+import warnings
+
+DIVIDED = (
+    "For each list of variables an optimizer that accumulates has a window of its own, with K mini-steps of its own. "
+    "Received: two lists that share variables, in windows that are under way at the same time, of {} and of {} "
+    "variables. {} If variables were frozen with a window under way, call legacyga.flush(optimizer) or "
+    "optimizer.drop_windows() before that."
+)
+TURNS = "If lists take turns, give all variables each time, in one order, with None for those that have no gradient."
+TURNS_WITH_LOSS_SCALE = (
+    "Keras's LossScaleOptimizer leaves out the variables that have no gradient before it calls the optimizer in it: "
+    "put it inside, legacyga.wrap(LossScaleOptimizer(...), {}), or give zeros: "
+    "tape.gradient(..., unconnected_gradients=tf.UnconnectedGradients.ZERO)."
+)
+
+
+class Sharing(object):
+    """Which windows of a registry share variables."""
+
+    def __init__(self):
+        self._pairs, self._is_said = [], False
+
+    def learn(self, keys):
+        """These are the keys of all windows, each a tuple of its variables' keys."""
+        self._pairs = [pair for pair in itertools.combinations(keys, 2) if set(pair[0]) & set(pair[1])]
+
+    def look(self, under_way, accumulation):
+        """Warn, once, where two of a pair are among the keys of windows under way, which `under_way()` reads."""
+        if not self._pairs or self._is_said:
+            return
+        try:
+            keys = under_way()
+        except accumulation.home.tf.errors.FailedPreconditionError:
+            # A function that is being traced has made one of them.
+            return
+        found = [sorted(map(len, pair)) for pair in self._pairs if keys.issuperset(pair)]
+        if found:
+            self._is_said = True
+            turns = TURNS_WITH_LOSS_SCALE.format(accumulation.settings.steps) if accumulation.is_handed_sums else TURNS
+            warnings.warn(DIVIDED.format(found[0][0], found[0][1], turns), stacklevel=2)

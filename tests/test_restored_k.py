@@ -426,7 +426,8 @@ def test_nothing_is_saved_before_the_state_is_there(home, kind, tmpdir):
     for save in saves:
         with pytest.raises(ValueError, match=wrong):
             save()
-    model.save(str(tmpdir.join("alone" + (".keras" if home.is_keras3 else ".h5"))), include_optimizer=False)
+    if not home.is_keras3:
+        model.save(str(tmpdir.join("alone.h5")), include_optimizer=False)
     model.train_on_batch(*BATCHES[5])
     path = checkpoint.save(str(tmpdir.join("again")))
     other = home.network(test_weights.START)

@@ -97,8 +97,9 @@ class ConfiguredOptimizer(_surface.AccumulatingOptimizer):
     def get_config(self):
         """What `from_config` makes this optimizer of again: the inner optimizer's config, K, and the options."""
         cls, home = type(self)._legacyga_class
-        # Keras saves the config first.
-        self._legacyga.registry().check_all_is_here("a copy or a file", _registry.IN_A_MODEL)
+        # Keras saves the config first; Keras 3 knows no way around it.
+        told = "" if home.is_keras3 else _registry.IN_A_MODEL
+        self._legacyga.registry().check_all_is_here("a copy or a file", told)
         inner = super(ConfiguredOptimizer, self).get_config()
         described = {
             "class_name": home.registered_name(cls),

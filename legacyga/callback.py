@@ -291,11 +291,10 @@ class _Callback(object):
 
 
 def _class_for(home):
-    key = home.root
-    if key not in _CLASSES:
-        _CLASSES[key] = type(
+    if home.root not in _CLASSES:
+        _CLASSES[home.root] = type(
             "GradientAccumulationCallback",
             (_Callback, home.module.callbacks.Callback),
             {"__doc__": GradientAccumulationCallback.__doc__, "home": home},
         )
-    return _CLASSES[key]
+    return _CLASSES[home.root]

@@ -85,6 +85,11 @@ class AccumulatingOptimizer(_configs.ConfiguredOptimizer):
             return list(grads_and_vars)
         return super(AccumulatingOptimizer, self).aggregate_gradients(grads_and_vars)
 
+    def finalize_variable_values(self, var_list):
+        # The end of a fit, but not of a loop of one's own.
+        self._legacyga.say_no_update()
+        super(AccumulatingOptimizer, self).finalize_variable_values(var_list)
+
     def update_step(self, *args, **kwargs):
         self._legacyga.check_is_applying("update_step")
         return super(AccumulatingOptimizer, self).update_step(*args, **kwargs)

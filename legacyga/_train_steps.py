@@ -41,7 +41,7 @@ class TrainStep(object):
 
     def __init__(self, model):
         self._model = weakref.ref(model)
-        self.size = self._largest = None
+        self.size = self._counts = None
         self._ops = _ops.Ops(_compat.home_of(model.optimizer).tf)
 
     def __deepcopy__(self, memo):
@@ -52,18 +52,19 @@ class TrainStep(object):
             return types.MethodType(type(copied).train_step, copied)
         # Counting begins with the copy's own fit.
         step = copy.copy(self)
-        step._model, step._largest = weakref.ref(copied), None
+        step._model, step._counts = weakref.ref(copied), None
         return step
 
     def count(self):
         """From now on, the begin of a fit, let each mini-step weigh its samples."""
-        if self._largest is not None:
-            with self._ops.strategy_scope(self._largest):
-                self._largest.assign(0)
+        if self._counts is not None:
+            with self._ops.strategy_scope(self._counts):
+                self._counts.assign([0, 0])
         else:
             model, tf = self._model(), self._ops.tf
             with model.distribute_strategy.scope(), _replicas.replica_local_variables(tf):
-                self._largest = tf.Variable(tf.constant(0, "int64"), trainable=False, name="sample_counts/largest")
+                # Of the largest batch of the fit, and of all of them.
+                self._counts = tf.Variable(tf.zeros([2], "int64"), trainable=False, name="sample_counts/counts")
             _make_anew(model)
 
     def cut(self, size):
@@ -72,7 +73,7 @@ class TrainStep(object):
             return
         model = self._model()
         self.size = size
-        if size is None and self._largest is None:
+        if size is None and self._counts is None:
             del vars(model)["train_step"]
         _make_anew(model)
 
@@ -82,18 +83,18 @@ class TrainStep(object):
             # Its class was given a train_step since.
             return type(model).train_step(model, data)
         optimizers = _finding.optimizers_in(model.optimizer)
-        if self._largest is None or not are_counted(optimizers):
+        if self._counts is None or not are_counted(optimizers):
             # The model may have been compiled again, with another optimizer.
             return train_step(model, data, size=self.size)
-        largest = ops.local(self._largest)
-        samples = ops.cast(_batches.samples_in(ops.tf, data), "int64")
-        largest.assign(ops.maximum(largest.read_value(), samples))
+        counts, samples = ops.local(self._counts), ops.cast(_batches.samples_in(ops.tf, data), "int64")
+        largest, all_of_them = ops.unstack(counts.read_value(), 2)
+        counts.assign(ops.tf.stack([ops.maximum(largest, samples), all_of_them + samples]))
         return train_step(model, data, optimizers[0], size=self.size)
 
-    def largest(self):
-        """The samples of the largest batch of this fit so far, on all replicas: an int."""
-        with self._ops.strategy_scope(self._largest):
-            return int(self._ops.tf.convert_to_tensor(self._largest))
+    def counts(self):
+        """The samples of the largest batch of this fit so far, and of all its batches, on all replicas: ints."""
+        with self._ops.strategy_scope(self._counts):
+            return [int(each) for each in self._ops.tf.convert_to_tensor(self._counts)]
 
 
 def installed(model):

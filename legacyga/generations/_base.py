@@ -2,12 +2,18 @@
 
 import contextlib
 import copy
+import warnings
 
 from legacyga import _gradients, _ops
 from legacyga.generations import _horovod, _updating, _weighing
 from legacyga.generations._registry import Registry
 
 HOOKS = []
+NO_UPDATE = (
+    "Training ended, and nothing is learned yet: the optimizer has made no update. Its window has {} mini-steps, and "
+    "gradient_accumulation_steps is {}. Give fit a legacyga.GradientAccumulationCallback(), which ends an epoch with an "
+    "update, call legacyga.flush(optimizer), or take a smaller K."
+)
 
 
 def hook(function):
@@ -34,6 +40,7 @@ class Accumulation(_updating.Updating, _weighing.Weighing):
         self.steps, self.was_set = settings.steps, False
         # The largest K that is to come.
         self.most_steps = settings.steps
+        self._has_said = False
         # Why the last state that was given did not fit.
         self.refused = None
         self._registries = {}
@@ -193,6 +200,13 @@ class Accumulation(_updating.Updating, _weighing.Weighing):
         """The mini-steps in the latest window, an int."""
         registry = self.registry()
         return 0 if registry.latest is None else registry.read([registry.latest.mini_step])[0]
+
+    def say_no_update(self):
+        """Say once, where a fit has ended, that the optimizer has made no update at all."""
+        taken = self.mini_steps_under_way
+        if taken and not self._has_said and not self.home.value_of(self.optimizer.iterations):
+            self._has_said = True
+            warnings.warn(NO_UPDATE.format(taken, self.next_steps), stacklevel=4)
 
     def window_for(self, var_list):
         """The window of these variables, made if there is none, None at K = 1."""

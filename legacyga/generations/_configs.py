@@ -4,7 +4,7 @@ import contextlib
 import importlib
 
 from legacyga import _compat, _settings
-from legacyga.generations import _copying, _restoring, _surface
+from legacyga.generations import _copying, _registry, _restoring, _surface
 
 NOT_HERE = (
     "{0!r} has an optimizer {1}, of another generation than the one in the file. Received: {2}'s, of the generation "
@@ -97,6 +97,9 @@ class ConfiguredOptimizer(_surface.AccumulatingOptimizer):
     def get_config(self):
         """What `from_config` makes this optimizer of again: the inner optimizer's config, K, and the options."""
         cls, home = type(self)._legacyga_class
+        # Keras saves the config first; Keras 3 knows no way around it.
+        told = "" if home.is_keras3 else _registry.IN_A_MODEL
+        self._legacyga.registry().check_all_is_here("a copy or a file", told)
         inner = super(ConfiguredOptimizer, self).get_config()
         described = {
             "class_name": home.registered_name(cls),
@@ -140,6 +143,7 @@ class ConfiguredOptimizer(_surface.AccumulatingOptimizer):
 
     def save_own_variables(self, store):
         """Put all variables into the store of a `.keras` or `.weights.h5` file."""
+        self._legacyga.registry().check_all_is_here("a file")
         values = type(self)._legacyga_class[1].values_of(_restoring.variables_of(self))
         for i, value in enumerate(values):
             store[str(i)] = value

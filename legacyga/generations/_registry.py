@@ -4,12 +4,14 @@ import copy
 
 from legacyga import _graph, _nonfinite, _ops, _settings, _sums, _window
 from legacyga._accumulators import State
-from legacyga.generations import _sharing
+from legacyga.generations import _restoring, _sharing
 
 STATE_TO_COME = (
-    "A checkpoint was restored, and there are no variables yet that its window could be put in. Received: a flush of "
-    "{!r}. Build the optimizer first, optimizer.build(model.trainable_variables), or take a mini-step."
+    "A checkpoint was restored, and there are no variables yet that its window could be put in. Received: {} of {!r}. "
+    "Take a mini-step first{}."
 )
+BUILD = ", or build the optimizer: optimizer.{}(model.trainable_variables)"
+IN_A_MODEL = " To save a model without its optimizer, say include_optimizer=False."
 NO_SESSION = (
     "{} in graph mode needs a default session, of the optimizer's graph. Received: {!r}. Do it inside "
     "`with session.as_default():`."
@@ -64,9 +66,12 @@ class Registry(object):
     @property
     def steps(self):
         """K of the next window, an int; in a graph without a session the one that this program set."""
-        if self.next_steps is None:
-            return self._owner.steps
-        values = self.read([self.made_with, self.next_steps])
+        values = None
+        if self.next_steps is not None:
+            values = self.read([self.made_with, self.next_steps])
+        elif not self._owner.was_set:
+            values = [self._number_to_come(name) for name in ("made_with", "gradient_accumulation_steps")]
+            values = None if None in values else values
         own = self._owner.settings.steps
         return self._owner.steps if values is None else values[1] if values[0] == own else own
 
@@ -127,8 +132,8 @@ class Registry(object):
         Returns:
             Whether there was an update: a bool; within a tf.function a tensor.
         """
-        if pick is None and self._state_is_to_come():
-            raise ValueError(STATE_TO_COME.format(self._owner.optimizer))
+        if pick is None:
+            self.check_all_is_here("a flush")
         self._look_for_sharing()
         ended = [self._run(window, self._end) for window in self._picked(pick)]
         if all(isinstance(each, bool) for each in ended):
@@ -138,15 +143,35 @@ class Registry(object):
 
     def drop(self, pick=None):
         """Forget what is in the windows that are under way; `pick` as in `end`."""
-        self._drops_first = self._state_is_to_come()
+        self._drops_first = self._state_is_to_come
         for window in self._picked(pick):
             self._run(window, self._drop)
 
+    def check_all_is_here(self, action, told=""):
+        """Raise where an action needs a state that is to come."""
+        if self._state_is_to_come:
+            builds = [name for name in ("build", "_create_all_weights") if hasattr(self._keeper, name)]
+            advice = BUILD.format(builds[0]) if builds else ""
+            raise ValueError(STATE_TO_COME.format(action, self._owner.optimizer, advice) + told)
+
+    @property
     def _state_is_to_come(self):
         """Whether a checkpoint was restored, and there are no windows yet that it could be put in."""
-        keeper = getattr(self._owner, "keeper", self._owner.optimizer)
-        tracked = [keeper, getattr(keeper, "_variables", None)]
-        return not self.windows and any(getattr(each, "_deferred_dependencies", None) for each in tracked)
+        return self._owner.has_windows and not self.windows and _restoring.is_to_come(self._keeper)
+
+    @property
+    def _keeper(self):
+        return getattr(self._owner, "keeper", self._owner.optimizer)
+
+    def constant_to_come(self, name):
+        """What a restored checkpoint has for a number of the first window, which is not made yet, else 0."""
+        return self._owner.ops.constant(self._number_to_come(name) or 0, "int64")
+
+    def _number_to_come(self, name):
+        if not self._state_is_to_come or self._drops_first and name == "mini_step":
+            return None
+        place = _restoring.window_to_come(self._keeper).get(name)
+        return None if place is None else int(self._owner.home.tf.train.load_variable(*place))
 
     @property
     def counters(self):

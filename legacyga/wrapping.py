@@ -1,7 +1,7 @@
 """wrap: gradient accumulation for any optimizer of any generation."""
 
 from legacyga import _compat, _settings
-from legacyga.generations import _configs, _horovod, _surface
+from legacyga.generations import _configs, _copying, _horovod, _surface
 
 
 def wrap(optimizer, gradient_accumulation_steps, reduction="mean", on_nonfinite="propagate"):
@@ -77,21 +77,19 @@ def _check_is_optimizer(optimizer, steps):
             "Received: {!r}. Wrap the optimizer in it, and leave it out: the mini-steps of all workers go into one "
             "window.".format(optimizer)
         )
-    inner = generation != "keras3" and _refused_inner_optimizer(optimizer)
-    if inner:
+    inner = _copying.inner_optimizer(optimizer)
+    if inner is not None and _compat.generation_of(type(inner)) != generation:
         raise ValueError(
             "{0} calls an optimizer of another generation. Received: {1!r}. Wrap the optimizer in it, and put it "
-            "around what wrap returns: {0}(wrap({2}, {3})).".format(type(optimizer).__name__, optimizer, inner, steps)
+            "around what wrap returns: {0}(wrap({2}, {3})). Then {0}.iterations counts mini-steps; the wrapped "
+            "optimizer's own iterations counts updates.".format(
+                type(optimizer).__name__, optimizer, type(inner).__name__, steps
+            )
         )
+    if inner is not None:
+        _check_is_optimizer(inner, steps)
     if generation == "keras3" and optimizer.gradient_accumulation_steps:
         raise ValueError(
             "The optimizer has Keras's own gradient_accumulation_steps={}, and wrap would accumulate on top of it. "
             "Received: {!r}. Leave that argument out.".format(optimizer.gradient_accumulation_steps, optimizer)
         )
-
-
-def _refused_inner_optimizer(optimizer):
-    """The name of the class of the optimizer in a TFOptimizer, None of all others: those are optimizers like any."""
-    attributes = vars(optimizer) if _compat.generation_of(type(optimizer)) == "v1" else {}
-    inner = attributes.get("optimizer", attributes.get("_optimizer"))
-    return type(inner).__name__ if _compat.generation_of(type(inner)) else None

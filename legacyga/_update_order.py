@@ -8,6 +8,12 @@ _ALIASES = ("Identity", "RefIdentity", "Switch", "RefSwitch", "Merge", "RefMerge
 _WRITES = re.compile("Assign|Apply|Scatter|^If$|^While$|PartitionedCall$")
 _VARIABLES = ("VariableV2", "Variable", "TemporaryVariable")
 
+REPLACED = (
+    "K.update was replaced when get_updates was called: keras-lookahead's Lookahead does that round the optimizer that it "
+    "is given, which must not accumulate, and leaves it so after an error. Received: {!r} for an update. Start Python "
+    "anew, and train in slices of a batch: legacyga.micro_batch(model, size) after compile, with Lookahead(SGD())."
+)
+
 
 def ordered(get_updates, ops, gradients, in_parts=True):
     """An operation that runs an optimizer's updates.
@@ -20,18 +26,24 @@ def ordered(get_updates, ops, gradients, in_parts=True):
         get_updates: function that returns the updates, whose operations it makes.
         ops: an `_ops.Ops`.
         gradients: what they are made of: list of tensors or IndexedSlices, None for a variable without.
-        in_parts: whether the update of one gradient's variables goes after another's, where neither needs the other,
-            so that only its new values are there beside the old.
+        in_parts: whether the gradients are there before the update begins. Then the update of one gradient's variables
+            goes after another's, where neither needs the other, so that only its new values are there beside the old.
     """
     graph = ops.v1.get_default_graph()
     made_before = len(graph.get_operations())
-    updates = [update[0].assign(update[1]) if isinstance(update, tuple) else update for update in get_updates()]
+    updates = get_updates()
+    replaced = [update for update in updates if isinstance(update, tuple) and not hasattr(update[0], "assign")]
+    if replaced:
+        raise ValueError(REPLACED.format(replaced[0]))
+    updates = [update[0].assign(update[1]) if isinstance(update, tuple) else update for update in updates]
     listed = list(dict.fromkeys(getattr(update, "op", update) for update in updates))
     _check_made_here(listed, graph)
     order = _Order(graph.get_operations()[made_before:], listed, [_tensors(each) for each in gradients])
     order.of_each_variable()
     if in_parts:
         order.one_part_after_the_other(ops)
+    else:
+        order.after_all_gradients(ops)
     return ops.done(listed)
 
 
@@ -59,6 +71,7 @@ class _Order(object):
         self._made, self._listed, self._given = made, listed, given
         self._places = {operation: place for place, operation in enumerate(made)}
         self._needed = _needed(listed, {tensor.op for tensors in given for tensor in tensors})
+        self._writes = set()
 
     def _place(self, operation):
         return self._places.get(operation, -1)
@@ -72,6 +85,7 @@ class _Order(object):
         for each in needed:
             for variable in _written(each) if each in self._places or each in listed else ():
                 writes.setdefault(variable, []).append(each)
+        self._writes = set(sum(writes.values(), []))
         uses = _uses(needed, writes)
         for variable, its_writes in writes.items():
             for before, after in zip(its_writes, its_writes[1:]):
@@ -100,6 +114,13 @@ class _Order(object):
                     self._wait(write, read)
                 else:
                     self._wait(read, write)
+
+    def after_all_gradients(self, ops):
+        """Let all writes wait for all gradients: not each needs one, and a model is read until the last is there."""
+        with ops.after(self._given):
+            begun = ops.tf.no_op()
+        for write in self._writes:
+            self._wait(write, begun)
 
     def one_part_after_the_other(self, ops):
         """Let the writes that need one gradient, and what computes them, wait for those that need the one before."""

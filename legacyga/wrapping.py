@@ -79,12 +79,14 @@ def _check_is_optimizer(optimizer, steps):
         )
     inner = _copying.inner_optimizer(optimizer)
     if inner is not None and _compat.generation_of(type(inner)) != generation:
+        name, inner_name = type(optimizer).__name__, type(inner).__name__
+        # Keras's TFOptimizer hands the gradients over as they are. What other wrappers do is not known.
+        advice = "Wrap the optimizer in it, and put it around what wrap returns: {0}(wrap({1}, {2}))."
+        if _compat.generation_of(type(inner)) != "train":
+            advice = "Train in slices of a batch, with {0} as it is: legacyga.micro_batch(model, size) after compile."
         raise ValueError(
-            "{0} calls an optimizer of another generation. Received: {1!r}. Wrap the optimizer in it, and put it "
-            "around what wrap returns: {0}(wrap({2}, {3})). Then {0}.iterations counts mini-steps; the wrapped "
-            "optimizer's own iterations counts updates.".format(
-                type(optimizer).__name__, optimizer, type(inner).__name__, steps
-            )
+            "{} calls an optimizer of another generation. Received: {!r}. ".format(name, optimizer)
+            + advice.format(name, inner_name, steps)
         )
     if inner is not None:
         _check_is_optimizer(inner, steps)

@@ -34,7 +34,7 @@ BELOW = {
     "_configs": {"_compat", "_copying", "_restoring", "_settings", "_surface"},
     "_registry": {"_accumulators", "_graph", "_nonfinite", "_ops", "_settings", "_sums", "_window"},
     "_horovod": {"_ops"},
-    "_updating": {"_horovod", "_ops"},
+    "_updating": {"_compat", "_horovod", "_ops"},
     "_weighing": {"_gradients", "_window"},
     "_base": {"_gradients", "_horovod", "_ops", "_registry", "_updating", "_weighing"},
     "_copying": {"_compat", "_ops"},

@@ -9,6 +9,13 @@ from legacyga import _graph, _update_order
 from legacyga.generations import _base, _configs, _copying, _surface
 
 
+RUNS_SESSION = (
+    "{0}.get_updates runs a session (K.get_value, K.batch_get_value, K.eval), and cannot stand in the branch of the graph "
+    "that is an update. Received: {1!r}. Leave wrap out, and train in slices of a batch, which is exact with any "
+    "optimizer: legacyga.micro_batch(model, size) after compile."
+)
+
+
 class Accumulation(_base.Accumulation):
     """The hooks of the `v1` generation."""
 
@@ -193,8 +200,14 @@ class Accumulation(_base.Accumulation):
             answered = self._answered(differentiating, gradients, params)
 
         def get_updates():
-            with answered:
-                return super(AccumulatingOptimizer, optimizer).get_updates(loss=None, params=params)
+            try:
+                with answered:
+                    return super(AccumulatingOptimizer, optimizer).get_updates(loss=None, params=params)
+            except (ValueError, TypeError) as error:
+                # Of a session's run, on what is made within a conditional's branch.
+                if "not fetchable" in str(error) or "not an element of this graph" in str(error):
+                    raise ValueError(RUNS_SESSION.format(type(optimizer)._legacyga_class[0].__name__, optimizer))
+                raise
 
         try:
             with _graph.lifted_variables(self.home.tf, lifted):
@@ -276,7 +289,7 @@ class AccumulatingOptimizer(_configs.ConfiguredOptimizer):
         accumulation.check_graph(getattr(loss, "graph", None) or getattr(params[0], "graph", None))
         # TF 2.0 takes a branch of a graph that nobody has entered to be one of eager mode. Deletable with 2.0.
         with params[0].graph.as_default():
-            self.updates = [accumulation.mini_step_of(loss, params)]
+            self.updates = accumulation.as_updates([accumulation.mini_step_of(loss, params)])
         return self.updates
 
     def get_gradients(self, loss, params):

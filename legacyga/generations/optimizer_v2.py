@@ -133,6 +133,10 @@ class AccumulatingOptimizer(_configs.ConfiguredOptimizer):
             args, kwargs = _updating.named(type(self)._legacyga_class[0].apply_gradients, args, kwargs)
             return accumulation.take_mini_step(list(grads_and_vars), args, kwargs, scope, result=home.tf.no_op)
 
+    def get_updates(self, loss, params):
+        """The operation of a mini-step in a list, in graph mode."""
+        return self._legacyga.as_updates(super(AccumulatingOptimizer, self).get_updates(loss, params))
+
     def _aggregate_gradients(self, grads_and_vars):
         if self._legacyga.is_applying_exchanged:
             return list(grads_and_vars)

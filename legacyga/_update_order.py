@@ -9,9 +9,10 @@ _WRITES = re.compile("Assign|Apply|Scatter|^If$|^While$|PartitionedCall$")
 _VARIABLES = ("VariableV2", "Variable", "TemporaryVariable")
 
 REPLACED = (
-    "K.update was replaced when get_updates was called: keras-lookahead's Lookahead does that round the optimizer that it "
-    "is given, which must not accumulate, and leaves it so after an error. Received: {!r} for an update. Start Python "
-    "anew, and train in slices of a batch: legacyga.micro_batch(model, size) after compile, with Lookahead(SGD())."
+    "K.update was replaced when get_updates was called: keras-lookahead's Lookahead does that round the optimizer that "
+    "it is given, which must not accumulate, and leaves it so after an error. Received: {!r} for an update. Start "
+    "Python anew, and train in slices of a batch: legacyga.micro_batch(model, size) after compile, with "
+    "Lookahead(SGD())."
 )
 
 

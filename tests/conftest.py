@@ -26,8 +26,13 @@ pytest.register_assert_rewrite("users")
 REASONS = ["xfailed"] + list(skips.KINDS)
 
 
-# The only tests that need a package beside TensorFlow and Keras, which the environments of the label `horovod` have.
-collect_ignore = [] if importlib.util.find_spec("horovod") else ["test_horovod.py"]
+# The only tests that need packages beside TensorFlow and Keras, which the environments of the labels `horovod` and
+# `others` have.
+NEEDED = {
+    "test_horovod.py": ["horovod"],
+    "test_third_party_v1.py": ["bert4keras", "keras_lookahead", "keras_lr_multiplier", "keras_radam", "rl"],
+}
+collect_ignore = [name for name in sorted(NEEDED) if not all(map(importlib.util.find_spec, NEEDED[name]))]
 
 # Where the matrix runs what takes long, (home, mode, TensorFlow): each generation of optimizers in each of its modes.
 # TF 2.15 has two of them, v2 and v3.

@@ -228,6 +228,18 @@ def test_the_environments_of_horovod_are_those_of_the_core_with_it():
         assert set(theirs) <= set(ours)
 
 
+def test_the_environments_of_other_packages_are_those_of_the_matrix_with_them():
+    import environments
+
+    labels = environments.labels()
+    for env in labels["others"]:
+        without, _, added = env.rpartition("-")
+        assert added == "others" and without in environments.environments() and env not in environments.environments()
+        # The requirements of one environment that the other has not.
+        ours, theirs = [environments.pins(each, "3.9")[0] for each in (env, without)]
+        assert set(theirs) < set(ours)
+
+
 def test_the_stub_says_what_there_is(monkeypatch):
     """`__init__.pyi`: the public names, and the arguments of each with those that have defaults."""
     monkeypatch.syspath_prepend(ROOT)

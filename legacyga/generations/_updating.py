@@ -18,8 +18,8 @@ DIVIDED = (
 )
 AROUND = (
     "{0}.get_updates adds updates of its own to those of an optimizer that accumulates: they would be made on every "
-    "mini-step. Received: {1!r}. Wrap the optimizer that adds them: wrap({0}(SGD()), {2}), not {0}(wrap(SGD(), {2})); or, "
-    "where wrap refuses it, train in slices of a batch: legacyga.micro_batch(model, size) after compile."
+    "mini-step. Received: {1!r}. Wrap the optimizer that adds them: wrap({0}(SGD()), {2}), not {0}(wrap(SGD(), {2})); "
+    "or, where wrap refuses it, train in slices of a batch: legacyga.micro_batch(model, size) after compile."
 )
 
 

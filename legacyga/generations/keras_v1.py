@@ -8,10 +8,9 @@ import contextlib
 from legacyga import _graph, _update_order
 from legacyga.generations import _base, _configs, _copying, _surface
 
-
 RUNS_SESSION = (
-    "{0}.get_updates runs a session (K.get_value, K.batch_get_value, K.eval), and cannot stand in the branch of the graph "
-    "that is an update. Received: {1!r}. Leave wrap out, and train in slices of a batch, which is exact with any "
+    "{0}.get_updates runs a session (K.get_value, K.batch_get_value, K.eval), and cannot stand in the branch of the "
+    "graph that is an update. Received: {1!r}. Leave wrap out, and train in slices of a batch, which is exact with any "
     "optimizer: legacyga.micro_batch(model, size) after compile."
 )
 

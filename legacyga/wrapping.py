@@ -55,6 +55,14 @@ def wrap(optimizer, gradient_accumulation_steps, reduction="mean", on_nonfinite=
 
 EXAMPLE = "wrap takes an optimizer object, such as wrap(Adam(1e-3), 8). Received: {!r}"
 NO_OPTIMIZER = EXAMPLE + ", which is no optimizer of a Keras or of tf.compat.v1.train."
+AROUND_TRAIN = (
+    "{0} calls an optimizer of another generation. Received: {1!r}. Wrap the optimizer in it, and put it around what "
+    "wrap returns: {0}(wrap({2}, {3}))."
+)
+AROUND_ANOTHER = (
+    "{0} calls an optimizer of another generation. Received: {1!r}. Train in slices of a batch, with {0} as it is: "
+    "legacyga.micro_batch(model, size) after compile."
+)
 
 
 def _check_is_optimizer(optimizer, steps):
@@ -79,15 +87,10 @@ def _check_is_optimizer(optimizer, steps):
         )
     inner = _copying.inner_optimizer(optimizer)
     if inner is not None and _compat.generation_of(type(inner)) != generation:
-        name, inner_name = type(optimizer).__name__, type(inner).__name__
         # Keras's TFOptimizer hands the gradients over as they are. What other wrappers do is not known.
-        advice = "Wrap the optimizer in it, and put it around what wrap returns: {0}(wrap({1}, {2}))."
-        if _compat.generation_of(type(inner)) != "train":
-            advice = "Train in slices of a batch, with {0} as it is: legacyga.micro_batch(model, size) after compile."
-        raise ValueError(
-            "{} calls an optimizer of another generation. Received: {!r}. ".format(name, optimizer)
-            + advice.format(name, inner_name, steps)
-        )
+        is_known = _compat.generation_of(type(inner)) == "train"
+        message = AROUND_TRAIN if is_known else AROUND_ANOTHER
+        raise ValueError(message.format(type(optimizer).__name__, optimizer, type(inner).__name__, steps))
     if inner is not None:
         _check_is_optimizer(inner, steps)
     if generation == "keras3" and optimizer.gradient_accumulation_steps:

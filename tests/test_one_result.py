@@ -98,12 +98,12 @@ def test_sixty_runs_of_every_v1_optimizer_have_one_result(home):
     }
 
 
-def decaying(stock):
+def decaying(home, stock):
     """A subclass whose decay of a variable waits for no gradient, as that of contrib's MomentumWOptimizer."""
 
     def with_decay(name):
         def apply(self, grad, var, *args, **kwargs):
-            with var.graph.control_dependencies([var.assign_sub(0.05 * var)]):
+            with home.tf.control_dependencies([var.assign_sub(0.05 * var)]):
                 return getattr(super(Decaying, self), name)(grad, var, *args, **kwargs)
 
         return apply
@@ -127,7 +127,10 @@ def test_a_decay_that_needs_no_gradient(home, steps):
     x, y = [random.randn(8, 64).astype("float32") for _ in range(2)]
     home.reset(plain_session=True)
     model = network(home, start)
-    step, results = home._graph_step([(model, legacyga.wrap(decaying(stock[0])(learning_rate=0.03), steps))]), set()
+    step, results = (
+        home._graph_step([(model, legacyga.wrap(decaying(home, stock[0])(learning_rate=0.03), steps))]),
+        set(),
+    )
     for _ in range(30):
         model.set_weights(start)
         for _ in range(2 * steps):
@@ -151,7 +154,7 @@ def test_thirty_runs_give_one_result(home, steps, kind):
         hidden = fed = v1.placeholder("float32", (None, 64))
         for i, value in enumerate(wide):
             hidden = home.tf.tanh(home.tf.matmul(hidden, tf1.variable(v1, "w{}".format(i), value)))
-        cls = v1.train.AdamOptimizer if kind == "AdamOptimizer" else decaying(v1.train.MomentumOptimizer)
+        cls = v1.train.AdamOptimizer if kind == "AdamOptimizer" else decaying(home, v1.train.MomentumOptimizer)
         optimizer = legacyga.wrap(cls(0.01, 0.9), steps)
         train = optimizer.minimize(home.tf.reduce_mean(home.tf.square(hidden - fed)))
         variables, initializer, results = v1.trainable_variables(), v1.global_variables_initializer(), set()

@@ -204,7 +204,7 @@ class Accumulation(_base.Accumulation):
                     return super(AccumulatingOptimizer, optimizer).get_updates(loss=None, params=params)
             except (ValueError, TypeError) as error:
                 # Of a session's run, on what is made within a conditional's branch.
-                if "not fetchable" in str(error) or "not an element of this graph" in str(error):
+                if "not fetchable" in str(error) or "not an element of" in str(error):
                     raise ValueError(RUNS_SESSION.format(type(optimizer)._legacyga_class[0].__name__, optimizer))
                 raise
 

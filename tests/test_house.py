@@ -19,8 +19,8 @@ BELOW = {
     "_compat": set(),
     "_autograph": {"_compat"},
     "_accumulators": set(),
-    "_graph_parts": set(),
-    "_graph": {"_compat", "_graph_parts"},
+    "_graph": {"_compat"},
+    "_update_order": set(),
     "_replicas": {"_graph"},
     "_ops": {"_compat", "_replicas"},
     "_sums": {"_accumulators"},
@@ -35,7 +35,7 @@ BELOW = {
     "_sharing": set(),
     "_registry": {"_accumulators", "_graph", "_nonfinite", "_ops", "_settings", "_sharing", "_sums", "_window"},
     "_horovod": {"_ops"},
-    "_updating": {"_horovod", "_ops"},
+    "_updating": {"_compat", "_horovod", "_ops"},
     "_weighing": {"_gradients", "_window"},
     "_base": {"_gradients", "_horovod", "_ops", "_registry", "_updating", "_weighing"},
     "_copying": {"_compat", "_ops"},
@@ -57,7 +57,7 @@ BELOW = {
         "_window",
     },
     "_sample_counts": {"_finding", "_fit_hooks", "_surface", "_train_steps"},
-    "_sliced_updates": {"_batches", "_finding", "_graph", "_ops", "accumulator"},
+    "_sliced_updates": {"_batches", "_finding", "_ops", "_update_order", "accumulator"},
     "_sliced_functions": {"_graph", "_slice_checks", "_sliced_updates", "_slices"},
 }
 GENERATIONS = ["keras_v1", "tf1_train", "optimizer_v2", "optimizer_v3", "keras3"]

@@ -3,7 +3,7 @@
 import collections
 import contextlib
 
-from legacyga import _batches, _compat, _ops, _slice_checks
+from legacyga import _batches, _compat, _losses, _ops, _slice_checks
 
 NOT_ONCE = "A batch in slices needs a train_step that calls the optimizer once. Received: {} calls by that of {!r}."
 SIZES = "Each part of a batch in slices must have the same first dimension. Received: {} and {} samples."
@@ -118,7 +118,7 @@ class _Step(object):
         part = self.ops.tf.nest.map_structure(lambda leaf: _batches.slice_of(self.ops.tf, leaf, begin, length), data)
         attributes["optimizer"] = _recorder(self.optimizer, recorded)
         try:
-            with self.means.apart(), _slice_checks.outputs_refused(self.home, self.model):
+            with self.means.apart(), _losses.looked_at(self.home, self.model, self._check_given):
                 logs = self.own(self.model, part)
             _slice_checks.check_added(self.home, self.model.losses)
         finally:
@@ -128,6 +128,9 @@ class _Step(object):
         pairs, args, kwargs = recorded[0]
         self.largest = {i for i, (_, var) in enumerate(pairs) if getattr(var, "overwrite_with_gradient", False)}
         return logs, pairs, (args, kwargs)
+
+    def _check_given(self, *args):
+        _slice_checks.check_given(self.home, self.model, *args)
 
     def _sum_of(self, place, gradient, part, slices):
         if place in self.largest:

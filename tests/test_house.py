@@ -42,13 +42,15 @@ BELOW = {
     "_finding": {"_compat", "_ops", "_surface"},
     "_schedule": {"_settings", "_surface"},
     "_batches": set(),
-    "_slice_checks": set(),
-    "_slices": {"_batches", "_compat", "_ops", "_slice_checks"},
+    "_losses": set(),
+    "_slice_checks": {"_losses"},
+    "_slices": {"_batches", "_compat", "_losses", "_ops", "_slice_checks"},
     "_train_steps": {
         "_batches",
         "_compat",
         "_finding",
         "_fit_hooks",
+        "_losses",
         "_ops",
         "_replicas",
         "_slices",
@@ -102,6 +104,7 @@ def test_imports_go_one_way(name, path):
     elif name.startswith("generations."):
         allowed = set(BELOW) - {
             "_batches",
+            "_losses",
             "_sample_counts",
             "_schedule",
             "_slice_checks",

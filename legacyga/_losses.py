@@ -1,4 +1,4 @@
-"""What each loss of a batch gives, seen where Keras computes it, in eager mode; and what a batch's loss is divided by."""
+"""What a batch's losses give and are divided by, seen where Keras computes them, in eager mode."""
 
 import collections
 import contextlib
@@ -9,8 +9,8 @@ UNEVEN = (
     "layer that takes none."
 )
 ONE_NUMBER = (
-    "The loss {!r} is one number for a whole batch, and {} multiplies it by the mean of the batch's sample weights. No "
-    "weight of a micro-batch makes a window the large batch then. Let the loss return a number for each sample."
+    "The loss {!r} is one number for a whole batch, and {} multiplies it by the mean of the batch's sample weights. "
+    "Where these means differ within a window, it is not the large batch. Let the loss return a number for each sample."
 )
 BY_WEIGHTS = (
     "The loss {!r} is divided by the sum of the sample weights, and a micro-batch weighs its samples. Give the model a "
@@ -102,9 +102,9 @@ def mask_of(tensor):
 
 
 def one_number(home, given):
-    """The first loss that is one number for a whole batch, None where there is none."""
+    """The first loss that is one number for a whole batch, as the user gave it; None where there is none."""
     found = (each.loss for each in given if home.tf.TensorShape(getattr(each.losses, "shape", ())).ndims == 0)
-    return next(found, None)
+    return next((getattr(loss, "fn", loss) for loss in found), None)
 
 
 def divisor(home, given, y_pred, sample_weight):

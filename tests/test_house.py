@@ -57,9 +57,10 @@ BELOW = {
         "_surface",
         "_window",
     },
-    "_sample_counts": {"_finding", "_fit_hooks", "_surface", "_train_steps"},
+    "_sample_counts": {"_compat", "_finding", "_fit_hooks", "_slice_checks", "_surface", "_train_steps"},
     "_sliced_updates": {"_batches", "_finding", "_graph", "_ops", "accumulator"},
-    "_sliced_functions": {"_graph", "_slice_checks", "_sliced_updates", "_slices"},
+    "_sliced_results": set(),
+    "_sliced_functions": {"_batches", "_graph", "_slice_checks", "_sliced_results", "_sliced_updates"},
 }
 GENERATIONS = ["keras_v1", "tf1_train", "optimizer_v2", "optimizer_v3", "keras3"]
 COMMAND_LINE = {"cli", "main", "demo", "demo_training", "doctor", "doctor_checks", "doctor_optimizers", "versions"}
@@ -110,6 +111,7 @@ def test_imports_go_one_way(name, path):
             "_slice_checks",
             "_slices",
             "_sliced_functions",
+            "_sliced_results",
             "_train_steps",
         }
     elif last == "__init__":

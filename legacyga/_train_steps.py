@@ -2,9 +2,10 @@
 
 import copy
 import types
+import warnings
 import weakref
 
-from legacyga import _batches, _compat, _fit_hooks, _ops, _replicas, _slices, _window
+from legacyga import _batches, _compat, _fit_hooks, _losses, _ops, _replicas, _slices, _window
 from legacyga.generations import _finding, _surface
 
 
@@ -20,10 +21,24 @@ def train_step(model, data, optimizer=None, weight=None, size=None):
 
     if optimizer is None:
         return step()
-    tf = _surface.home_of(optimizer).tf
-    counted = _window.Weight(_batches.samples_in(tf, data), True) if weight is None else _window.Weight(weight, False)
-    with _surface.accumulation_of(optimizer).weighing(counted):
-        return step()
+    home, accumulation = _surface.home_of(optimizer), _surface.accumulation_of(optimizer)
+    if weight is not None:
+        with accumulation.weighing(_window.Weight(weight, False)):
+            return step()
+
+    def look(given, y_pred, sample_weight):
+        count, problem = _losses.divisor(home, given, y_pred, sample_weight)
+        if count is not None:
+            accumulation.weigh_anew(count)
+        if problem and accumulation.has_windows and not accumulation.has_warned:
+            accumulation.has_warned = True
+            warnings.warn(problem, stacklevel=2)
+
+    with accumulation.weighing(_window.Weight(_batches.samples_in(home.tf, data), True)):
+        if size is not None:
+            return step()
+        with _losses.looked_at(home, model, look):
+            return step()
 
 
 class TrainStep(object):

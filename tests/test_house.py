@@ -43,22 +43,25 @@ BELOW = {
     "_finding": {"_compat", "_ops", "_surface"},
     "_schedule": {"_settings", "_surface"},
     "_batches": set(),
-    "_slice_checks": set(),
-    "_slices": {"_batches", "_compat", "_ops", "_slice_checks"},
+    "_losses": set(),
+    "_slice_checks": {"_losses"},
+    "_slices": {"_batches", "_compat", "_losses", "_ops", "_slice_checks"},
     "_train_steps": {
         "_batches",
         "_compat",
         "_finding",
         "_fit_hooks",
+        "_losses",
         "_ops",
         "_replicas",
         "_slices",
         "_surface",
         "_window",
     },
-    "_sample_counts": {"_finding", "_fit_hooks", "_surface", "_train_steps"},
+    "_sample_counts": {"_compat", "_finding", "_fit_hooks", "_slice_checks", "_surface", "_train_steps"},
     "_sliced_updates": {"_batches", "_finding", "_ops", "_update_order", "accumulator"},
-    "_sliced_functions": {"_graph", "_slice_checks", "_sliced_updates", "_slices"},
+    "_sliced_results": set(),
+    "_sliced_functions": {"_batches", "_graph", "_slice_checks", "_sliced_results", "_sliced_updates"},
 }
 GENERATIONS = ["keras_v1", "tf1_train", "optimizer_v2", "optimizer_v3", "keras3"]
 COMMAND_LINE = {"cli", "main", "demo", "demo_training", "doctor", "doctor_checks", "doctor_optimizers", "versions"}
@@ -103,11 +106,13 @@ def test_imports_go_one_way(name, path):
     elif name.startswith("generations."):
         allowed = set(BELOW) - {
             "_batches",
+            "_losses",
             "_sample_counts",
             "_schedule",
             "_slice_checks",
             "_slices",
             "_sliced_functions",
+            "_sliced_results",
             "_train_steps",
         }
     elif last == "__init__":

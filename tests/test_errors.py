@@ -166,16 +166,24 @@ model.fit(np.ones((4, 2)), np.ones((4, 1)), batch_size=2, verbose=0)
     )
 
 
-def test_an_optimizer_of_another_home(home):
+@pytest.mark.parametrize("made_by", ["MySGD", "wrap"])
+def test_an_optimizer_of_another_home(home, made_by):
     """Keras's own message says nothing; behind it stands ours, with the remedy."""
     if home.name == "keras" and not home.is_keras3:
-        output, made_for = python(fit_with("legacyga.MySGD(keras=tf.keras)", "keras")), "tf.keras"
+        made_for, module = "tf.keras", "tf.keras"
     elif home.name == "tf_keras":
-        output, made_for = python(fit_with("legacyga.MySGD(keras=__import__('tf_keras'))", "keras")), "tf_keras"
+        made_for, module = "tf_keras", "__import__('tf_keras')"
     else:
         skips.senseless("one home is here")
+    made = "legacyga.MySGD(keras={})" if made_by == "MySGD" else "legacyga.wrap({}.optimizers.SGD(0.1), 8)"
     # Keras 2.0 has a tuple for a message.
-    assert "Could not interpret optimizer identifier: <MySGD for " + made_for in output.replace(":', <", ": <")
+    output = python(fit_with(made.format(module), "keras")).replace(":', <", ": <")
+    if made_by == "wrap":
+        needs.wrap(home)
+        said = "<legacyga: SGD of {}, accumulating 8 steps>".format(made_for)
+        assert "Could not interpret optimizer identifier: " + said in output
+        return
+    assert "Could not interpret optimizer identifier: <MySGD for " + made_for in output
     assert "A model of another Keras needs legacyga.MySGD(..., keras=that_keras)" in output
 
 

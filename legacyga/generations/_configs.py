@@ -4,7 +4,7 @@ import contextlib
 import importlib
 
 from legacyga import _compat, _settings
-from legacyga.generations import _copying, _registry, _restoring, _surface
+from legacyga.generations import _copying, _restoring, _surface
 
 NOT_HERE = (
     "{0!r} has an optimizer {1}, of another generation than the one in the file. Received: {2}'s, of the generation "
@@ -99,9 +99,8 @@ class ConfiguredOptimizer(_surface.AccumulatingOptimizer):
     def get_config(self):
         """What `from_config` makes this optimizer of again: the inner optimizer's config, K, and the options."""
         cls, home = type(self)._legacyga_class
-        # Keras saves the config first; Keras 3 knows no way around it.
-        told = "" if home.is_keras3 else _registry.IN_A_MODEL
-        self._legacyga.registry().check_all_is_here("a copy or a file", told)
+        # Keras saves the config first.
+        self._legacyga.registry().check_all_is_here("a copy or a file")
         inner = super(ConfiguredOptimizer, self).get_config()
         described = {
             "class_name": home.registered_name(cls),

@@ -169,9 +169,7 @@ def check_rows(ops, gradients, shapes):
         outside, values = rows[(rows < 0) | (rows >= shape[0])], gradient.values.shape.as_list()
         if outside.size or values != [len(rows)] + shape[1:]:
             received = (
-                "the row {}".format(outside[0])
-                if outside.size
-                else "{} rows, values of the shape {}".format(len(rows), values)
+                "the row {}".format(outside[0]) if outside.size else "{} rows, values {}".format(len(rows), values)
             )
             raise ops.tf.errors.InvalidArgumentError(None, None, ROWS.format(shape, received, i))
 

@@ -8,7 +8,7 @@ STATE_TO_COME = (
     "A checkpoint was restored, and there are no variables yet that its window could be put in. Received: {} of {!r}. "
     "Take a mini-step first{}."
 )
-BUILD = ", or build the optimizer: optimizer.{}(model.trainable_variables)"
+BUILD = ", or call optimizer.{}(model.trainable_variables)"
 
 
 def is_to_come(optimizer):

@@ -408,10 +408,8 @@ def test_nothing_is_saved_before_the_state_is_there(home, kind, tmpdir):
     """It would be lost without a word: a copy of the model alone is one."""
     model = restored_later(home, kind, tmpdir)
     way = "build" if hasattr(model.optimizer, "build") else "_create_all_weights"
-    wrong = (
-        r"A checkpoint was restored, and there are no variables yet .*Take a mini-step first, or build the optimizer"
-    )
-    wrong += r": optimizer.{}\(model.trainable_variables\)".format(way)
+    wrong = r"A checkpoint was restored, and there are no variables yet .*Take a mini-step first, or call "
+    wrong += r"optimizer.{}\(model.trainable_variables\)".format(way)
     checkpoint = home.tf.train.Checkpoint(model=model, optimizer=model.optimizer)
     saves = [
         lambda: model.save(str(tmpdir.join("model.keras" if home.is_keras3 else "model.h5"))),

@@ -328,6 +328,23 @@ def test_a_config_of_a_generation_that_cannot_train_here(home, kind):
     assert type(kind.bare()).__name__ in str(raised.value)
 
 
+def test_a_config_of_a_registered_name(home):
+    """tf.keras 2.12 to 2.15 registers its own as "Custom>Adam". What an error advises is Python."""
+    from_config = legacyga.custom_objects(home.keras)["AccumulatingOptimizer"].from_config
+
+    def config(name):
+        generation = "v3" if home.is_keras3 else "keras3"
+        inner = dict(class_name=name, config={}, generation=generation, module="keras.src.optimizers.adam")
+        return dict(optimizer=inner, gradient_accumulation_steps=4, reduction="mean", on_nonfinite="propagate")
+
+    with pytest.raises(
+        ValueError, match="has an optimizer Adam, of another generation .* Load the model with compile=F"
+    ):
+        from_config(config("Custom>Adam"))
+    with pytest.raises(ValueError, match=r"Received: 'My>Own'. Give .*\(path, custom_objects=\{'My>Own': Own\}\).$"):
+        from_config(config("My>Own"))
+
+
 def test_loaders_of_the_program_stay(home):
     """A program may have a MySGD of its own, and have told Keras."""
     registered = home.keras.utils.get_custom_objects()

@@ -11,7 +11,7 @@ from legacyga.generations._registry import Registry
 HOOKS = []
 NO_UPDATE = (
     "Training ended, and nothing is learned yet: the optimizer has made no update. Its window has {} mini-steps, and "
-    "gradient_accumulation_steps is {}. Give fit a legacyga.GradientAccumulationCallback(), which ends an epoch with "
+    "gradient_accumulation_steps is {}. Give fit a legacyga.GradientAccumulationCallback(), which ends each epoch with "
     "an update, call legacyga.flush(optimizer), or take a smaller K."
 )
 

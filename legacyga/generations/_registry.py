@@ -2,16 +2,10 @@
 
 import copy
 
-from legacyga import _graph, _nonfinite, _ops, _settings, _sums, _window
+from legacyga import _gradients, _graph, _nonfinite, _ops, _settings, _sums, _window
 from legacyga._accumulators import State
-from legacyga.generations import _restoring, _sharing
+from legacyga.generations import _sharing, _waiting
 
-STATE_TO_COME = (
-    "A checkpoint was restored, and there are no variables yet that its window could be put in. Received: {} of {!r}. "
-    "Take a mini-step first{}."
-)
-BUILD = ", or build the optimizer: optimizer.{}(model.trainable_variables)"
-IN_A_MODEL = " To save a model without its optimizer, say include_optimizer=False."
 NO_SESSION = (
     "{} in graph mode needs a default session, of the optimizer's graph. Received: {!r}. Do it inside "
     "`with session.as_default():`."
@@ -20,10 +14,6 @@ UNKNOWN_ARGUMENT = (
     "The mini-steps of a window came with an argument that is a tensor of a function, and has no value outside of it. "
     "Received: {!r}, and a flush. Call optimizer.end_windows() within the function, or let the argument be a variable "
     "or a number."
-)
-UNKNOWN_SHAPE = (
-    "A variable must have a known shape to be accumulated for. Received: {} of the shape {}. Make it without `shape=`, "
-    "so that it has that of its value, or set gradient_accumulation_steps=1."
 )
 
 
@@ -147,17 +137,15 @@ class Registry(object):
         for window in self._picked(pick):
             self._run(window, self._drop)
 
-    def check_all_is_here(self, action, told=""):
+    def check_all_is_here(self, action):
         """Raise where an action needs a state that is to come."""
         if self._state_is_to_come:
-            builds = [name for name in ("build", "_create_all_weights") if hasattr(self._keeper, name)]
-            advice = BUILD.format(builds[0]) if builds else ""
-            raise ValueError(STATE_TO_COME.format(action, self._owner.optimizer, advice) + told)
+            _waiting.check_is_not_to_come(self._owner.optimizer, self._keeper, action)
 
     @property
     def _state_is_to_come(self):
         """Whether a checkpoint was restored, and there are no windows yet that it could be put in."""
-        return self._owner.has_windows and not self.windows and _restoring.is_to_come(self._keeper)
+        return self._owner.has_windows and not self.windows and _waiting.is_to_come(self._keeper)
 
     @property
     def _keeper(self):
@@ -170,8 +158,7 @@ class Registry(object):
     def _number_to_come(self, name):
         if not self._state_is_to_come or self._drops_first and name == "mini_step":
             return None
-        place = _restoring.window_to_come(self._keeper).get(name)
-        return None if place is None else int(self._owner.home.tf.train.load_variable(*place))
+        return _waiting.number_to_come(self._owner.home.tf, self._keeper, name)
 
     @property
     def counters(self):
@@ -276,7 +263,7 @@ class Registry(object):
     def _make(self, var_list):
         owner, prefix = self._owner, "window_{}/".format(len(self.windows))
         # Before there is any variable of the window.
-        _check_shapes(owner.home.tf, var_list)
+        _gradients.check_shapes(owner.home.tf, var_list)
 
         def scalar(name, value, dtype, shape=()):
             return owner.make_variable(prefix + name, value, shape, owner.home.tf.as_dtype(dtype))
@@ -312,12 +299,6 @@ class Registry(object):
         touched = owner.make_variable(name.format("touched"), 0, shape[:1] or [1], tf.float32, var)
         owner.ops.check_is_each_replicas(total)
         return State(total, touched, dtype, getattr(var, "overwrite_with_gradient", False))
-
-
-def _check_shapes(tf, var_list):
-    for var in var_list:
-        if not tf.TensorShape(var.shape).is_fully_defined():
-            raise ValueError(UNKNOWN_SHAPE.format(var.name, var.shape))
 
 
 def _key_of(var_list):

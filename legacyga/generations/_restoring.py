@@ -1,9 +1,5 @@
 """The state of an optimizer as a list of arrays: all of it is looked at before any of it is written."""
 
-import importlib
-import operator
-import re
-
 from legacyga import _ops
 
 
@@ -12,49 +8,6 @@ def variables_of(optimizer):
     # The `variables` of Horovod's optimizers for TF 1 are arrays.
     listed = optimizer.weights if hasattr(optimizer, "weights") else optimizer.variables
     return list(listed() if callable(listed) else listed)
-
-
-def is_to_come(optimizer):
-    """Whether a checkpoint has something for variables of an optimizer that are not made yet."""
-    return any(_waiting_for(optimizer))
-
-
-def window_to_come(optimizer):
-    """What a checkpoint has for variables of the first window that are not made yet: {name: (path, key in the file)}"""
-    found = {}
-    positions = [each for waiting in _waiting_for(optimizer) for listed in waiting.values() for each in listed]
-    # The newest is what the variable will have.
-    for each in sorted(positions, key=operator.attrgetter("restore_uid")):
-        keys = _keys_of_window([each.object_proto])
-        found.update((name, (each.checkpoint.save_path_string, key)) for name, key in keys.items())
-    return found
-
-
-def _waiting_for(optimizer):
-    # By names in OptimizerV2 and tf.compat.v1.train, by places in a list of variables elsewhere.
-    tracked = [optimizer, getattr(optimizer, "_variables", None)]
-    return [getattr(each, "_deferred_dependencies", None) or {} for each in tracked]
-
-
-def _keys_of_window(nodes):
-    """{name: key in the file} of the first window's variables among the objects that a checkpoint holds."""
-    names = [(attribute.full_name, attribute.checkpoint_key) for node in nodes for attribute in node.attributes]
-    # Keras 3 has no "/" in the names of variables.
-    return {re.split("window_0[/_]", name)[1]: key for name, key in names if re.search("(^|[/_])window_0[/_]", name)}
-
-
-def build_if_it_fits(tf, optimizer, var_list, path):
-    """Build an optimizer for these variables where the first window in a checkpoint, which is to be read, is of them.
-
-    What waits for its variables is in no copy of the optimizer.
-    """
-    graph = importlib.import_module("tensorflow.core.protobuf.trackable_object_graph_pb2").TrackableObjectGraph()
-    graph.ParseFromString(tf.train.load_variable(path, "_CHECKPOINTABLE_OBJECT_GRAPH"))
-    keys, shapes = _keys_of_window(graph.nodes), tf.train.load_checkpoint(path).get_variable_to_shape_map()
-    totals = [keys[name] for name in map("accumulator_{}".format, range(len(keys))) if name in keys]
-    if totals and [shapes[key] for key in totals] == [tf.TensorShape(var.shape).as_list() for var in var_list]:
-        # OptimizerV2 has no method for all to call.
-        (getattr(optimizer, "build", None) or optimizer._create_all_weights)(var_list)
 
 
 def fitting(optimizer, accumulation, values):

@@ -154,9 +154,11 @@ class _Order(object):
         return [each for each in users if each in self._needed]
 
     def _end(self, operation, context):
-        """What ends the conditionals that an operation is in and `context` is not: itself where there are none."""
+        """What ends the conditionals that an operation is in and `context` is not: itself where there are none, None
+        where it was made before the update."""
         while operation is not None and not _encloses(_context_of(operation), context):
-            outer, after = _context_of(operation).outer_context, self._made[self._place(operation) + 1 :]
+            after = self._made[self._place(operation) + 1 :] if operation in self._places else ()
+            outer = _context_of(operation).outer_context
             ends = (each for each in after if each.type in ("Merge", "Exit") and _context_of(each) is outer)
             operation = next(ends, None)
         return operation

@@ -36,6 +36,9 @@ def looked_at(home, model, look):
     if own is None:
         yield
         return
+    if isinstance(own, _Looked):
+        # Replicas take turns within a step: another one's is still there.
+        own = own._own
     attributes[name] = _Looked(home, own, look)
     try:
         yield
@@ -55,19 +58,21 @@ class _Looked(object):
     def __call__(self, y_true, y_pred, sample_weight=None, **kwargs):
         given = []
         with contextlib.ExitStack() as entered:
-            for loss in self._losses(y_true, y_pred):
+            for loss in self._objects(y_true, y_pred):
                 entered.enter_context(_noted(loss, given))
             value = self._own(y_true, y_pred, sample_weight, **kwargs)
         self._look(given, y_pred, sample_weight)
         return value
 
-    def _losses(self, y_true, y_pred):
+    def _objects(self, y_true, y_pred):
         """The loss objects, each once. The first batch of all makes them."""
         own = self._own
         if self._home.is_keras3:
             if not own.built:
-                own.build(y_true, y_pred)
-            found = getattr(own, "_flat_losses", None) or own.flat_losses
+                self._build(y_true, y_pred)
+            found = getattr(own, "_flat_losses", None)
+            # Named so up to Keras 3.6, and without a name for each.
+            found = (own.flat_losses if found is None else found) or []
             found = [getattr(each, "loss", each) for each in found]
         else:
             if not own._built:
@@ -75,6 +80,16 @@ class _Looked(object):
                 (getattr(own, "build", None) or own._build)(y_pred)
             found = own._losses
         return list({id(each): each for each in found if each is not None}.values())
+
+    def _build(self, y_true, y_pred):
+        own, nest = self._own, self._home.tf.nest
+        if hasattr(own, "_flat_losses"):
+            # Newer ones first bring the targets into the form of the outputs, and keep that.
+            targets = nest.flatten(y_true)
+            if len(targets) != len(nest.flatten(y_pred)):
+                return
+            y_true = nest.pack_sequence_as(y_pred, targets)
+        own.build(y_true, y_pred)
 
 
 @contextlib.contextmanager
@@ -150,17 +165,14 @@ def _all_of(tf, masks):
 
 def divides_by_masks(home):
     """Whether this Keras's loss objects divide by what an output's mask leaves: Keras 3, and from TF 2.11 on."""
+    if home.is_keras3:
+        return True
     if home.root not in _DIVIDES:
         tf, losses = home.tf, home.module.losses
-        if home.is_keras3:
-            with tf.init_scope():
-                found = float(_masked_mean(tf, losses))
-        else:
-            # In no graph but its own, there is no strategy, under which these losses raise.
-            with tf.Graph().as_default(), home.v1.Session() as session:
-                found = session.run(_masked_mean(tf, losses)) if hasattr(losses, "MeanSquaredError") else 5
-        # Keras 3 up to 3.12 adds an epsilon to what it divides by.
-        _DIVIDES[home.root] = bool(abs(found - 1) < 1e-3)
+        # In no graph but its own, there is no strategy, under which these losses raise.
+        with tf.Graph().as_default(), home.v1.Session() as session:
+            found = session.run(_masked_mean(tf, losses)) if hasattr(losses, "MeanSquaredError") else 5
+        _DIVIDES[home.root] = bool(found == 1)
     return _DIVIDES[home.root]
 
 

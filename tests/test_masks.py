@@ -206,6 +206,27 @@ def test_several_outputs_with_masks_of_their_own(home, equal):
             assert_close([value], [wanted[i]])
 
 
+def test_targets_by_name(home):
+    """Outputs in a list, targets and losses by name, in the order of neither: Keras matches them as without us."""
+    random, ends = np.random.RandomState(0), []
+    x, y = random.randn(12, 3).astype("float32"), {name: random.randn(12, 2).astype("float32") for name in "ba"}
+    start = [random.randn(*shape) for shape in ((3, 2), (2,), (3, 2), (2,))]
+    for loss in ("mse", {"a": "mae", "b": "mse"}):
+        for steps in (3, 1):
+            home.reset()
+            inputs = home.keras.Input((3,))
+            outputs = [home.keras.layers.Dense(2, name=name)(inputs) for name in "ba"]
+            model = home.keras.models.Model(inputs, outputs)
+            model.set_weights(start)
+            optimizer = home.bare_sgd(lr=RATE, momentum=MOMENTUM)
+            model.compile(legacyga.wrap(optimizer, 3) if steps == 3 else optimizer, loss)
+            callbacks = [legacyga.GradientAccumulationCallback()] * (steps == 3)
+            model.fit(x, y, batch_size=12 // steps, epochs=2, shuffle=False, verbose=0, callbacks=callbacks)
+            ends.append(model.get_weights())
+        assert_close(ends[-2], ends[-1])
+    assert max(np.abs(one - other).max() for one, other in zip(ends[0], ends[2])) > 0.05
+
+
 def test_at_one_nothing_is_said(home):
     if not divides(home):
         skips.keras_lacks("losses that are divided by what a mask leaves")

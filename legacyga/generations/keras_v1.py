@@ -202,9 +202,9 @@ class Accumulation(_base.Accumulation):
             try:
                 with answered:
                     return super(AccumulatingOptimizer, optimizer).get_updates(loss=None, params=params)
-            except (ValueError, TypeError) as error:
+            except (ValueError, TypeError, RuntimeError) as error:
                 # Of a session's run, on what is made within a conditional's branch.
-                if "not fetchable" in str(error) or "not an element of" in str(error):
+                if any(each in str(error) for each in ("not fetchable", "not an element of", "Cannot get session")):
                     raise ValueError(RUNS_SESSION.format(type(optimizer)._legacyga_class[0].__name__, optimizer))
                 raise
 
@@ -214,7 +214,8 @@ class Accumulation(_base.Accumulation):
         finally:
             self.reduced = None
             vars(optimizer).update(hidden)
-            inner, optimizer.weights = optimizer.weights, listed
+            # keras-rl's wrapper lists none.
+            inner, optimizer.weights = optimizer.weights or list(differentiating.weights), listed
             optimizer.updates = updates
         again = [(old, new) for old, new in zip(weights, inner) if old is not new]
         unknown = set(self.home.v1.global_variables()) - known - set(lifted) - set(inner)

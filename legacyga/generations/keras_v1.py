@@ -187,13 +187,14 @@ class Accumulation(_base.Accumulation):
         """The operation of an update with these gradients; `weights` are, and are to be, the inner optimizer's."""
         optimizer, ops = self.optimizer, self.ops
         self.reduced = gradients
+        differentiating = self._differentiating
         # The inner optimizer finds its own here, or makes them. A flush leaves the list of all as it was.
-        listed, optimizer.weights = optimizer.weights, list(weights)
+        listed, optimizer.weights = optimizer.weights, list(weights) if differentiating is optimizer else []
         # A get_updates that appends to them, or returns what it has returned before, is to make this update.
         updates, optimizer.updates = getattr(optimizer, "updates", []), []
         known, lifted = set(self.home.v1.global_variables()), self._lifted.setdefault(_names(params), [])
         # A get_gradients that the user has put on the object was called before, for the micro-batch.
-        hidden, differentiating = _hide(optimizer, "get_gradients"), self._differentiating
+        hidden = _hide(optimizer, "get_gradients")
         answered = contextlib.ExitStack()
         if differentiating is not optimizer:
             answered = self._answered(differentiating, gradients, params)

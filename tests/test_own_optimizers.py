@@ -622,3 +622,69 @@ def test_the_operations_of_an_update(home, adam):
     (sgd,) = [each for each in kinds.classes(home)[generation_of(adam)].values() if each.__name__ == "SGD"]
     sums = operations(legacyga.wrap(make(sgd, 0.125), 4)) - operations(make(sgd, 0.125))
     assert operations(legacyga.wrap(make(adam, schedule), 4)) - sums <= 1.1 * bare
+
+
+def following(sgd):
+    """A class in the manner of keras-rl's AdditionalUpdatesOptimizer: around an optimizer, with updates of its own."""
+
+    class Following(sgd.__bases__[0]):
+        def __init__(self, optimizer, targets, reads=None):
+            super(Following, self).__init__()
+            self.optimizer, self.targets, self.reads = optimizer, targets, reads
+
+        def get_updates(self, loss, params):
+            for param in params if self.reads else ():
+                self.reads(param)
+            updates = self.optimizer.get_updates(loss=loss, params=params)
+            updates += [(target, 0.5 * target + 0.5 * param) for target, param in zip(self.targets, params)]
+            self.updates = updates
+            return updates
+
+    return Following
+
+
+@pytest.mark.parametrize("steps", [1, 2])
+def test_a_wrapper_of_the_v1_api(home, sgd, steps):
+    """Its optimizer clips the mean, its own updates are made once a window, and a flush is one more."""
+    needs.graph_only(home)
+    if generation_of(sgd) != "v1":
+        skips.senseless("get_updates is of the v1 API")
+    targets = [home.backend.variable(0.0 * value) for value in START]
+    inner, fed = sgd(lr=RATE, clipvalue=0.5), gradients_by_hand(2 * steps + 1)
+    optimizer = legacyga.wrap(following(sgd)(inner, targets), steps)
+    assert optimizer.optimizer is not inner and optimizer.targets[0] is targets[0]
+    variables, step = steps_of(home, optimizer, fed)
+    for i in range(len(fed)):
+        step(i)
+    if steps > 1:
+        assert legacyga.flush(optimizer) is True
+    weights, slow, updates = oracle.double(START), [0.0 * each for each in oracle.double(START)], 0
+    for window in [fed[i : i + steps] for i in range(0, len(fed), steps)]:
+        means = [np.clip(np.mean(each, axis=0, dtype="float64"), -0.5, 0.5) for each in zip(*window)]
+        slow = [0.5 * each + 0.5 * weight for each, weight in zip(slow, weights)]
+        weights = [weight - RATE * mean for weight, mean in zip(weights, means)]
+        updates += 1
+    for now, then in zip(home.backend.batch_get_value(variables + targets), weights + slow):
+        assert np.max(np.abs(now - then)) <= 4e-6
+    assert int(home.value(optimizer.iterations)) == updates and int(home.value(inner.iterations)) == 0
+
+
+@pytest.mark.capability("errors")
+def test_what_a_wrapper_of_the_v1_api_may_not(home, sgd):
+    needs.graph_only(home)
+    if generation_of(sgd) != "v1":
+        skips.senseless("get_updates is of the v1 API")
+    Following, fed = following(sgd), gradients_by_hand(1)
+    targets = [home.backend.variable(0.0 * value) for value in START]
+    text = r"Following\.get_updates adds updates of its own .*Wrap the optimizer that adds them: wrap\(Following\("
+    for accumulating in (legacyga.wrap(sgd(lr=RATE), 3), legacyga.MySGD(lr=RATE, keras=home.keras)):
+        with pytest.raises(ValueError, match=text):
+            steps_of(home, Following(accumulating, targets), fed)
+    # At K = 1 each mini-step is an update.
+    variables, step = steps_of(home, Following(legacyga.wrap(sgd(lr=RATE), 1), targets), fed)
+    with pytest.raises(ValueError, match="This optimizer accumulates already, over 3 mini-steps"):
+        legacyga.wrap(Following(legacyga.wrap(sgd(lr=RATE), 3), targets), 2)
+    text = r"Following\.get_updates runs a session .* cannot stand in the branch .*legacyga\.micro_batch\(model, size\)"
+    with pytest.raises(ValueError, match=text):
+        made = lambda value: home.backend.eval(home.backend.square(value))  # noqa: E731
+        steps_of(home, legacyga.wrap(Following(sgd(lr=RATE), targets, made), 2), fed)

@@ -55,8 +55,10 @@ def lookahead(home):
 
 
 def multiplied(home, inner):
-    from keras_lr_multiplier import LRMultiplier
-
+    try:
+        from keras_lr_multiplier import LRMultiplier
+    except ImportError:
+        skips.elsewhere("keras-lr-multiplier asks for Keras 2.2.4")
     return LRMultiplier(inner, {"Variable": 0.5, "Variable_1": 2.0})
 
 
@@ -70,6 +72,16 @@ def rectified(home):
     return optimizer
 
 
+def accumulated(home):
+    """It accumulates by itself, here over one step."""
+    from keras_gradient_accumulation import AdamAccumulated
+
+    optimizer = AdamAccumulated(1, learning_rate=RATE)
+    if not hasattr(optimizer, "lr"):
+        optimizer.lr = optimizer.learning_rate
+    return optimizer
+
+
 MAKERS = {
     "weight decay": lambda home: extended(home, "weight_decay", weight_decay_rate=0.1),
     "layer adaptation": lambda home: extended(home, "layer_adaptation"),
@@ -78,6 +90,7 @@ MAKERS = {
     "piecewise rate": lambda home: extended(home, "piecewise_linear_lr", lr_schedule={2: 1, 6: 0.1}),
     "lookahead of Adam": lambda home: extended(home, "lookahead", "Adam", steps_per_slow_update=2),
     "AdaFactor": ada_factor,
+    "AdamAccumulated": accumulated,
     "RAdam": rectified,
 }
 

@@ -191,13 +191,14 @@ class Accumulation(_base.Accumulation):
         """The operation of an update with these gradients; `weights` are, and are to be, the inner optimizer's."""
         optimizer, ops = self.optimizer, self.ops
         self.reduced = gradients
+        differentiating = self._differentiating
         # The inner optimizer finds its own here, or makes them. A flush leaves the list of all as it was.
-        listed, optimizer.weights = optimizer.weights, list(weights)
+        listed, optimizer.weights = optimizer.weights, list(weights) if differentiating is optimizer else []
         # A get_updates that appends to them, or returns what it has returned before, is to make this update.
         updates, optimizer.updates = getattr(optimizer, "updates", []), []
         known, lifted = set(self.home.v1.global_variables()), self._lifted.setdefault(_names(params), [])
         # A get_gradients that the user has put on the object was called before, for the micro-batch.
-        hidden, differentiating = _hide(optimizer, "get_gradients"), self._differentiating
+        hidden = _hide(optimizer, "get_gradients")
         answered = contextlib.ExitStack()
         if differentiating is not optimizer:
             answered = self._answered(differentiating, gradients, params)
@@ -206,9 +207,9 @@ class Accumulation(_base.Accumulation):
             try:
                 with answered:
                     return super(AccumulatingOptimizer, optimizer).get_updates(loss=None, params=params)
-            except (AttributeError, TypeError, ValueError) as error:
+            except (AttributeError, TypeError, ValueError, RuntimeError) as error:
                 # Of a session's run, on what is made within a conditional's branch.
-                if "not fetchable" in str(error) or "not an element of" in str(error):
+                if any(each in str(error) for each in ("not fetchable", "not an element of", "Cannot get session")):
                     raise ValueError(RUNS_SESSION.format(type(optimizer)._legacyga_class[0].__name__, optimizer))
                 if "NoneType" in str(error) and not isinstance(error, ValueError):
                     raise ValueError(NO_LOSS.format(optimizer, error))
@@ -220,7 +221,8 @@ class Accumulation(_base.Accumulation):
         finally:
             self.reduced = None
             vars(optimizer).update(hidden)
-            inner, optimizer.weights = optimizer.weights, listed
+            # keras-rl's wrapper lists none.
+            inner, optimizer.weights = optimizer.weights or list(differentiating.weights), listed
             optimizer.updates = updates
         again = [(old, new) for old, new in zip(weights, inner) if old is not new]
         unknown = set(self.home.v1.global_variables()) - known - set(lifted) - set(inner)

@@ -86,3 +86,33 @@ def test_parts_of_unequal_sizes(home, tmpdir):
             if not distance <= 4e-6:
                 wrong.append((path.basename, CASES[i], distance))
     assert found % len(CASES) == 0 and found and not wrong, wrong
+
+
+MASKED = """
+import sys
+import numpy as np
+import homes
+import legacyga
+import test_masks as cases
+from kinds import MOMENTUM, RATE
+
+home, strategy = homes.start_on_replicas(sys.argv[1])
+ids, y, _ = cases.batches_of([12])[0]
+with strategy.scope():
+    model = cases.network(home)
+    model.compile(legacyga.wrap(home.bare_sgd(lr=RATE, momentum=MOMENTUM), 3), "mse")
+name = "_compile_loss" if home.is_keras3 else "compiled_loss"
+own = vars(model)[name]
+data = home.tf.data.Dataset.from_tensor_slices((ids, y)).batch(4)
+model.fit(data, verbose=0, callbacks=[legacyga.GradientAccumulationCallback()])
+assert vars(model)[name] is own
+cases.assert_close(model.get_weights(), cases.expected(home, [cases.batches_of([12])[0]], 1))
+"""
+
+
+def test_sequences_of_unequal_lengths(home, tmpdir):
+    """Each replica weighs the time steps that its loss was divided by; what looks at the losses is gone afterwards."""
+    if home.mode == "graph" or home.tf_version < (2, 11):
+        skips.keras_lacks("losses that are divided by what a mask leaves, in eager mode")
+    tmpdir.join("program.py").write(MASKED)
+    homes.run(str(tmpdir.join("program.py")), [home.name], path=[HERE] + sys.path)

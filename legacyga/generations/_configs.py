@@ -100,7 +100,7 @@ class ConfiguredOptimizer(_surface.AccumulatingOptimizer):
         """What `from_config` makes this optimizer of again: the inner optimizer's config, K, and the options."""
         cls, home = type(self)._legacyga_class
         # Keras saves the config first.
-        self._legacyga.registry().check_all_is_here("a config")
+        self._legacyga.registry().check_all_is_here("its config")
         inner = super(ConfiguredOptimizer, self).get_config()
         described = {
             "class_name": home.registered_name(cls),

@@ -1,9 +1,15 @@
 """What a batch of fit's data holds: its tensors, how many samples, and slices of these."""
 
+SIZES = "Each part of a batch in slices must have the same first dimension. Received: {} and {} samples."
+
 
 def parts_of(tf, data):
-    """The tensors of a batch, without the places that have none."""
-    return [leaf for leaf in tf.nest.flatten(data) if leaf is not None]
+    """The tensors of a batch that have samples: not None, and no number."""
+    return [leaf for leaf in tf.nest.flatten(data) if leaf is not None and not _is_number(tf, leaf)]
+
+
+def _is_number(tf, leaf):
+    return tf.TensorShape(getattr(leaf, "shape", ())).ndims == 0
 
 
 def samples_in(tf, data):
@@ -12,8 +18,7 @@ def samples_in(tf, data):
     The loss is a mean over the targets. An input may have a row for each part of a sample, as in batches of graphs.
     """
     targets = parts_of(tf, data[1:2]) if isinstance(data, (tuple, list)) else []
-    counted = [leaf for leaf in targets + parts_of(tf, data) if tf.TensorShape(leaf.shape).ndims != 0]
-    return size_of(tf, counted[0])
+    return size_of(tf, (targets or parts_of(tf, data))[0])
 
 
 def size_of(tf, tensor):
@@ -25,13 +30,16 @@ def size_of(tf, tensor):
 
 
 def slice_of(tf, leaf, begin, length):
-    """So many samples of a tensor from `begin` on; None of None."""
-    if leaf is None:
-        return None
+    """So many samples of a tensor from `begin` on; None of None, and a number as it is."""
+    if leaf is None or _is_number(tf, leaf):
+        return leaf
     if isinstance(leaf, tf.SparseTensor):
         others = leaf.dense_shape[1:]
         starts = tf.concat([[tf.cast(begin, "int64")], tf.zeros_like(others)], 0)
-        return tf.sparse.slice(leaf, starts, tf.concat([[tf.cast(length, "int64")], others], 0))
+        part = tf.sparse.slice(leaf, starts, tf.concat([[tf.cast(length, "int64")], others], 0))
+        # Layers that are yet to be built ask for the static shape, which the slice has lost.
+        sizes = [part.dense_shape[i] if not i or size is None else size for i, size in enumerate(leaf.shape)]
+        return tf.SparseTensor(part.indices, part.values, tf.stack([tf.cast(each, "int64") for each in sizes]))
     shape = tf.TensorShape(leaf.shape)
     if isinstance(leaf, getattr(tf, "RaggedTensor", ())) or shape.ndims is None:
         return leaf[begin : begin + length]
@@ -44,3 +52,14 @@ def known_size(tf, leaf):
     """The first dimension of a tensor, an int, None where that is not static or there is none."""
     shape = tf.TensorShape(leaf.shape)
     return shape[0] if shape.ndims else None
+
+
+def part_of(value, samples, part):
+    """The samples of one slice; what is no batch, such as the learning phase, as it is."""
+    shape = getattr(value, "shape", ())
+    if not shape:
+        return value
+    if shape[0] != samples:
+        raise ValueError(SIZES.format(samples, shape[0]))
+    # Not every form of scipy's sparse matrices takes a slice.
+    return (value.tocsr() if hasattr(value, "tocsr") else value)[part]

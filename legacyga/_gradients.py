@@ -16,6 +16,10 @@ NOT_PICKLED = (
     "A GradientAccumulator can be pickled, or copied, in eager mode, outside of a strategy, and not between a restored "
     "checkpoint and its first call. Received: {!r}. Save it by tf.train.Checkpoint(accumulator=accumulator)."
 )
+UNKNOWN_SHAPE = (
+    "A variable must have a known shape to be accumulated for. Received: {} of the shape {}. Make it without `shape=`, "
+    "so that it has that of its value, or set gradient_accumulation_steps=1."
+)
 ROWS = (
     "An IndexedSlices must have values for each of its rows, and rows that its variable has, which has the shape {}. "
     "Received: {} as gradient {}. Nothing was accumulated."
@@ -167,11 +171,16 @@ def check_rows(ops, gradients, shapes):
         outside, values = rows[(rows < 0) | (rows >= shape[0])], gradient.values.shape.as_list()
         if outside.size or values != [len(rows)] + shape[1:]:
             received = (
-                "the row {}".format(outside[0])
-                if outside.size
-                else "{} rows, values of the shape {}".format(len(rows), values)
+                "the row {}".format(outside[0]) if outside.size else "{} rows, values {}".format(len(rows), values)
             )
             raise ops.tf.errors.InvalidArgumentError(None, None, ROWS.format(shape, received, i))
+
+
+def check_shapes(tf, var_list):
+    """Raise where a variable has no shape that is known, before anything is made for it."""
+    for var in var_list:
+        if not tf.TensorShape(var.shape).is_fully_defined():
+            raise ValueError(UNKNOWN_SHAPE.format(var.name, var.shape))
 
 
 def check_fit(tf, grads_and_vars):

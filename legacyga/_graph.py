@@ -1,10 +1,9 @@
-"""What a TensorFlow 1 graph needs: the order of reads and writes, lifted variables, one mini-step at a time."""
+"""What a TensorFlow 1 graph needs: lifted variables, one mini-step at a time."""
 
 import contextlib
 import importlib
-import itertools
 
-from legacyga import _compat, _graph_parts
+from legacyga import _compat
 
 
 def lifts_variables(tf):
@@ -114,107 +113,6 @@ class Mutex(object):
 
         with ops.after(lock):
             yield free
-
-
-def ordered(get_updates, ops, gradients):
-    """An operation that runs an optimizer's updates: what they read of a variable before they write it.
-
-    In TensorFlow 1 graphs nothing orders the stock optimizers' reads of `iterations`, of their slots and of the
-    parameters with the writes of the same step. The update operations get an edge from everything that is written;
-    and where the update of one parameter reads nothing that another's writes, one parameter's goes after the other's,
-    so that only its new values are there beside the old.
-
-    Args:
-        get_updates: function that returns the updates, whose operations it makes.
-        ops: an `_ops.Ops`.
-        gradients: what they are made of: list of tensors or IndexedSlices, None for a variable without.
-    """
-    graph = ops.v1.get_default_graph()
-    made_before = len(graph.get_operations())
-    updates = [update[0].assign(update[1]) if isinstance(update, tuple) else update for update in get_updates()]
-    writes = list(dict.fromkeys(getattr(update, "op", update) for update in updates))
-    _check_made_here(writes, graph)
-    made = graph.get_operations()[made_before:]
-    _order_writes_of_one(writes, made)
-    # An update that is a conditional's result writes in a branch, and what is in it need not run.
-    assigns = [write for write in writes if write.type.startswith("Assign")]
-    values = [tensor.op for write in assigns for tensor in write.inputs[1:]]
-    before = set(writes)
-    _order_early_writes(before, set(writes + values), made)
-    return _one_after_the_other(_graph_parts.parts(writes, made, gradients), before, ops)
-
-
-def _one_after_the_other(parts, updates, ops):
-    """A tensor that is there after all parts, whose edges are made here."""
-    done = []
-    for part in parts:
-        assigns = [write for write in part.writes if write.type.startswith("Assign")]
-        values = [tensor.op for write in assigns for tensor in write.inputs[1:]]
-        # A value that is computed from a write of this step stays after that write, as its author meant.
-        with ops.control_dependencies(done + [value for value in values if not reaches(value, updates)]):
-            barrier = ops.tf.no_op()
-        for write in part.writes:
-            write._add_control_input(barrier)
-        for entry, each in itertools.product(part.entries, done):
-            entry._add_control_input(each)
-        with ops.control_dependencies(part.writes):
-            done = [ops.tf.no_op()]
-    return ops.done(done)
-
-
-def _check_made_here(writes, graph):
-    """Raise where an update would run with each mini-step: an operation that is not in the conditional's branch."""
-    context = graph._get_control_flow_context()
-    outside = [each for each in writes if each.graph is not graph or _context_of(each) is not context]
-    if outside:
-        raise ValueError(
-            "get_updates returns operations that were made elsewhere, and would run with each mini-step. Received: {}. "
-            "Make them in get_updates, or return (variable, value) pairs.".format([each.name for each in outside])
-        )
-
-
-def _context_of(operation):
-    # What leaves a loop is one of the loop's own.
-    context = operation._control_flow_context
-    return context.outer_context if context is not None and operation.type in ("Exit", "RefExit") else context
-
-
-def _order_writes_of_one(writes, made):
-    """Give what writes a variable an edge from what is listed before it and writes the same one.
-
-    Weight decay that is appended to the updates of a stock class is such a second write. One value is set, the other
-    subtracts: without an order one of them is lost.
-    """
-    latest, place = {}, {operation: i for i, operation in enumerate(made)}
-    for write in writes:
-        if write.type.startswith("Assign"):
-            variable = _graph_parts.variable_of(write)
-            before = latest.get(variable)
-            # What was made earlier needs nothing of what was made later.
-            if before is not None and (place.get(before, -1) < place.get(write, -1) or not reaches(before, {write})):
-                write._add_control_input(before)
-            latest[variable] = write
-
-
-def _order_early_writes(updates, last, made):
-    """Give what writes on the way to the updates an edge from all that was made before it.
-
-    Adam and Adamax of tf.keras increment `iterations` ahead of everything, and their decay reads it unordered.
-    """
-    place = {operation: i for i, operation in enumerate(made)}
-    seen, stack = set(), [operation for operation in last if operation in place]
-    while stack:
-        each = stack.pop()
-        if each not in seen:
-            seen.add(each)
-            sources = [tensor.op for tensor in each.inputs] + list(each.control_inputs)
-            stack.extend(operation for operation in sources if operation in place)
-    for write in seen - updates:
-        if write.type.startswith("Assign"):
-            for each in seen:
-                # What is in a branch of a conditional need not run; the conditional's end, which does, is made after.
-                if place[each] < place[write] and each._control_flow_context is write._control_flow_context:
-                    write._add_control_input(each)
 
 
 def with_values_of(pairs, update, ops):

@@ -1,8 +1,11 @@
 """TensorFlow's operations and variables, under one name in every version. No version number is read here."""
 
+import contextlib
 import functools
 import importlib
 import math
+import signal
+import threading
 
 from legacyga import _compat, _replicas
 
@@ -110,6 +113,26 @@ class Ops(_replicas.Replicas):
         """The constant `result`, there after `values`."""
         with self.after(values):
             return self.tf.constant(result)
+
+    @contextlib.contextmanager
+    def uninterrupted(self):
+        """A context, in eager mode, at whose end a Ctrl-C is raised that came within: what is written goes together.
+
+        Python raises it between any two lines of the main thread, and nowhere else.
+        """
+        is_main = threading.current_thread() is threading.main_thread()
+        handler = signal.getsignal(signal.SIGINT) if is_main and self.tf.executing_eagerly() else None
+        if not callable(handler):
+            yield
+            return
+        came = []
+        signal.signal(signal.SIGINT, lambda *args: came.append(args))
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, handler)
+            if came:
+                handler(*came[-1])
 
     def completed(self, function):
         """What `function()` returns, a boolean tensor, there when all that it makes has run.

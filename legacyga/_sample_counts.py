@@ -2,7 +2,7 @@
 
 import warnings
 
-from legacyga import _fit_hooks, _train_steps
+from legacyga import _compat, _fit_hooks, _slice_checks, _train_steps
 from legacyga.generations import _finding, _surface
 
 
@@ -46,6 +46,7 @@ def start_fit(model, optimizers):
         return None
     home, homes_own = _surface.home_of(optimizers[0]), _fit_hooks.homes_train_step(type(model))
     if home.graph_mode:
+        _say_masked(_compat.home_of(model.optimizer), model, _surface.accumulation_of(optimizers[0]))
         return None
     if homes_own is None:
         # A model of Keras 2.3 has made its training function before any callback is told of the fit.
@@ -71,6 +72,19 @@ def say_unweighed(optimizers, reason):
                 ),
                 stacklevel=5,
             )
+
+
+def _say_masked(home, model, accumulation):
+    """Say, once of an optimizer in graph mode, that its mini-steps are not weighed by what a mask leaves."""
+    if accumulation.has_warned or not accumulation.has_windows or not _slice_checks.is_divided_by_masks(home, model):
+        return
+    accumulation.has_warned = True
+    warnings.warn(
+        "{} divides a loss by the time steps that a mask leaves, and in graph mode batches weigh alike. A window is "
+        "the large batch only where they leave equally many. End the model with a layer that takes no mask, and weigh "
+        "the time steps by sample_weight.".format(home),
+        stacklevel=4,
+    )
 
 
 def _told_sizes(home, accumulation):

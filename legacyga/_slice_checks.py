@@ -3,6 +3,8 @@
 import contextlib
 import importlib
 
+from legacyga import _losses
+
 SUMMED = (
     "A batch can be cut into slices where its loss is a mean over the samples. Received: the loss {!r} with "
     "reduction={!r}. Give it the reduction that it has by default."
@@ -24,10 +26,10 @@ JOINT = (
     "A batch can be cut into slices where its loss is a mean over the samples. Received: {!r}, which takes all samples "
     "of a batch together. Give it the axes of one sample where it has an axis (Dice(axis=(1, 2, 3))), or take another."
 )
-VECTOR = (
-    "Keras 3 takes the loss {!r} of an output of one dimension over the whole batch, and multiplies it by the mean of "
-    "the sample weights: no slice can know that. Received: {!r}. Give the output a last dimension of 1, such as "
-    "keras.layers.Reshape((1,)), and the targets too."
+ONE_NUMBER = (
+    "A batch can be cut into slices where its loss is a mean over the samples. Received: {!r}, one number for a whole "
+    "batch, which {} multiplies by the mean of the sample weights. Let the loss return a number for each sample; that "
+    "of an output of one dimension does where this has a last dimension of 1, such as keras.layers.Reshape((1,))."
 )
 RAGGED = (
     "A batch can be cut into slices where its loss is a mean over the samples. That of ragged targets is one over "
@@ -60,7 +62,8 @@ def check_compiled(home, model, size):
     if home.graph_mode:
         if hasattr(model.optimizer, "get_unscaled_gradients"):
             raise ValueError(LOSS_SCALE.format(model.optimizer, size))
-        _check_masks(home, model)
+        if is_divided_by_masks(home, model):
+            raise ValueError(MASKED.format(home, model))
         check_added(home, [getattr(model, "total_loss", None)])
 
 
@@ -127,14 +130,6 @@ def _is_homes(home, loss):
     return isinstance(loss, str) or (getattr(loss, "__module__", None) or "").startswith(home.root + ".")
 
 
-def _check_vectors(home, model, outputs):
-    """Raise where an output has one dimension: a loss's mean over the last one takes all samples."""
-    found = [loss for loss in given_losses(model) if _is_homes(home, loss)]
-    for output in home.tf.nest.flatten(outputs) if found else []:
-        if len(output.shape) == 1:
-            raise ValueError(VECTOR.format(found[0], output))
-
-
 def given_losses(model):
     """The losses that a model was compiled with, without the places that have none."""
     return [each for each in _leaves(getattr(model, "loss", None)) if each is not None]
@@ -170,10 +165,10 @@ def _sums_activities(home, model):
     return not _DIVIDES[home.root, "activities"]
 
 
-def _check_masks(home, model):
-    """Raise where an output's loss is divided by what its mask leaves."""
+def is_divided_by_masks(home, model):
+    """Whether, in graph mode, an output's loss is divided by what its mask leaves."""
     if not getattr(model, "inputs", None):
-        return
+        return False
     # In TF 1.13 that of a loss function is, and that of an object is not.
     functions = [each for each in getattr(model, "loss_functions", None) or [] if not hasattr(each, "reduction")]
     masks = []
@@ -181,11 +176,10 @@ def _check_masks(home, model):
         # These Kerases keep what it returns, and have called it in compile. A Sequential takes no list.
         inputs = model.inputs if len(model.inputs) > 1 else model.inputs[0]
         masks = _leaves(model.compute_mask(inputs, None))
-    elif _losses_divide_by_masks(home):
+    elif _losses.divides_by_masks(home):
         # Here it would call the layers once more, and count their losses twice.
-        masks = [getattr(each, "_keras_mask", None) for each in model.outputs]
-    if any(each is not None for each in masks):
-        raise ValueError(MASKED.format(home, model))
+        masks = [_losses.mask_of(each) for each in model.outputs]
+    return any(each is not None for each in masks)
 
 
 def divides_by_weights(home):
@@ -226,53 +220,11 @@ def _weighted_objective(home, loss):
     return None
 
 
-@contextlib.contextmanager
-def outputs_refused(home, model):
-    """A context, in eager mode: the model's loss raises where an output makes it no mean over the samples.
-
-    This Keras divides it by what the output's mask leaves, or, under sample weights, takes all samples together.
-    """
-    own, attributes = getattr(model, "compute_loss", None), vars(model)
-    if own is None or not _losses_divide_by_masks(home):
-        yield
-        return
-
-    def compute_loss(*args, **kwargs):
-        predicted = kwargs["y_pred"] if "y_pred" in kwargs else args[2]
-        if any(getattr(leaf, "_keras_mask", None) is not None for leaf in home.tf.nest.flatten(predicted)):
+def check_given(home, model, given, y_pred, sample_weight):
+    """Raise, in eager mode, where what a slice's losses gave is no mean over its samples."""
+    if _losses.divides_by_masks(home):
+        if any(_losses.mask_of(leaf) is not None for leaf in home.tf.nest.flatten(y_pred)):
             raise ValueError(MASKED.format(home, model))
-        weights = args[3] if len(args) > 3 else kwargs.get("sample_weight")
-        if home.is_keras3 and weights is not None:
-            _check_vectors(home, model, predicted)
-        return own(*args, **kwargs)
-
-    users = {name: value for name, value in attributes.items() if name == "compute_loss"}
-    attributes["compute_loss"] = compute_loss
-    try:
-        yield
-    finally:
-        del attributes["compute_loss"]
-        attributes.update(users)
-
-
-def _losses_divide_by_masks(home):
-    """Whether this Keras's loss objects divide by what a mask leaves: Keras 3, and from TF 2.11 on."""
-    if (home.root, "objects") not in _DIVIDES:
-        tf, losses = home.tf, home.module.losses
-        if home.is_keras3:
-            with tf.init_scope():
-                found = float(_masked_mean(tf, losses))
-        else:
-            # In no graph but its own, there is no strategy, under which these losses raise.
-            with tf.Graph().as_default(), home.v1.Session() as session:
-                found = session.run(_masked_mean(tf, losses)) if hasattr(losses, "MeanSquaredError") else 5
-        # Keras 3 up to 3.12 adds an epsilon to what it divides by.
-        _DIVIDES[home.root, "objects"] = bool(abs(found - 1) < 1e-3)
-    return _DIVIDES[home.root, "objects"]
-
-
-def _masked_mean(tf, losses):
-    """The loss of two time steps, 1 and 9, the second of which is masked: 1, 0.5 where all steps count, else 5."""
-    predicted = tf.constant([[[1.0], [3.0]]])
-    predicted._keras_mask = tf.constant([[True, False]])
-    return losses.MeanSquaredError()(tf.zeros_like(predicted), predicted)
+    found = None if sample_weight is None else _losses.one_number(home, given)
+    if found is not None:
+        raise ValueError(ONE_NUMBER.format(found, home))

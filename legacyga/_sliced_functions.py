@@ -2,7 +2,7 @@
 
 import contextlib
 
-from legacyga import _graph, _slice_checks, _sliced_updates, _slices
+from legacyga import _batches, _graph, _slice_checks, _sliced_results, _sliced_updates
 
 # What makes the functions that train, and where they are kept. TF 1.13 has one more, for fit.
 FUNCTIONS = {"_make_train_function": "train_function", "_make_fit_function": "_fit_function"}
@@ -126,6 +126,8 @@ class SlicedFunction(object):
         self._home, self._model, self._size, self._accumulate = home, model, size, accumulate
         self._update, self._variables, self._name = update, variables, name
         self._session = None
+        # Whether the loss of an output is one number for a whole batch, by its place among those that have one.
+        self._one_number = {}
 
     @property
     def updates_op(self):
@@ -141,11 +143,11 @@ class SlicedFunction(object):
             raise ValueError(NOT_FED.format(fed))
         samples = fed[0].shape[0]
         parts = [slice(start, start + self._size) for start in range(0, samples or 1, self._size)]
-        losses = _LossMeans(self._home, self._model, parts)
+        losses = _sliced_results.LossMeans(self._home, self._model, parts)
         outputs, weights = [], self._sample_weights(fed, parts)
         with self._update_after() as accumulate:
             for number, part in enumerate(parts):
-                cut = [_slices.part_of(each, samples, part) for each in fed]
+                cut = [_batches.part_of(each, samples, part) for each in fed]
                 for place, of_parts in weights.items():
                     cut[place] = of_parts[number]
                 outputs.append(accumulate(cut))
@@ -160,7 +162,15 @@ class SlicedFunction(object):
             session.run([each.initializer for each in self._variables])
         # Whatever ends a batch early leaves sums behind: the next one then starts them anew.
         self._session = None
-        yield self._accumulate
+        metrics = getattr(self._model, "metrics", None) or []
+        metrics = [value for each in metrics for value in getattr(each, "weights", [])]
+        before = self._home.backend.batch_get_value(metrics)
+        try:
+            yield self._accumulate
+        except BaseException:
+            # They have what the slices before gave.
+            self._home.backend.batch_set_value(list(zip(metrics, before)))
+            raise
         session.run(self._update)
         self._session = session
 
@@ -173,17 +183,30 @@ class SlicedFunction(object):
         model = self._model
         losses = [each for each in getattr(model, "loss_functions", None) or [] if each is not None]
         first = len(model._feed_inputs) + len(model._feed_targets)
+        # From TF 1.14 on tf.keras is fed those that are used, and refuses them for such a loss itself.
+        for i, loss in enumerate(losses if len(model._feed_sample_weights) == len(losses) else []):
+            if fed[first + i] is not None and _differ(_means(fed[first + i], parts)) and self._is_one_number(i, loss):
+                raise ValueError(_slice_checks.ONE_NUMBER.format(getattr(loss, "fn", loss), self._home))
         return {
             first + i: self._with_shares(fed[first + i], parts)
             for i, loss in enumerate(losses)
             if len(parts) > 1 and not hasattr(loss, "reduction") and fed[first + i] is not None
         }
 
+    def _is_one_number(self, place, loss):
+        if place not in self._one_number:
+            model = self._model
+            outputs = [output for output, each in zip(model.outputs, model.loss_functions) if each is not None]
+            with outputs[place].graph.as_default():
+                value = getattr(loss, "call", loss)(model._feed_targets[place], outputs[place])
+            self._one_number[place] = value.shape.ndims == 0
+        return self._one_number[place]
+
     def _with_shares(self, weights, parts):
         """The parts of an array of weights, each times its share of those that are not 0 over that of them all."""
         if _slice_checks.divides_by_weights(self._home):
-            means = [float(weights[part].mean()) for part in parts]
-            if max(means) - min(means) > 1e-6 * max(means):
+            means = _means(weights, parts)
+            if _differ(means):
                 raise ValueError(WEIGHED.format(self._home, means))
             return [weights[part] for part in parts]
         share, made = (weights != 0).mean(), []
@@ -213,7 +236,7 @@ class SlicedFunction(object):
             if place not in told and (len(values) == 1 or self._is_stateful(place)):
                 told[place] = values[-1]
             elif place not in told and self._has_samples(place):
-                told[place] = _joined(values)
+                told[place] = _sliced_results.joined(values)
             elif place not in told:
                 shares = weighed.get(place, sizes)
                 mean = sum(value * share for value, share in zip(values, shares) if share) / float(sum(shares))
@@ -242,49 +265,9 @@ class SlicedFunction(object):
         return place > 0
 
 
-class _LossMeans(object):
-    """The metrics that take the mean of each output's losses over the batches: one a batch in slices, too.
-
-    Models of several outputs have them, from Keras 2.3 and TF 1.14 on.
-    """
-
-    def __init__(self, home, model, parts):
-        found = getattr(model, "_output_loss_metrics", None) or []
-        losses = getattr(model, "loss_functions", None) or []
-        if len(losses) == len(found):
-            # Keras 2.3 has one of an output without a loss, too, and tells nothing of it.
-            found = [each for each, loss in zip(found, losses) if loss is not None]
-        self._backend, self._means = home.backend, [each for each in found if each is not None and len(parts) > 1]
-        self._read = [self._values()]
-
-    @property
-    def _variables(self):
-        return [value for each in self._means for value in (each.total, each.count)]
-
-    def _values(self):
-        """[(total, count)] of each."""
-        values = [float(value) for value in self._backend.batch_get_value(self._variables)]
-        return list(zip(values[::2], values[1::2]))
-
-    def note(self):
-        """A slice was taken."""
-        self._read.append(self._values())
-
-    def of_the_batch(self, sizes):
-        """Let the metrics have taken the batch at once; {place of an output: what it then tells}."""
-        made = []
-        for i, (total, count) in enumerate(self._read[0]):
-            read = [values[i] for values in self._read]
-            losses = [(after[0] - before[0]) / (after[1] - before[1]) for before, after in zip(read, read[1:])]
-            made.append((total + sum(loss * size for loss, size in zip(losses, sizes)) / sum(sizes), count + 1))
-        self._backend.batch_set_value(list(zip(self._variables, [value for pair in made for value in pair])))
-        return {place + 1: total / count for place, (total, count) in enumerate(made)}
+def _means(weights, parts):
+    return [float(weights[part].mean()) for part in parts]
 
 
-def _joined(arrays):
-    """Arrays one after the other. The package itself imports no NumPy."""
-    joined, start = arrays[0].take([0] * sum(len(each) for each in arrays), axis=0), 0
-    for each in arrays:
-        joined[start : start + len(each)] = each
-        start += len(each)
-    return joined
+def _differ(means):
+    return max(means) - min(means) > 1e-6 * max(means)

@@ -2,7 +2,7 @@
 
 import contextlib
 
-from legacyga import _batches, _graph, _ops
+from legacyga import _batches, _ops, _update_order
 from legacyga.accumulator import GradientAccumulator
 from legacyga.generations import _finding
 
@@ -30,7 +30,7 @@ def recorder(optimizer, home, model, made):
             return optimizer.get_updates(loss=ops.tf.add_n(terms), params=params)
 
         # One that accumulates has its own order.
-        update = updates() if _finding.optimizers_in(optimizer) else _graph.ordered(updates, ops, means)
+        update = updates() if _finding.optimizers_in(optimizer) else _update_order.ordered(updates, ops, means)
         with ops.after(update):
             made[:] = [accumulator.reset(), variables]
         return [taken.op]

@@ -3,10 +3,9 @@
 import collections
 import contextlib
 
-from legacyga import _batches, _compat, _ops, _slice_checks
+from legacyga import _batches, _compat, _losses, _ops, _slice_checks
 
 NOT_ONCE = "A batch in slices needs a train_step that calls the optimizer once. Received: {} calls by that of {!r}."
-SIZES = "Each part of a batch in slices must have the same first dimension. Received: {} and {} samples."
 
 
 def train_step(model, own, data, size):
@@ -28,7 +27,8 @@ def train_step(model, own, data, size):
     # Where there is nothing to train there is no gradient, and the optimizer is not called.
     if isinstance(samples, int) and samples <= size or model.built and not model.trainable_weights:
         return own(model, data)
-    return step.run(data, samples)
+    with step.metrics_put_back():
+        return step.run(data, samples)
 
 
 class _Step(object):
@@ -49,8 +49,24 @@ class _Step(object):
         tf = self.ops.tf
         static = {_batches.known_size(tf, leaf) for leaf in _batches.parts_of(tf, data)} - {None}
         if len(static) > 1:
-            raise ValueError(SIZES.format(*sorted(static)[:2]))
+            raise ValueError(_batches.SIZES.format(*sorted(static)[:2]))
         return int(static.pop()) if static else _batches.samples_in(tf, data)
+
+    @contextlib.contextmanager
+    def metrics_put_back(self):
+        """A context: where a slice raises, no metric has what the slices before it gave. A traced function cannot."""
+        metrics = self.model.metrics if self.ops.tf.executing_eagerly() else []
+        before = [[variable + 0 for variable in each.variables] for each in metrics]
+        try:
+            yield
+        except BaseException:
+            # Some are made by the first batch of all.
+            for each in [each for each in self.model.metrics if metrics and each not in metrics]:
+                _reset(each)
+            for each, values in zip(metrics, before):
+                for variable, value in zip(each.variables, values):
+                    variable.assign(value)
+            raise
 
     def run(self, data, samples):
         ops, tf, size = self.ops, self.ops.tf, self.size
@@ -74,7 +90,8 @@ class _Step(object):
         gradients = [each for each, _ in pairs]
         for i, total in zip(at, sums):
             gradients[i] = self._mean(i, total, whole, gradients[i])
-        self._apply([(each, var) for each, (_, var) in zip(gradients, pairs)], *call)
+        if call is not None:
+            self._apply([(each, var) for each, (_, var) in zip(gradients, pairs)], *call)
         losses = [(total / ops.cast(whole, total.dtype), sizes) for total, sizes in losses]
         return self.means.tell(losses, samples, tf.nest.pack_sequence_as(logs, flat))
 
@@ -107,7 +124,7 @@ class _Step(object):
         sizes = [_batches.known_size(tf, leaf) for leaf in _batches.parts_of(tf, data)]
         if isinstance(samples, int) and None not in sizes:
             return []
-        message = SIZES.format("other", "of the first part")
+        message = _batches.SIZES.format("other", "of the first part")
         sizes = [_batches.size_of(tf, leaf) for leaf in _batches.parts_of(tf, data)]
         checks = [tf.debugging.assert_equal(each, samples, message) for each in sizes]
         return [each for each in checks if each is not None]
@@ -118,16 +135,22 @@ class _Step(object):
         part = self.ops.tf.nest.map_structure(lambda leaf: _batches.slice_of(self.ops.tf, leaf, begin, length), data)
         attributes["optimizer"] = _recorder(self.optimizer, recorded)
         try:
-            with self.means.apart(), _slice_checks.outputs_refused(self.home, self.model):
+            with self.means.apart(), _losses.looked_at(self.home, self.model, self._check_given):
                 logs = self.own(self.model, part)
             _slice_checks.check_added(self.home, self.model.losses)
         finally:
             attributes["optimizer"] = self.optimizer
+        if not recorded and not self.model.trainable_weights:
+            # Built by this slice, with nothing to train: Keras 3 does not call the optimizer then.
+            return logs, [], None
         if len(recorded) != 1:
             raise ValueError(NOT_ONCE.format(len(recorded), self.model))
         pairs, args, kwargs = recorded[0]
         self.largest = {i for i, (_, var) in enumerate(pairs) if getattr(var, "overwrite_with_gradient", False)}
         return logs, pairs, (args, kwargs)
+
+    def _check_given(self, *args):
+        _slice_checks.check_given(self.home, self.model, *args)
 
     def _sum_of(self, place, gradient, part, slices):
         if place in self.largest:
@@ -269,14 +292,3 @@ def _recorder(optimizer, recorded):
     made = object.__new__(Recorder)
     object.__setattr__(made, "__dict__", vars(optimizer))
     return made
-
-
-def part_of(value, samples, part):
-    """The samples of one slice; what is no batch, such as the learning phase, as it is."""
-    shape = getattr(value, "shape", ())
-    if not shape:
-        return value
-    if shape[0] != samples:
-        raise ValueError(SIZES.format(samples, shape[0]))
-    # Not every form of scipy's sparse matrices takes a slice.
-    return (value.tocsr() if hasattr(value, "tocsr") else value)[part]

@@ -2,9 +2,10 @@
 
 import copy
 import types
+import warnings
 import weakref
 
-from legacyga import _batches, _compat, _fit_hooks, _ops, _replicas, _slices, _window
+from legacyga import _batches, _compat, _fit_hooks, _losses, _ops, _replicas, _slices, _window
 from legacyga.generations import _finding, _surface
 
 
@@ -20,10 +21,24 @@ def train_step(model, data, optimizer=None, weight=None, size=None):
 
     if optimizer is None:
         return step()
-    tf = _surface.home_of(optimizer).tf
-    counted = _window.Weight(_batches.samples_in(tf, data), True) if weight is None else _window.Weight(weight, False)
-    with _surface.accumulation_of(optimizer).weighing(counted):
-        return step()
+    home, accumulation = _surface.home_of(optimizer), _surface.accumulation_of(optimizer)
+    if weight is not None:
+        with accumulation.weighing(_window.Weight(weight, False)):
+            return step()
+
+    def look(given, y_pred, sample_weight):
+        count, problem = _losses.divisor(home, given, y_pred, sample_weight)
+        if count is not None:
+            accumulation.weigh_anew(count)
+        if problem and accumulation.has_windows and not accumulation.has_warned:
+            accumulation.has_warned = True
+            warnings.warn(problem, stacklevel=2)
+
+    with accumulation.weighing(_window.Weight(_batches.samples_in(home.tf, data), True)):
+        if size is not None:
+            return step()
+        with _losses.looked_at(home, model, look):
+            return step()
 
 
 class TrainStep(object):
@@ -41,7 +56,7 @@ class TrainStep(object):
 
     def __init__(self, model):
         self._model = weakref.ref(model)
-        self.size = self._largest = None
+        self.size = self._counts = None
         self._ops = _ops.Ops(_compat.home_of(model.optimizer).tf)
 
     def __deepcopy__(self, memo):
@@ -52,18 +67,19 @@ class TrainStep(object):
             return types.MethodType(type(copied).train_step, copied)
         # Counting begins with the copy's own fit.
         step = copy.copy(self)
-        step._model, step._largest = weakref.ref(copied), None
+        step._model, step._counts = weakref.ref(copied), None
         return step
 
     def count(self):
         """From now on, the begin of a fit, let each mini-step weigh its samples."""
-        if self._largest is not None:
-            with self._ops.strategy_scope(self._largest):
-                self._largest.assign(0)
+        if self._counts is not None:
+            with self._ops.strategy_scope(self._counts):
+                self._counts.assign([0, 0])
         else:
             model, tf = self._model(), self._ops.tf
             with model.distribute_strategy.scope(), _replicas.replica_local_variables(tf):
-                self._largest = tf.Variable(tf.constant(0, "int64"), trainable=False, name="sample_counts/largest")
+                # Of the largest batch of the fit, and of all of them.
+                self._counts = tf.Variable(tf.zeros([2], "int64"), trainable=False, name="sample_counts/counts")
             _make_anew(model)
 
     def cut(self, size):
@@ -72,7 +88,7 @@ class TrainStep(object):
             return
         model = self._model()
         self.size = size
-        if size is None and self._largest is None:
+        if size is None and self._counts is None:
             del vars(model)["train_step"]
         _make_anew(model)
 
@@ -82,18 +98,18 @@ class TrainStep(object):
             # Its class was given a train_step since.
             return type(model).train_step(model, data)
         optimizers = _finding.optimizers_in(model.optimizer)
-        if self._largest is None or not are_counted(optimizers):
+        if self._counts is None or not are_counted(optimizers):
             # The model may have been compiled again, with another optimizer.
             return train_step(model, data, size=self.size)
-        largest = ops.local(self._largest)
-        samples = ops.cast(_batches.samples_in(ops.tf, data), "int64")
-        largest.assign(ops.maximum(largest.read_value(), samples))
+        counts, samples = ops.local(self._counts), ops.cast(_batches.samples_in(ops.tf, data), "int64")
+        largest, all_of_them = ops.unstack(counts.read_value(), 2)
+        counts.assign(ops.tf.stack([ops.maximum(largest, samples), all_of_them + samples]))
         return train_step(model, data, optimizers[0], size=self.size)
 
-    def largest(self):
-        """The samples of the largest batch of this fit so far, on all replicas: an int."""
-        with self._ops.strategy_scope(self._largest):
-            return int(self._ops.tf.convert_to_tensor(self._largest))
+    def counts(self):
+        """The samples of the largest batch of this fit so far, and of all its batches, on all replicas: ints."""
+        with self._ops.strategy_scope(self._counts):
+            return [int(each) for each in self._ops.tf.convert_to_tensor(self._counts)]
 
 
 def installed(model):

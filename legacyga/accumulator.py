@@ -116,7 +116,7 @@ class GradientAccumulator(object):
         self._prepare(gradients, shapes)
         given = {i: gradient for i, gradient in enumerate(gradients) if gradient is not None}
         # In a TensorFlow 1 graph nothing else keeps the gradients ahead of the writes.
-        with ops.after(gradients, None if isinstance(weight, float) else weight):
+        with ops.uninterrupted(), ops.after(gradients, None if isinstance(weight, float) else weight):
             return self._one_at_a_time(lambda: self._take(given, weight))
 
     def _one_at_a_time(self, function):

@@ -23,8 +23,8 @@ def GradientAccumulationCallback(schedule=None, partial_window="flush"):
 
         updates                      the optimizer's `iterations`, counted from its making
         gradient_accumulation_steps  K, as it stands at the end of the epoch
-        effective_batch_size         K times the batch size, where it is known: in eager mode where batches are
-                                     weighed, in graph mode of arrays and generators
+        effective_batch_size         K times the batch size, with "flush" at most the epoch's samples. Where known: in
+                                     eager mode that weighs batches, in graph mode of arrays and generators
 
     An epoch ends with its last batch, ahead of its validation, where Keras says how many batches it has. Else it ends
     with the start of its validation, or with `on_epoch_end`. Put this callback first in the list: the others then find
@@ -99,16 +99,14 @@ class _Callback(object):
         # For pickle and deepcopy: a new one. What else it knows is of the fit under way, and its class has no module.
         return GradientAccumulationCallback, (self.schedule, self.partial_window)
 
-    # Asked for by the lists of TF 2.3 and newer, before they give a callback of another Keras its model.
-
     def _implements_train_batch_hooks(self):
+        # Asked for by the lists of TF 2.3 and newer, before they give a callback of another Keras its model.
         return True
 
     def _implements_test_batch_hooks(self):
         return False
 
-    def _implements_predict_batch_hooks(self):
-        return False
+    _implements_predict_batch_hooks = _implements_test_batch_hooks
 
     def set_model(self, model):
         optimizers = _finding.optimizers_of(model)
@@ -146,8 +144,7 @@ class _Callback(object):
                 stacklevel=2,
             )
         # fit may be called where an exception is being handled.
-        self._handled = sys.exc_info()[1]
-        self._batch_size = self._params.get("batch_size")
+        self._handled, self._batch_size = sys.exc_info()[1], self._params.get("batch_size")
         _schedule.check_steps_to_come(
             self._optimizers, self.schedule, self._params.get("epochs"), self._batches(), self.partial_window
         )
@@ -162,10 +159,11 @@ class _Callback(object):
         self._follow_schedule()
         self._windows, self._is_first_batch = [], False
         self._counts = _sample_counts.start_fit(self.model, self._optimizers)
-        self._sizes = set()
+        self._sizes, self._samples = set(), 0
 
     def on_epoch_begin(self, epoch, logs=None):
         self._epoch_is_open, self._goes_on, self._is_first_batch = True, False, True
+        self._samples_before = self._samples_so_far()
         if not self._windows:
             # A callback that comes after this one, such as BackupAndRestore, may have restored another K, and windows.
             self._follow_schedule()
@@ -186,6 +184,7 @@ class _Callback(object):
             )
             self._epoch_is_open = self._goes_on = True
         size = (logs or {}).get("size") or 0
+        self._samples += size
         if isinstance(self._counts, _sample_counts.ToldSizes):
             self._counts.tell(size)
         elif self._counts is None and size:
@@ -204,10 +203,10 @@ class _Callback(object):
                 self._optimizers, "The model has a train_step of its own, which may call legacyga.train_step."
             )
         if self._is_first_batch:
-            self._is_first_batch = False
             with self.home.default_session():
                 for windows in self._windows:
                     windows.look()
+        self._is_first_batch = False
         if callable(self.schedule):
             _schedule.ask(self.home, self._optimizers, self.schedule)
         batches = self._batches()
@@ -218,10 +217,9 @@ class _Callback(object):
                 self._write(logs)
 
     def _follow_schedule(self):
-        if callable(self.schedule):
-            _schedule.ask(self.home, self._optimizers, self.schedule)
-        elif isinstance(self.schedule, int):
-            _schedule.set_steps(self.home, self._optimizers, self.schedule)
+        if self.schedule is not None and not isinstance(self.schedule, dict):
+            change = _schedule.ask if callable(self.schedule) else _schedule.set_steps
+            change(self.home, self._optimizers, self.schedule)
 
     @property
     def _has_own_train_step(self):
@@ -250,14 +248,17 @@ class _Callback(object):
         steps = self._optimizers[0].gradient_accumulation_steps
         values = [self.home.value_of(self._optimizers[0].iterations), steps]
         if not self._batch_size and isinstance(self._counts, _train_steps.TrainStep):
-            self._batch_size = self._counts.largest()
+            self._batch_size = self._counts.counts()[0]
         if self._batch_size:
-            values.append(steps * self._batch_size)
-        if self.home.graph_mode:
-            values = [_Count(value) for value in values]
-        values = list(zip(LOGS, values))
+            samples = self._params.get("samples") or self._samples_so_far() - self._samples_before
+            largest = steps * self._batch_size
+            values.append(min(largest, samples) if samples and self.partial_window == "flush" else largest)
+        values = list(zip(LOGS, [_Count(value) for value in values] if self.home.graph_mode else values))
         logs.update(values)
         return values
+
+    def _samples_so_far(self):
+        return self._counts.counts()[1] if isinstance(self._counts, _train_steps.TrainStep) else self._samples
 
     def _end_epoch(self):
         """End, keep or drop what is in the windows, once an epoch."""
@@ -270,7 +271,7 @@ class _Callback(object):
             for windows in self._windows:
                 windows.drop() if self.partial_window == "drop" else windows.end()
         if callable(self.schedule):
-            _schedule.ask(self.home, self._optimizers, self.schedule)
+            self._follow_schedule()
 
     def _is_interrupted(self):
         """Whether training ends by an exception: only eager fit of TF 2.0 and 2.1 calls us then, as any other's end."""
@@ -290,11 +291,10 @@ class _Callback(object):
 
 
 def _class_for(home):
-    key = home.root
-    if key not in _CLASSES:
-        _CLASSES[key] = type(
+    if home.root not in _CLASSES:
+        _CLASSES[home.root] = type(
             "GradientAccumulationCallback",
             (_Callback, home.module.callbacks.Callback),
             {"__doc__": GradientAccumulationCallback.__doc__, "home": home},
         )
-    return _CLASSES[key]
+    return _CLASSES[home.root]

@@ -3,7 +3,7 @@
 import os
 
 from legacyga import _compat
-from legacyga.generations import _configs, _finding, _surface
+from legacyga.generations import _configs, _finding, _surface, _waiting
 
 
 def load_model(path, keras=None, custom_objects=None, **kwargs):
@@ -49,6 +49,8 @@ def load_model(path, keras=None, custom_objects=None, **kwargs):
     found = _finding.optimizers_of(model)
     variables = os.path.join(str(path), "variables", "variables")
     if found and os.path.exists(variables + ".index"):
+        for optimizer in found:
+            _waiting.build_if_it_fits(home.tf, optimizer, model.trainable_variables, variables)
         # Of a SavedModel Keras restores no optimizer.
         model.load_weights(variables)
     for optimizer in found:

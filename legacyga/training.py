@@ -16,8 +16,9 @@ def train_step(model, data, weight=None, micro_batch_size=None):
     all the window's samples in one batch, whatever the sizes. Where all sizes are equal, plain `fit` does the same.
 
     With `sample_weight` and `class_weight` the number of samples is still right, for Keras divides the weighted sum of
-    the samples' losses by their number. Give `weight` where the loss divides by something else: the sum of the sample
-    weights (`reduction="mean_with_sample_weight"` of Keras 3), or the time steps that a mask leaves.
+    the samples' losses by their number. Where Keras divides by the time steps that a mask leaves, or by the elements
+    that `ignore_class` does, a micro-batch weighs those. Give `weight` where the loss divides by something else: the
+    sum of the sample weights (`reduction="mean_with_sample_weight"` of Keras 3), or the positives of a detector.
 
     With `micro_batch_size` the batch itself is cut: its slices are differentiated one after the other, and the
     optimizer is called once, with the gradient of the whole batch. `legacyga.micro_batch` tells more of it.
@@ -27,7 +28,8 @@ def train_step(model, data, weight=None, micro_batch_size=None):
             `micro_batch_size`, with any optimizer. It trains in eager mode, by `fit` or `train_on_batch`.
         data: what Keras gives to `train_step`: x, (x, y) or (x, y, sample_weight), each nested or not. The samples
             are the first dimension of the first target, where there is none that of x.
-        weight: the micro-batch's weight, a finite number or scalar tensor of at least 0. Default: its samples.
+        weight: the micro-batch's weight, a finite number or scalar tensor of at least 0. Default: its samples, or what
+            a mask leaves of them.
         micro_batch_size: the most samples of a slice, an int of at least 1. None (default): the batch as it is.
 
     Returns:

@@ -71,6 +71,14 @@ def wrap(optimizer, gradient_accumulation_steps, reduction="mean", on_nonfinite=
 
 EXAMPLE = "wrap takes an optimizer object, such as wrap(Adam(1e-3), 8). Received: {!r}"
 NO_OPTIMIZER = EXAMPLE + ", which is no optimizer of a Keras or of tf.compat.v1.train."
+AROUND_TRAIN = (
+    "{0} calls an optimizer of another generation. Received: {1!r}. Wrap the optimizer in it, and put it around what "
+    "wrap returns: {0}(wrap({2}, {3}))."
+)
+AROUND_ANOTHER = (
+    "{0} calls an optimizer of another generation. Received: {1!r}. Train in slices of a batch, with {0} as it is: "
+    "legacyga.micro_batch(model, size) after compile."
+)
 
 
 def _check_is_optimizer(optimizer, steps):
@@ -99,12 +107,14 @@ def _check_is_optimizer(optimizer, steps):
             "Received: {!r}. Wrap the optimizer in it, and leave it out: the mini-steps of all workers go into one "
             "window.".format(optimizer)
         )
-    inner = generation != "keras3" and _refused_inner_optimizer(optimizer)
-    if inner:
-        raise ValueError(
-            "{0} calls an optimizer of another generation. Received: {1!r}. Wrap the optimizer in it, and put it "
-            "around what wrap returns: {0}(wrap({2}, {3})).".format(type(optimizer).__name__, optimizer, inner, steps)
-        )
+    inner = _copying.inner_optimizer(optimizer)
+    if inner is not None and _compat.generation_of(type(inner)) != generation:
+        # Keras's TFOptimizer hands the gradients over as they are. What other wrappers do is not known.
+        is_known = _compat.generation_of(type(inner)) == "train"
+        message = AROUND_TRAIN if is_known else AROUND_ANOTHER
+        raise ValueError(message.format(type(optimizer).__name__, optimizer, type(inner).__name__, steps))
+    if inner is not None:
+        _check_is_optimizer(inner, steps)
     if generation == "keras3" and optimizer.gradient_accumulation_steps:
         raise ValueError(
             "The optimizer has Keras's own gradient_accumulation_steps={}, and wrap would accumulate on top of it. "
@@ -128,10 +138,3 @@ def _accumulating_within(optimizer):
 
     any(_copying.holds(each, accumulates) for each in list(vars(optimizer).values()))
     return found[0] if found else None
-
-
-def _refused_inner_optimizer(optimizer):
-    """The name of the class of the optimizer in a TFOptimizer, None of all others: those are optimizers like any."""
-    attributes = vars(optimizer) if _compat.generation_of(type(optimizer)) == "v1" else {}
-    inner = attributes.get("optimizer", attributes.get("_optimizer"))
-    return type(inner).__name__ if _compat.generation_of(type(inner)) else None

@@ -31,6 +31,7 @@ REASONS = ["xfailed"] + list(skips.KINDS)
 NEEDED = {
     "test_horovod.py": ["horovod"],
     "test_third_party.py": ["transformers"],
+    "test_third_party_v1.py": ["bert4keras", "keras_lookahead", "keras_lr_multiplier", "keras_radam", "rl"],
 }
 collect_ignore = [name for name in sorted(NEEDED) if not all(map(importlib.util.find_spec, NEEDED[name]))]
 

@@ -169,6 +169,22 @@ def batches_of_unequal_sizes(label):
     assert_trained(model, dense(keras), sgd(keras), 7, 7)
 
 
+def a_detectors_loss(label):
+    """The block makes a class, which then trains on batches of unequally many positives, by whose number it divides."""
+    keras, tf = keras_of(label), importlib.import_module("tensorflow")
+    names = {"keras": keras, "legacyga": legacyga, "tf": tf}
+    yield names
+
+    def loss(y_true, y_pred):
+        return tf.reduce_sum(tf.square(y_true - y_pred)) / tf.reduce_sum(y_true)
+
+    inputs, y = keras.Input((X.shape[1],)), CLASSES[:12] * np.arange(1, 13, dtype="float32")[:, None]
+    model = names["Detector"](inputs, keras.layers.Dense(3, kernel_initializer="zeros")(inputs))
+    model.compile(loss=loss, optimizer=legacyga.wrap(sgd(keras), 3))
+    model.fit(X[:12], y, batch_size=4, shuffle=False, verbose=0)
+    assert_trained(model, dense(keras, 3), sgd(keras), 12, 12, y=y, loss=loss)
+
+
 def an_epoch_of_unequal_batches(label):
     """14 samples: batches of 4, 4, 4 and 2."""
     keras = keras_of(label)

@@ -42,6 +42,21 @@ def gradients(weights, x, y):
     return found
 
 
+def gradients_of_steps(weights, ids, y, sample_weight=1.0, penalty=0.0, divisor=None):
+    """The gradient by [embedding, kernel, bias] of the mean squared error of `embedding[ids].dot(kernel) + bias`.
+
+    Steps of id 0 are masked. The sum over the others is divided by how many there are, or by `divisor`. Beside it
+    there is `penalty` times the sum of the kernel's squares.
+    """
+    embedding, kernel, bias = weights
+    hidden, mask = embedding[ids], ids != 0
+    error = 2.0 * (hidden.dot(kernel) + bias - y) / y.shape[-1]
+    error = error * (mask * np.asarray(sample_weight, "float64"))[..., None] / (divisor or mask.sum())
+    rows = np.zeros(embedding.shape)
+    np.add.at(rows, ids, error.dot(kernel.T))
+    return [rows, np.einsum("nth,nto->ho", hidden, error) + 2.0 * penalty * kernel, error.sum(axis=(0, 1))]
+
+
 # Clipping and constraints
 
 

@@ -627,7 +627,7 @@ def test_a_call_that_raises_is_not_taken(home, taken, rows):
 
     for _ in range(taken):
         accumulator(gradients([1, 4], 6.0))
-    received = "the row {}".format(rows[-1]) if rows != [1] else r"1 rows, values of the shape \[2, 3\]"
+    received = "the row {}".format(rows[-1]) if rows != [1] else r"1 rows, values \[2, 3\]"
     wrong = r"which has the shape \[5, 3\]. Received: {} as gradient 2. Nothing was accumulated".format(received)
     with pytest.raises(tf.errors.InvalidArgumentError, match=wrong):
         accumulator(gradients(rows, -33.0))

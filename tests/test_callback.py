@@ -146,7 +146,21 @@ def test_the_effective_batch_size_is_that_of_this_fit(home):
     for batch_size in (7, 2, 4):
         fit(home, model, [legacyga.GradientAccumulationCallback()], epochs=1, batch_size=14)
         _, logs = fit(home, model, [legacyga.GradientAccumulationCallback()], epochs=2, batch_size=batch_size)
-        assert logs["effective_batch_size"] == [3 * batch_size] * 2
+        # An epoch has 14 samples.
+        assert logs["effective_batch_size"] == [min(3 * batch_size, 14)] * 2
+
+
+@pytest.mark.parametrize("steps, samples, effective", [(100, 12, 12), (100, 11, 11), (2, 11, 8), (3, 14, 12)])
+@pytest.mark.parametrize("partial_window", ["flush", "carry"])
+def test_a_window_larger_than_the_epoch(home, steps, samples, effective, partial_window):
+    """What was trained, and no K-fold of it: with "carry" the window goes on to K batches."""
+    model = model_with(home, steps)
+    x, y = (np.concatenate(each)[:samples] for each in zip(*BATCHES))
+    callback = legacyga.GradientAccumulationCallback(partial_window=partial_window)
+    logs = model.fit(x, y, batch_size=4, epochs=2, shuffle=False, verbose=0, callbacks=[callback]).history
+    if partial_window == "carry":
+        effective = 4 * steps
+    assert logs["effective_batch_size"] == [effective] * 2
 
 
 def endless(batches):

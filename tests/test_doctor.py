@@ -88,6 +88,27 @@ def test_a_changed_keras_is_found(home, tmp_path, monkeypatch, capsys):
     assert "\nDRIFT " in printed and "changed: Dense.call is of test_doctor" in printed
 
 
+def test_every_keras_that_is_here(home, tmp_path, monkeypatch, capsys):
+    """Standalone Keras first, though tf.keras is exact; the exit code is that of the worst."""
+    names = [name for name, mode in homes.available() if mode == home.mode]
+    if names == ["tf_keras"] and home.mode == "eager":
+        names = ["keras", "tf_keras"]
+    path = str(tmp_path / "found.json")
+
+    def examined():
+        code = main(["doctor", "--steps", "2", "--mode", home.mode, "--json", path])
+        with open(path) as file:
+            found = json.load(file)
+        return code, [each["home"].split()[0] for each in [found] + found.get("others", [])], found["verdict"]
+
+    assert examined() == (0, names, "exact")
+    assert capsys.readouterr().out.count("are exact (float32") == len(names)
+    original = home.keras.layers.Dense.call
+    monkeypatch.setattr(home.keras.layers.Dense, "call", lambda self, inputs: original(self, inputs) * 1.001)
+    code, found, verdict = examined()
+    assert (code, verdict) == (1, "drift") and found[0] == home.name and sorted(found) == sorted(names)
+
+
 def test_what_cannot_be_checked(home, tmp_path, monkeypatch, capsys):
     code, found = examined(home, tmp_path, "--optimizer", "no_such_thing")
     assert code == 2 and found["verdict"] == "cannot be checked"

@@ -2,7 +2,9 @@
 
 import needs
 import numpy as np
+import oracle
 import pytest
+import skips
 import tf1
 from dense import make, network, variables_of
 from fixture_cases import BATCHES, EXPECTED, MAX_NORM, START, arguments
@@ -96,8 +98,55 @@ def test_sixty_runs_of_every_v1_optimizer_have_one_result(home):
     }
 
 
+def decaying(home, stock):
+    """A subclass whose decay of a variable waits for no gradient, as that of contrib's MomentumWOptimizer."""
+
+    def with_decay(name):
+        def apply(self, grad, var, *args, **kwargs):
+            with home.tf.control_dependencies([var.assign_sub(0.05 * var)]):
+                return getattr(super(Decaying, self), name)(grad, var, *args, **kwargs)
+
+        return apply
+
+    Decaying = type("Decaying", (stock,), {})
+    for name in ("_apply_dense", "_resource_apply_dense"):
+        if hasattr(stock, name):
+            setattr(Decaying, name, with_decay(name))
+    return Decaying
+
+
 @pytest.mark.parametrize("steps", (1, 3))
-def test_thirty_runs_give_one_result(home, steps):
+def test_a_decay_that_needs_no_gradient(home, steps):
+    """OptimizerV2 in graph mode: the forward pass and the gradients read each variable before it decays."""
+    graph_only(home)
+    stock = [cls for generation, cls in home.optimizer_classes() if generation == "v2" and cls.__name__ == "SGD"]
+    if not stock:
+        skips.keras_lacks("an OptimizerV2")
+    random = np.random.RandomState(5)
+    start = [random.randn(*shape).astype("float32") for shape in ((64, 64), (64,), (64, 64), (64,))]
+    x, y = [random.randn(8, 64).astype("float32") for _ in range(2)]
+    home.reset(plain_session=True)
+    model = network(home, start)
+    step, results = (
+        home._graph_step([(model, legacyga.wrap(decaying(home, stock[0])(learning_rate=0.03), steps))]),
+        set(),
+    )
+    for _ in range(30):
+        model.set_weights(start)
+        for _ in range(2 * steps):
+            step(x, y)
+        results.add(b"".join(weight.tobytes() for weight in model.get_weights()))
+    weights = oracle.double(start)
+    for _ in range(2):
+        weights = [0.95 * each - 0.03 * by for each, by in zip(weights, oracle.gradients(weights, x, y))]
+    assert len(results) == 1
+    for now, then in zip(model.get_weights(), weights):
+        np.testing.assert_allclose(now, then, rtol=4e-6, atol=4e-6)
+
+
+@pytest.mark.parametrize("kind", ("AdamOptimizer", "decay"))
+@pytest.mark.parametrize("steps", (1, 3))
+def test_thirty_runs_give_one_result(home, steps, kind):
     tf1.graph_only(home)
     random = np.random.RandomState(5)
     wide = [random.randn(64, 64).astype("float32") for _ in range(4)]
@@ -105,7 +154,8 @@ def test_thirty_runs_give_one_result(home, steps):
         hidden = fed = v1.placeholder("float32", (None, 64))
         for i, value in enumerate(wide):
             hidden = home.tf.tanh(home.tf.matmul(hidden, tf1.variable(v1, "w{}".format(i), value)))
-        optimizer = legacyga.wrap(v1.train.AdamOptimizer(0.01), steps)
+        cls = v1.train.AdamOptimizer if kind == "AdamOptimizer" else decaying(home, v1.train.MomentumOptimizer)
+        optimizer = legacyga.wrap(cls(0.01, 0.9), steps)
         train = optimizer.minimize(home.tf.reduce_mean(home.tf.square(hidden - fed)))
         variables, initializer, results = v1.trainable_variables(), v1.global_variables_initializer(), set()
         for _ in range(30):

@@ -1,6 +1,7 @@
 """R8: the callback ends the window that an epoch leaves; without it the window is carried. test_flush.py has flush."""
 
 import inspect
+import warnings
 
 import numpy as np
 import oracle
@@ -43,6 +44,23 @@ def test_windows_that_do_not_divide_the_epoch(home, partial_window):
     assert logs["gradient_accumulation_steps"] == [3, 3, 3]
     assert logs["effective_batch_size"] == [12, 12, 12]
     assert int(home.value(model.optimizer.mini_step)) == 0
+
+
+def test_an_epoch_that_ends_before_its_window(home):
+    """Without the callback, where Keras tells its optimizer of a fit's end: once, and only where nothing is learned."""
+    sgd = home.keras.optimizers.SGD
+    if home.mode == "graph" or not hasattr(sgd, "finalize_variable_values"):
+        skips.keras_lacks("an optimizer that is told of the end of a fit")
+    model = home.network(START)
+    for fits, callbacks, said in ((2, [], 1), (1, [legacyga.GradientAccumulationCallback()], 0)):
+        model.compile(optimizer=legacyga.wrap(sgd(0.1), 100), loss="mse")
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            for _ in range(fits):
+                fit(home, model, callbacks, epochs=1)
+        texts = [str(each.message) for each in caught if "nothing is learned yet" in str(each.message)]
+        assert len(texts) == said
+        assert not texts or "has 4 mini-steps, and gradient_accumulation_steps is 100. Give fit a legacyga." in texts[0]
 
 
 def test_validation_and_callbacks_see_the_epochs_last_update(home):

@@ -77,7 +77,7 @@ if home.tf_version < (2, 2):
 callback = legacyga.GradientAccumulationCallback(5)
 history = model.fit(batches_of_8(28), epochs=2, verbose=0, callbacks=[callback]).history
 assert history["updates"] == [4, 5], history
-assert history["effective_batch_size"] == [40, 40], history
+assert history["effective_batch_size"] == [28, 28], history
 np.save(sys.argv[2] + "-weighed", np.concatenate([value.ravel() for value in model.get_weights()]))
 history = model.fit(batches_of_8(28).unbatch().batch(4), verbose=0, callbacks=[callback]).history
 assert history["effective_batch_size"] == [20], history

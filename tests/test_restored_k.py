@@ -357,8 +357,8 @@ def test_an_estimator_run_again(home, name, tmpdir):
     assert test_weights.off([found], expected_of_gradients(case.windows), [START]) <= 4e-6
 
 
-def restored_later(home, kind, tmpdir, steps=3):
-    """A model and its optimizer of K = `steps` whose state, 2 mini-steps of a window, comes when it is built."""
+def restored_later(home, kind, tmpdir, steps=3, program=None):
+    """A model and its optimizer whose state, 2 mini-steps of a window of `steps`, comes when it is built."""
     if home.mode == "graph" or home.tf_version < (2, 2) or kind.generation == "v3" and home.tf_version < (2, 11):
         skips.keras_lacks("no checkpoint that waits for variables, or none of these optimizers")
     model = home.network(test_weights.START)
@@ -369,7 +369,7 @@ def restored_later(home, kind, tmpdir, steps=3):
     names = dict(model=model, optimizer=model.optimizer)
     path = home.tf.train.Checkpoint(**names).save(str(tmpdir.join("saved")))
     again = home.network(test_weights.START)
-    again.compile(optimizer=kind.make(steps), loss="mse", run_eagerly=True)
+    again.compile(optimizer=kind.make(program or steps), loss="mse", run_eagerly=True)
     home.tf.train.Checkpoint(model=again, optimizer=again.optimizer).restore(path)
     return again
 
@@ -383,6 +383,58 @@ def test_a_window_that_is_dropped_before_it_is_there(home, kind, tmpdir):
     model.train_on_batch(*BATCHES[0])
     assert int(home.value(model.optimizer.mini_step)) == 1 and int(home.value(model.optimizer.iterations)) == 1
     for now, then in zip(model.get_weights(), before):
+        np.testing.assert_array_equal(now, then)
+
+
+def test_what_is_asked_before_the_state_is_there(home, kind, tmpdir):
+    """It is the file's: K that the saved run had set last, or the program's own, and the window under way."""
+    model = restored_later(home, kind, tmpdir)
+    optimizer = model.optimizer
+    assert optimizer.gradient_accumulation_steps == 8 and int(home.value(optimizer.mini_step)) == 2
+    assert int(home.value(optimizer.skipped_mini_steps)) == 0
+    for _ in range(2):
+        (getattr(optimizer, "build", None) or optimizer._create_all_weights)(model.trainable_variables)
+        assert optimizer.gradient_accumulation_steps == 8 and int(home.value(optimizer.mini_step)) == 2
+    model = restored_later(home, kind, tmpdir)
+    model.optimizer.gradient_accumulation_steps = 5
+    assert model.optimizer.gradient_accumulation_steps == 5
+    model.optimizer.drop_windows()
+    assert int(home.value(model.optimizer.mini_step)) == 0
+    model = restored_later(home, kind, tmpdir, program=4)
+    assert model.optimizer.gradient_accumulation_steps == 4 and int(home.value(model.optimizer.mini_step)) == 2
+
+
+def test_nothing_is_saved_before_the_state_is_there(home, kind, tmpdir):
+    """It would be lost without a word: a copy of the model alone is one."""
+    model = restored_later(home, kind, tmpdir)
+    way = "build" if hasattr(model.optimizer, "build") else "_create_all_weights"
+    wrong = r"A checkpoint was restored, and there are no variables yet .*Take a mini-step first, or call "
+    wrong += r"optimizer.{}\(model.trainable_variables\)".format(way)
+    checkpoint = home.tf.train.Checkpoint(model=model, optimizer=model.optimizer)
+    saves = [
+        lambda: model.save(str(tmpdir.join("model.keras" if home.is_keras3 else "model.h5"))),
+        lambda: checkpoint.save(str(tmpdir.join("again"))),
+        lambda: model.optimizer.get_config(),
+    ]
+    if home.is_keras3:
+        saves.append(lambda: model.save_weights(str(tmpdir.join("model.weights.h5"))))
+    else:
+        saves.append(lambda: model.save(str(tmpdir.join("folder")), save_format="tf"))
+        saves.append(lambda: model.save_weights(str(tmpdir.join("weights"))))
+    for save in saves:
+        with pytest.raises(ValueError, match=wrong):
+            save()
+    if not home.is_keras3:
+        model.save(str(tmpdir.join("alone.h5")), include_optimizer=False)
+    model.train_on_batch(*BATCHES[5])
+    path = checkpoint.save(str(tmpdir.join("again")))
+    other = home.network(test_weights.START)
+    other.compile(optimizer=kind.make(3), loss="mse", run_eagerly=True)
+    home.tf.train.Checkpoint(model=other, optimizer=other.optimizer).restore(path)
+    for each in (model, other):
+        for batch in BATCHES[6:]:
+            each.train_on_batch(*batch)
+    for now, then in zip(other.get_weights(), model.get_weights()):
         np.testing.assert_array_equal(now, then)
 
 

@@ -11,7 +11,7 @@ from kinds import RATE
 from test_micro_batch import BATCH, START, X, Y, assert_alike, start_anew  # noqa: F401
 
 import legacyga
-from legacyga import _slice_checks
+from legacyga import _losses, _slice_checks
 
 pytestmark = pytest.mark.capability("micro_batch")
 
@@ -94,7 +94,8 @@ def test_a_training_step_of_ones_own_is_the_first_that_is_cut(home, monkeypatch)
     """What is asked of a home once is asked within its trace then."""
     if home.mode == "graph" or home.tf_version < (2, 2):
         skips.senseless("no training step that a model has")
-    monkeypatch.setattr(_slice_checks, "_DIVIDES", {})
+    for each in (_losses, _slice_checks):
+        monkeypatch.setattr(each, "_DIVIDES", {})
 
     def make(size):
         class Own(home.keras.Model):
@@ -153,11 +154,135 @@ def test_an_output_of_one_dimension(home, weighted, subclassed):
         return model, X, Y[:, 0]
 
     if weighted:
-        with pytest.raises(ValueError, match="an output of one dimension.*Received: .*last dimension of 1"):
+        with pytest.raises(ValueError, match="mean_squared_error.*one number for a whole batch.*last dimension of 1"):
             both(home, make, **more)
     else:
         whole, slices = both(home, make)
         assert_alike(slices, whole)
+
+
+@pytest.mark.parametrize("given", ["function", "object", "a number a sample"])
+def test_a_loss_of_one_number_under_sample_weights(home, given):
+    """Keras multiplies it by the mean of the batch's weights, which no slice knows; without weights it is a mean."""
+    tf = home.tf
+    if given == "object":
+        has_objects(home)
+
+    def loss(y_true, y_pred):
+        return tf.reduce_mean(tf.square(y_true - y_pred), axis=-1 if given == "a number a sample" else None)
+
+    class Own(getattr(home.keras.losses, "Loss", object)):
+        def call(self, y_true, y_pred):
+            return loss(y_true, y_pred)
+
+    def make():
+        model = home.network(START)
+        model.compile(plain_sgd(home), Own() if given == "object" else loss)
+        return model, X, Y
+
+    whole, slices = both(home, make)
+    assert_alike(slices, whole)
+    weights = np.linspace(0.5, 2.0, len(X))
+    if given == "a number a sample":
+        if home.mode == "graph" and home.name == "tf.keras" and (1, 11) <= home.tf_version < (1, 14):
+            skips.keras_lacks("slices of a loss function under sample weights")
+        whole, slices = both(home, make, sample_weight=weights)
+        assert_alike(slices, whole)
+        return
+    model, x, y = make()
+    try:
+        model.fit(x[:8], y[:8], sample_weight=weights[:8], batch_size=8, verbose=0)
+    except tf.errors.InvalidArgumentError:
+        skips.keras_lacks("a loss of one number under sample weights, in graph mode")
+    before = model.get_weights()
+    legacyga.micro_batch(model, 3)
+    with pytest.raises(ValueError, match="one number for a whole batch, which .* multiplies by the mean of the sample"):
+        model.fit(x, y, sample_weight=weights, batch_size=BATCH, verbose=0)
+    for now, then in zip(model.get_weights(), before):
+        np.testing.assert_array_equal(now, then)
+
+
+def test_a_number_among_the_parts_of_a_batch(home):
+    """It has no samples, and goes whole to each slice."""
+    if home.mode == "graph" or home.tf_version < (2, 2):
+        skips.senseless("in graph mode a batch is arrays")
+    tf, layers = home.tf, home.keras.layers
+
+    class Own(home.keras.models.Model):
+        def __init__(self):
+            super(Own, self).__init__()
+            self.dense = layers.Dense(2, kernel_initializer="ones")
+
+        def call(self, inputs):
+            return self.dense(inputs["x"]) * inputs["z"]
+
+    def make():
+        data = tf.data.Dataset.from_tensor_slices({"x": X, "y": Y[:, :2]}).batch(BATCH)
+        model = Own()
+        model.compile(plain_sgd(home), "mse")
+        return model, data.map(lambda each: ({"x": each["x"], "z": tf.constant(0.5)}, each["y"])), None
+
+    whole, slices = both(home, make, batch_size=None)
+    assert_alike(slices, whole)
+
+
+def test_metrics_after_a_slice_that_raised(home):
+    """They are as they were before the batch, of which the first slices were good."""
+    tf = home.tf
+    if home.mode == "eager" and home.tf_version < (2, 2):
+        skips.keras_lacks("slices in eager mode of TF 2.0 and 2.1")
+
+    def loss(y_true, y_pred):
+        checked = [tf.Assert(tf.reduce_all(y_true < 1e3), ["too large"])]
+        with tf.control_dependencies([each for each in checked if each is not None]):
+            return tf.reduce_mean(tf.square(y_true - y_pred), axis=-1)
+
+    has_states = not home.is_standalone_before(2, 3) and home.tf_version >= (1, 14)
+    if not has_states:
+        skips.keras_lacks("metrics that have a state, of which all are known")
+    model, bad, found = home.network(START), Y[:8].copy(), []
+    more = {"run_eagerly": True} if home.mode == "eager" else {}
+    model.compile(plain_sgd(home), loss, metrics=["mae"], **more)
+    legacyga.micro_batch(model, 3)
+    bad[-1] = 1e6
+
+    def values():
+        variables = [getattr(each, "weights", None) or each.variables for each in model.metrics]
+        return [np.array(home.value(value)) for each in variables for value in each]
+
+    class Raises(home.keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            found.append(values())
+            with pytest.raises(tf.errors.InvalidArgumentError):
+                # That of Keras 3 resets them first.
+                model.train_on_batch(X[:8], bad, **({} if home.is_keras3 else {"reset_metrics": False}))
+            found.append(values())
+
+    model.fit(X[:8], Y[:8], batch_size=8, verbose=0, callbacks=[Raises()])
+    assert len(found[0]) == len(found[1]) > 1
+    for now, then in zip(found[1], found[0]):
+        np.testing.assert_array_equal(now, 0.0 * then if home.is_keras3 else then)
+
+
+@pytest.mark.parametrize("case", ["sparse inputs", "all frozen"])
+def test_a_model_that_its_first_batch_builds(home, case):
+    """As without slices: the inputs' static shape is known, and what has nothing to train is not trained."""
+    if not home.is_keras3 and (home.mode == "graph" or home.tf_version < (2, 11)):
+        skips.senseless("models that are built by their first batch in slices, as Keras 3 and tf.keras 2.15")
+    tf = home.tf
+    kept = np.where(X > 0, X, 0)
+
+    def make():
+        model = home.keras.Sequential([home.keras.layers.Dense(2, kernel_initializer="ones")])
+        model.layers[0].trainable = case == "sparse inputs"
+        model.compile(plain_sgd(home), "mse")
+        x = tf.sparse.from_dense(kept) if case == "sparse inputs" else tf.constant(kept)
+        return model, tf.data.Dataset.from_tensor_slices((x, Y[:, :2])).batch(BATCH), None
+
+    whole, slices = both(home, make, batch_size=None)
+    assert_alike(slices, whole)
+    moved = not np.array_equal(whole[0][0], np.ones((3, 2)))
+    assert moved == (case == "sparse inputs")
 
 
 def test_a_weighted_mean_without_weights(home):

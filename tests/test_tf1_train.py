@@ -1,10 +1,12 @@
 """wrap on the optimizers of tf.compat.v1.train, in sessions of their own in graph mode, and in eager mode."""
 
+import os
 import threading
 
 import homes
 import numpy as np
 import oracle
+import pages
 import pytest
 import skips
 import tf1
@@ -287,6 +289,75 @@ def test_what_cannot_be_wrapped(home):
     if home.mode == "graph" and in_functions():
         with pytest.raises(ValueError, match="cannot write to reference variables.*disable_control_flow_v2"):
             apply_to(home, lambda: legacyga.wrap(make(home, "AdamOptimizer"), 2), GRADIENTS, resource=False)
+
+
+def bert(home, code, steps):
+    """KERNEL after 6 updates of BERT's optimizer, made by lines of `create_optimizer`."""
+    with graph_of_its_own(home) as (v1, session):
+
+        class AdamWeightDecayOptimizer(v1.train.Optimizer):
+            """As in BERT's optimization.py, in fewer words."""
+
+            def __init__(self, learning_rate, weight_decay_rate):
+                super(AdamWeightDecayOptimizer, self).__init__(False, "AdamWeightDecayOptimizer")
+                self.learning_rate, self.weight_decay_rate = learning_rate, weight_decay_rate
+
+            def apply_gradients(self, grads_and_vars, global_step=None, name=None):
+                assignments = []
+                for grad, param in grads_and_vars:
+                    m, v = [
+                        v1.get_variable(
+                            param.name[:-2] + each,
+                            param.shape.as_list(),
+                            trainable=False,
+                            initializer=v1.zeros_initializer(),
+                        )
+                        for each in ("/adam_m", "/adam_v")
+                    ]
+                    next_m = 0.9 * m + 0.1 * grad
+                    next_v = 0.999 * v + 0.001 * home.tf.square(grad)
+                    update = next_m / (home.tf.sqrt(next_v) + 1e-6) + self.weight_decay_rate * param
+                    next_param = param - self.learning_rate * update
+                    assignments += [param.assign(next_param), m.assign(next_m), v.assign(next_v)]
+                return home.tf.group(*assignments, name=name)
+
+        kernel = variable(v1, "kernel", KERNEL)
+        loss, x, y = squared_error(home.tf, kernel)
+        global_step = v1.train.get_or_create_global_step()
+        names = dict(tf=home.tf, tf1=v1, legacyga=legacyga, AdamWeightDecayOptimizer=AdamWeightDecayOptimizer)
+        names.update(loss=10.0 * loss, tvars=[kernel], global_step=global_step)
+        names["learning_rate"] = v1.train.polynomial_decay(0.05, global_step, 8, 0.0)
+        exec(code, names)
+        session.run(v1.global_variables_initializer())
+        for i in range(6 * steps):
+            rows = slice(24 // steps * (i % steps), 24 // steps * (i % steps + 1))
+            session.run(names["train_op"], {x: X[rows], y: Y[rows]})
+        return session.run([kernel, global_step])
+
+
+def test_bert_with_clipping_and_counting_in_apply_gradients(home):
+    """The diff of docs/quickstart/tf1_session.md, beside the program with its old lines."""
+    graph_only(home)
+    if not hasattr(home.tf, "compat") or home.tf_version < (1, 13):
+        skips.we_lack("what an update makes is not found again up to TensorFlow 1.10")
+    text = pages.read(os.path.join("docs", "quickstart", "tf1_session.md"))
+    lines = text.split("<!-- run by: test_tf1_train.py -->")[1].split("```")[1].splitlines()[1:]
+    old, new = ["\n".join(line[1:] for line in lines if line[:1] in (sign, " ")) for sign in ("-", "+")]
+    found, updates = bert(home, new, 4)
+    # The old lines race on the global step: nothing orders its writing with the rate's reading.
+    wanted, m, v = KERNEL.astype("float64"), 0.0, 0.0
+    for update in range(6):
+        (gradient,) = linear_gradient([wanted], X, Y)
+        gradient = 10.0 * gradient * min(1.0, 1.0 / np.linalg.norm(10.0 * gradient))
+        m, v = 0.9 * m + 0.1 * gradient, 0.999 * v + 0.001 * gradient**2
+        rate = 0.05 * (1 - update / 8.0)
+        wanted = wanted - rate * (m / (np.sqrt(v) + 1e-6) + 0.01 * wanted)
+    assert updates == 6
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=4e-6)
+    # With each micro-batch clipped, and counted, it is another training.
+    wrapped = old.replace("= Adam", "= legacyga.wrap(Adam").replace("rate=0.01)", "rate=0.01), 4)")
+    far, counted = bert(home, wrapped, 4)
+    assert counted == 24 and np.max(np.abs(far - wanted)) > 0.5
 
 
 def test_a_flush_finds_what_an_update_has_made(home):

@@ -10,7 +10,7 @@ from dense import RATE, START, gradients_by_hand
 from homes import generation_of
 
 import legacyga
-from legacyga import _graph, _graph_parts
+from legacyga import _graph, _update_order
 
 pytestmark = pytest.mark.capability("R7 one result")
 
@@ -101,6 +101,85 @@ def test_a_parameter_that_is_written_twice(home, sgd, steps):
         assert_has(home, variables, weights)
 
 
+@pytest.mark.parametrize("steps", [1, 4])
+@pytest.mark.parametrize("decay", [0.0, 0.5])
+def test_what_is_read_after_an_unlisted_write(home, sgd, steps, decay):
+    """bert4keras's extend_with_lookahead: what `super().get_updates()` writes is not listed, and so written where it
+    was made. Read after that are `iterations`, by the decay too, and the parameters."""
+    of_v1(sgd)
+    backend = home.backend
+
+    class Ahead(sgd):
+        def get_updates(self, loss, params):
+            updates = super(Ahead, self).get_updates(loss, params)
+            syncs = backend.cast(backend.equal(self.iterations % 2, 0), "float32")
+            slow = [backend.zeros(backend.int_shape(param)) for param in params]
+            with home.tf.control_dependencies(updates):
+                steps = [backend.update(q, q + 0.5 * syncs * (p - q)) for p, q in zip(params, slow)]
+                with home.tf.control_dependencies(steps):
+                    return [backend.update(p, p + syncs * (q - p)) for p, q in zip(params, slow)]
+
+    fed, results = gradients_by_hand(6 * steps), set()
+    for _ in range(RUNS):
+        home.reset(plain_session=True)
+        variables, step = steps_of(home, lambda variables: legacyga.wrap(Ahead(lr=RATE, decay=decay), steps))
+        for gradients in fed:
+            step(gradients)
+        results.add(b"".join(value.tobytes() for value in home.backend.batch_get_value(variables)))
+    weights, slow = oracle.double(START), [0.0 * each for each in oracle.double(START)]
+    for i in range(6):
+        rate = RATE / (1 + decay * (i + 1))
+        means = [np.mean(each, axis=0, dtype="float64") for each in zip(*fed[i * steps : (i + 1) * steps])]
+        weights = [weight - rate * mean for weight, mean in zip(weights, means)]
+        if (i + 1) % 2 == 0:
+            slow = [each + 0.5 * (weight - each) for each, weight in zip(slow, weights)]
+            weights = slow
+    assert len(results) == 1
+    assert_has(home, variables, weights)
+
+
+@pytest.mark.parametrize("steps", [1, 2])
+def test_what_is_read_before_an_unlisted_write(home, sgd, steps):
+    """A counter that is written on the way, twice: each value is computed of what it was where it was made, and a
+    parameter that is written at the end is read as it was, whatever was made in between."""
+    of_v1(sgd)
+    backend = home.backend
+
+    class Counting(sgd):
+        def __init__(self, **kwargs):
+            super(Counting, self).__init__(**kwargs)
+            self.count = backend.variable(0.0, name="count")
+
+        def get_updates(self, loss, params):
+            gradients = self.get_gradients(loss, params)
+            before = 1.0 * self.count
+            listed = [backend.update(p, p - RATE * g - 0.01 * before) for p, g in zip(params[:1], gradients)]
+            with home.tf.control_dependencies([backend.update_add(self.count, 1.0)]):
+                between = 10.0 * self.count
+            with home.tf.control_dependencies([backend.update_add(self.count, 2.0)]):
+                after = 100.0 * self.count
+            total = before + between + after + backend.mean(params[0])
+            return listed + [backend.update(p, p - RATE * g - 1e-3 * total) for p, g in zip(params[1:], gradients[1:])]
+
+    fed, results = gradients_by_hand(6 * steps), set()
+    for _ in range(RUNS):
+        home.reset(plain_session=True)
+        variables, step = steps_of(home, lambda variables: legacyga.wrap(Counting(lr=RATE), steps))
+        for gradients in fed:
+            step(gradients)
+        results.add(b"".join(value.tobytes() for value in home.backend.batch_get_value(variables)))
+    weights = oracle.double(START)
+    for i in range(6):
+        count = 3.0 * i
+        means = [np.mean(each, axis=0, dtype="float64") for each in zip(*fed[i * steps : (i + 1) * steps])]
+        total = count + 10 * (count + 1) + 100 * (count + 3) + np.mean(weights[0])
+        pulls = [0.01 * count] + [1e-3 * total] * (len(weights) - 1)
+        weights = [weight - RATE * mean - pull for weight, mean, pull in zip(weights, means, pulls)]
+    assert len(results) == 1
+    for now, then in zip(backend.batch_get_value(variables), weights):
+        np.testing.assert_allclose(now, then, rtol=4e-6, atol=4e-6)
+
+
 def test_what_was_computed_before_of_a_parameter(home, sgd):
     """A tensor of all parameters that was made outside of get_updates: of what they were before the update too."""
     of_v1(sgd)
@@ -139,19 +218,26 @@ def test_what_was_computed_before_of_a_parameter(home, sgd):
 def test_new_values_wait(home, adam, monkeypatch):
     """The new values of a parameter are made when another's are written; the rate that all share is not."""
     of_v1(adam)
-    found, parts = [], _graph_parts.parts
-    monkeypatch.setattr(_graph_parts, "parts", lambda *args: found.append(parts(*args)) or found[-1])
+    found, ordered = [], _update_order.ordered
+
+    def noting(get_updates, *args, **kwargs):
+        def noted():
+            found[:] = get_updates()
+            return found
+
+        return ordered(noted, *args, **kwargs)
+
+    monkeypatch.setattr(_update_order, "ordered", noting)
     steps_of(home, lambda variables: legacyga.wrap(adam(clipnorm=1.0), 2))
-    sizes = [len(part.writes) for part in found[-1]]
-    # tf.keras writes `iterations` ahead of everything.
-    assert sizes[: len(START)] == [3] * len(START) and sizes[len(START) :] in ([], [1])
-    for part, after in zip(found[-1], found[-1][1:]):
-        for write in after.writes:
-            assert _graph.reaches(write, set(part.writes))
-            assert not any(_graph.reaches(each, {write}) for each in part.writes)
-    for part, after in zip(found[-1], found[-1][1 : len(START)]):
-        values = [tensor.op for write in after.writes for tensor in write.inputs[1:]]
-        assert all(_graph.reaches(value, set(part.writes)) for value in values)
+    writes = [getattr(each, "op", each) for each in found]
+    # Two slots and the parameter. tf.keras writes `iterations` ahead of everything, Keras lists it first.
+    assert len(writes) - 3 * len(START) in (0, 1)
+    parts = [writes[place : place + 3] for place in range(len(writes) - 3 * len(START), len(writes), 3)]
+    for part, after in zip(parts, parts[1:]):
+        for write in after:
+            value = write.inputs[1].op
+            assert _graph.reaches(write, set(part)) and _graph.reaches(value, set(part))
+        assert not any(_graph.reaches(each, set(after)) for each in part)
 
 
 def test_slots_are_no_constants_of_the_graph(home, adam):

@@ -220,3 +220,22 @@ def test_fit_with_the_callback_says_that_batches_weigh_alike(home, way):
                 model.fit_generator((batch for batch in 2 * data), steps_per_epoch=3, max_queue_size=1, **kwargs)
         assert len(said(caught)) == times, said(caught)
         test_weights.assert_trained(model, [(1,) + batch for batch in 2 * data], 3)
+
+
+@pytest.mark.parametrize("masked", [True, False])
+def test_masks_are_told_of_once(home, masked):
+    """A loss that is divided by what a mask leaves: nothing weighs its batches here, and it is off by what is said."""
+    layers = home.keras.layers
+    inputs = layers.Input((6,))
+    hidden = layers.Embedding(9, 4, mask_zero=masked)(inputs)
+    model = home.keras.models.Model(inputs, layers.Dense(2)(hidden))
+    model.compile(legacyga.MySGD(0.1, steps_per_update=2, keras=home.keras), "mse")
+    random = np.random.RandomState(0)
+    x, y = random.randint(0, 9, (8, 6)), random.randn(8, 6, 2)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            model.fit(x, y, batch_size=2, verbose=0, callbacks=[legacyga.GradientAccumulationCallback()])
+    found = [each for each in caught if "divides a loss by the time steps that a mask leaves" in str(each.message)]
+    by_functions = home.is_standalone_before(2, 3) or home.name == "tf.keras" and home.tf_version < (1, 13)
+    assert len(found) == int(masked and (by_functions or home.tf_version >= (2, 11)))

@@ -46,7 +46,7 @@ def run(home=None, steps=8, epochs=5, out="legacyga-demo.png", mode=None):
     """Train the four ways, print the table and draw the picture.
 
     Args:
-        home: `"keras"`, `"tf.keras"`, `"tf_keras"`, or None: the first that can train of tf.keras, tf_keras, keras.
+        home: `"keras"`, `"tf.keras"`, `"tf_keras"`, or None: the first that can train of keras, tf_keras, tf.keras.
         steps: K, the micro-batches of an update. Default 8; the large batch has 8 * K images.
         epochs: the passes over the training images. Default 5.
         out: the path of the picture, .png, .pdf or .svg. Default `legacyga-demo.png` in the current folder.

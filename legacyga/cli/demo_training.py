@@ -9,7 +9,8 @@ import legacyga
 from legacyga import _compat
 from legacyga.cli import demo
 
-HOMES = ("tf.keras", "tf_keras", "keras")
+# An old project that has standalone Keras trains with it. Newer ones are what tf.keras is.
+HOMES = ("keras", "tf_keras", "tf.keras")
 LEARNING_RATE, MOMENTUM = 0.02, 0.9
 
 
@@ -26,7 +27,7 @@ def train_one_way(name, home, mode, steps, epochs, path):
     way = demo.ways(steps)[name]
     try:
         found = find_home(home, mode)
-    except (ImportError, ValueError) as error:
+    except Exception as error:
         asked = "--home {}, --mode {}".format(home or "any", mode or "any")
         return demo.cannot("{}\nInstall what is missing, or ask for what is there. Received: {}".format(error, asked))
     keras = found.module
@@ -73,21 +74,31 @@ def train_one_way(name, home, mode, steps, epochs, path):
 
 
 def find_home(name, mode):
-    """The `Home` to train with; an ImportError or a ValueError if there is none."""
+    """The `Home` to train with: the first of `homes_here`."""
+    return next(homes_here(name, mode))
+
+
+def homes_here(name, mode, names=HOMES):
+    """Yield each `Home` that can train here, of this name or these names; an error if there is none."""
     tf = _compat.TensorFlow().tf
     if mode == "graph" and tf.executing_eagerly():
         tf.compat.v1.disable_eager_execution()
-    first_problem = None
-    for candidate in (name,) if name else HOMES:
+    roots, problem = set(), None
+    for candidate in (name,) if name else names:
         try:
             home = _compat.find_home(tf.keras if candidate == "tf.keras" else importlib.import_module(candidate))
             home.check_can_train()
             if mode == "eager" and home.graph_mode:
                 raise ValueError("{!r} has no eager mode to train in".format(home))
-            return home
-        except (ImportError, ValueError) as problem:
-            first_problem = first_problem or problem
-    raise first_problem
+        # Whatever a Keras raises that is not for this TensorFlow.
+        except Exception as error:
+            problem = error
+            continue
+        if home.root not in roots:
+            roots.add(home.root)
+            yield home
+    if not roots:
+        raise problem
 
 
 def _digits(steps):

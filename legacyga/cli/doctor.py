@@ -15,7 +15,7 @@ import time
 from legacyga.cli import demo_training
 from legacyga.cli.doctor_checks import BOUND, Patient
 
-EXACT, DRIFT, CANNOT = 0, 1, 2
+CODES = {"exact": 0, "drift": 1, "cannot be checked": 2}
 
 # drift: the largest difference; `bound`: the most that is exact; `remedy`: what to do beyond it.
 Check = collections.namedtuple("Check", "name drift bound remedy")
@@ -28,46 +28,57 @@ def run(optimizer="mysgd", steps=4, home=None, mode=None, path=None):
         optimizer: `"mysgd"`, a name that the home knows ("adam"), or `"module:object"`: an optimizer of your own, its
             class, or a function without arguments that makes one. The module is imported, with all that it changes.
         steps: K. Default 4.
-        home: `"keras"`, `"tf.keras"`, `"tf_keras"`, or None: that of an optimizer of your own, else the first that can
-            train.
+        home: `"keras"`, `"tf.keras"`, `"tf_keras"`, or None: that of an optimizer of your own, else each that is
+            installed and can train, standalone Keras first.
         mode: `"graph"`, `"eager"`, or None: the one that the home starts in.
-        path: where to write the same as JSON, "-" for standard output in place of the text. Default: nowhere.
+        path: where to write the same as JSON, "-" for standard output in place of the text. Default: nowhere. Of
+            several Keras it is the worst, with the others in its "others".
 
     Returns:
-        The exit code: 0 all is exact, 1 something drifts, 2 it could not be found out.
+        The exit code, the worst of all Keras: 0 all is exact, 1 something drifts, 2 it could not be found out.
     """
-    began, tell = time.time(), _Teller(sys.stdout if path != "-" else sys.stderr)
-    found = collections.OrderedDict(optimizer=optimizer, steps=steps)
+    tell = _Teller(sys.stdout if path != "-" else sys.stderr)
     try:
         # Asked before the training rather than found out after it.
         _write({}, None if path == "-" else path)
     except OSError as error:
         sys.stderr.write("legacyga doctor: --json must name a file that can be written: {}\n".format(error))
-        return CANNOT
+        return CODES["cannot be checked"]
+    with _quietly_on_the_cpu():
+        # An optimizer of the user's own is of one Keras, beside which none is imported.
+        is_own, names = ":" in optimizer, demo_training.HOMES
+        homes = demo_training.homes_here(home, mode, names[::-1] if is_own else names)
+        every = [_examined(optimizer, steps, homes, home is not None, tell)]
+        while not is_own and every[-1] is not None:
+            every.append(_examined(optimizer, steps, homes, home is not None, tell))
+    every = sorted(filter(None, every), key=lambda each: -CODES[each["verdict"]])
+    worst = every[0]
+    worst.update(others=every[1:]) if every[1:] else None
+    _write(worst, path)
+    return CODES[worst["verdict"]]
+
+
+def _examined(optimizer, steps, homes, is_told, tell):
+    """What is found of the next of the homes, a dict, None where there is no other."""
+    began, found = time.time(), collections.OrderedDict(optimizer=optimizer, steps=steps)
     try:
-        with _quietly_on_the_cpu():
-            checks, changed, unchecked = _examine(found, tell, home, mode)
+        patient = Patient(next(homes), optimizer, steps, is_told)
+        found.update(patient.described())
+        tell.lines("{} {}".format(name, value) for name, value in found["versions"].items())
+        tell.lines(["", "{home}, in {mode} mode: {optimizer} with K = {steps}".format(**found), ""])
+        checks, changed = list(tell.progress(patient.checks, patient)), patient.changes()
+    except StopIteration:
+        return None
     # Whatever a module of the user's, a Keras or TensorFlow raises.
     except Exception as error:
         found.update(verdict="cannot be checked", error="{}: {}".format(type(error).__name__, error))
-        _write(found, path)
         sys.stderr.write("legacyga doctor: {error}\n".format(**found))
-        return CANNOT
+        return found
     wrong = [each for each in checks if not each.drift <= each.bound]
-    found.update(checks=[each._asdict() for each in checks], changed=changed, unchecked=unchecked)
+    found.update(checks=[each._asdict() for each in checks], changed=changed, unchecked=patient.unchecked)
     found.update(verdict="drift" if wrong else "exact", seconds=round(time.time() - began, 1))
-    tell.lines(_report(checks, wrong, changed, unchecked))
-    _write(found, path)
-    return DRIFT if wrong else EXACT
-
-
-def _examine(found, tell, home, mode):
-    """The checks, what has been changed, and what could not be checked; `found` learns what is here."""
-    patient = Patient(demo_training.find_home(home, mode), found["optimizer"], found["steps"], home is not None)
-    found.update(patient.described())
-    tell.lines("{} {}".format(name, value) for name, value in found["versions"].items())
-    tell.lines(["", "{home}, in {mode} mode: {optimizer} with K = {steps}".format(**found), ""])
-    return list(tell.progress(patient.checks, patient)), patient.changes(), patient.unchecked
+    tell.lines(_report(checks, wrong, changed, patient.unchecked))
+    return found
 
 
 @contextlib.contextmanager

@@ -17,7 +17,8 @@ def _add_home(parser, steps):
     parser.add_argument(
         "--home",
         choices=("keras", "tf.keras", "tf_keras"),
-        help="the Keras to train with (default: that of an optimizer of your own, else the first that works)",
+        help="the Keras to train with (default: that of an optimizer of your own; else each that works, of which the "
+        "demo takes the first: standalone Keras, tf_keras, tf.keras)",
     )
     parser.add_argument("--mode", choices=("graph", "eager"), help="where a home has both (default: what it starts in)")
     told = "micro-batches of an update (default: {})".format(steps)

@@ -2,12 +2,18 @@
 
 import contextlib
 import copy
+import warnings
 
 from legacyga import _gradients, _ops
 from legacyga.generations import _horovod, _updating, _weighing
 from legacyga.generations._registry import Registry
 
 HOOKS = []
+NO_UPDATE = (
+    "Training ended, and nothing is learned yet: the optimizer has made no update. Its window has {} mini-steps, and "
+    "gradient_accumulation_steps is {}. Give fit a legacyga.GradientAccumulationCallback(), which ends each epoch with "
+    "an update, call legacyga.flush(optimizer), or take a smaller K."
+)
 
 
 def hook(function):
@@ -34,6 +40,7 @@ class Accumulation(_updating.Updating, _weighing.Weighing):
         self.steps, self.was_set = settings.steps, False
         # The largest K that is to come.
         self.most_steps = settings.steps
+        self._has_said = False
         # Why the last state that was given did not fit.
         self.refused = None
         self._registries = {}
@@ -115,6 +122,7 @@ class Accumulation(_updating.Updating, _weighing.Weighing):
             return self.update(grads_and_vars, args, kwargs)
         if is_traced and len(at) < len(grads_and_vars):
             self.say_what_is_missing(grads_and_vars)
+        _gradients.check_rows(self.ops, *zip(*[(each, var.shape) for each, var in grads_and_vars]))
         window.remember(args, kwargs)
         weight = self.weight_here()
 
@@ -135,7 +143,8 @@ class Accumulation(_updating.Updating, _weighing.Weighing):
         gradients, places = [grads_and_vars[i][0] for i in at], [window.places[i] for i in at]
         gradients = self.as_each_replicas(gradients, kwargs, 1.0 / self.ops.replicas)
         mask = window.sums.mask(dict(zip(places, gradients)))
-        taken = self.ops.on_all_replicas(take, (gradients,) if weight is None else (gradients, weight.value))
+        with self.ops.uninterrupted():
+            taken = self.ops.on_all_replicas(take, (gradients,) if weight is None else (gradients, weight.value))
         self.keep_attributes(window)
         self.registry([grads_and_vars[at[0]][1]]).forget_end(window)
         return taken
@@ -191,6 +200,13 @@ class Accumulation(_updating.Updating, _weighing.Weighing):
         """The mini-steps in the latest window, an int."""
         registry = self.registry()
         return 0 if registry.latest is None else registry.read([registry.latest.mini_step])[0]
+
+    def say_no_update(self):
+        """Say once, where a fit has ended, that the optimizer has made no update at all."""
+        taken = self.mini_steps_under_way
+        if taken and not self._has_said and not self.home.value_of(self.optimizer.iterations):
+            self._has_said = True
+            warnings.warn(NO_UPDATE.format(taken, self.next_steps), stacklevel=4)
 
     def window_for(self, var_list):
         """The window of these variables, made if there is none, None at K = 1."""

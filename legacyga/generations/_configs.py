@@ -11,8 +11,8 @@ NOT_HERE = (
     "{3!r}. Load the model with compile=False, and compile it with an optimizer of today."
 )
 UNKNOWN = (
-    "{0!r} has no optimizer of this name, and none is registered. Received: {1!r}. Give its class: "
-    "legacyga.load_model(path, custom_objects={{{1!r}: {1}}})."
+    "{0!r} has no optimizer of this name, and none is registered. Received: {4!r}. Give its class: "
+    "legacyga.load_model(path, custom_objects={{{4!r}: {1}}})."
 )
 
 
@@ -25,12 +25,14 @@ def _optimizer_class(home, generation, name, module):
     places += [getattr(optimizers, "legacy", None), getattr(optimizers, "experimental", None)]
     with contextlib.suppress(ImportError):
         places.append(importlib.import_module(home.root + ".mixed_precision.loss_scale_optimizer"))
-    named = [find(name)] + [getattr(place, name, None) for place in places]
+    # Keras registers its own as "Custom>Adam" from TF 2.12 to 2.15; a program may have a package of its own.
+    plain = name.rpartition(">")[2]
+    named = [find(name)] + [getattr(place, plain, None) for place in places]
     found = [cls for cls in named if _compat.generation_of(cls) == generation]
     if found:
         # TF 2.9 and 2.10 have OptimizerV2 twice, `legacy` or not.
         return next((cls for cls in found if cls.__module__ == module), found[0])
-    raise ValueError((NOT_HERE if any(named) else UNKNOWN).format(home, name, module, generation))
+    raise ValueError((NOT_HERE if any(named) else UNKNOWN).format(home, plain, module, generation, name))
 
 
 def from_config(home, config, custom_objects=None):
@@ -97,6 +99,8 @@ class ConfiguredOptimizer(_surface.AccumulatingOptimizer):
     def get_config(self):
         """What `from_config` makes this optimizer of again: the inner optimizer's config, K, and the options."""
         cls, home = type(self)._legacyga_class
+        # Keras saves the config first.
+        self._legacyga.registry().check_all_is_here("a config")
         inner = super(ConfiguredOptimizer, self).get_config()
         described = {
             "class_name": home.registered_name(cls),
@@ -140,6 +144,7 @@ class ConfiguredOptimizer(_surface.AccumulatingOptimizer):
 
     def save_own_variables(self, store):
         """Put all variables into the store of a `.keras` or `.weights.h5` file."""
+        self._legacyga.registry().check_all_is_here("a file")
         values = type(self)._legacyga_class[1].values_of(_restoring.variables_of(self))
         for i, value in enumerate(values):
             store[str(i)] = value

@@ -106,6 +106,13 @@ def _items(value):
     return list(value.keys()) + list(value.values()) if isinstance(value, dict) else list(value)
 
 
+def inner_optimizer(optimizer):
+    """The optimizer that a wrapper of the v1 API keeps, None of all others."""
+    attributes = vars(optimizer) if _compat.generation_of(type(optimizer)) == "v1" else {}
+    inner = attributes.get("optimizer", attributes.get("_optimizer"))
+    return inner if _compat.generation_of(type(inner)) else None
+
+
 def keeper_of(optimizer):
     """The optimizer that has the state: the one in a LossScaleOptimizer of tf.keras or tf_keras, else `optimizer`."""
     return vars(optimizer)["_optimizer"] if hasattr(type(optimizer), "get_unscaled_gradients") else optimizer

@@ -2,14 +2,10 @@
 
 import copy
 
-from legacyga import _graph, _nonfinite, _ops, _settings, _sums, _window
+from legacyga import _gradients, _graph, _nonfinite, _ops, _settings, _sums, _window
 from legacyga._accumulators import State
-from legacyga.generations import _sharing
+from legacyga.generations import _sharing, _waiting
 
-STATE_TO_COME = (
-    "A checkpoint was restored, and there are no variables yet that its window could be put in. Received: a flush of "
-    "{!r}. Build the optimizer first, optimizer.build(model.trainable_variables), or take a mini-step."
-)
 NO_SESSION = (
     "{} in graph mode needs a default session, of the optimizer's graph. Received: {!r}. Do it inside "
     "`with session.as_default():`."
@@ -18,10 +14,6 @@ UNKNOWN_ARGUMENT = (
     "The mini-steps of a window came with an argument that is a tensor of a function, and has no value outside of it. "
     "Received: {!r}, and a flush. Call optimizer.end_windows() within the function, or let the argument be a variable "
     "or a number."
-)
-UNKNOWN_SHAPE = (
-    "A variable must have a known shape to be accumulated for. Received: {} of the shape {}. Make it without `shape=`, "
-    "so that it has that of its value, or set gradient_accumulation_steps=1."
 )
 
 
@@ -64,9 +56,12 @@ class Registry(object):
     @property
     def steps(self):
         """K of the next window, an int; in a graph without a session the one that this program set."""
-        if self.next_steps is None:
-            return self._owner.steps
-        values = self.read([self.made_with, self.next_steps])
+        values = None
+        if self.next_steps is not None:
+            values = self.read([self.made_with, self.next_steps])
+        elif not self._owner.was_set:
+            values = [self._number_to_come(name) for name in ("made_with", "gradient_accumulation_steps")]
+            values = None if None in values else values
         own = self._owner.settings.steps
         return self._owner.steps if values is None else values[1] if values[0] == own else own
 
@@ -127,8 +122,8 @@ class Registry(object):
         Returns:
             Whether there was an update: a bool; within a tf.function a tensor.
         """
-        if pick is None and self._state_is_to_come():
-            raise ValueError(STATE_TO_COME.format(self._owner.optimizer))
+        if pick is None:
+            self.check_all_is_here("a flush")
         self._look_for_sharing()
         ended = [self._run(window, self._end) for window in self._picked(pick)]
         if all(isinstance(each, bool) for each in ended):
@@ -138,15 +133,32 @@ class Registry(object):
 
     def drop(self, pick=None):
         """Forget what is in the windows that are under way; `pick` as in `end`."""
-        self._drops_first = self._state_is_to_come()
+        self._drops_first = self._state_is_to_come
         for window in self._picked(pick):
             self._run(window, self._drop)
 
+    def check_all_is_here(self, action):
+        """Raise where an action needs a state that is to come."""
+        if self._state_is_to_come:
+            _waiting.check_is_not_to_come(self._owner.optimizer, self._keeper, action)
+
+    @property
     def _state_is_to_come(self):
         """Whether a checkpoint was restored, and there are no windows yet that it could be put in."""
-        keeper = getattr(self._owner, "keeper", self._owner.optimizer)
-        tracked = [keeper, getattr(keeper, "_variables", None)]
-        return not self.windows and any(getattr(each, "_deferred_dependencies", None) for each in tracked)
+        return self._owner.has_windows and not self.windows and _waiting.is_to_come(self._keeper)
+
+    @property
+    def _keeper(self):
+        return getattr(self._owner, "keeper", self._owner.optimizer)
+
+    def constant_to_come(self, name):
+        """What a restored checkpoint has for a number of the first window, which is not made yet, else 0."""
+        return self._owner.ops.constant(self._number_to_come(name) or 0, "int64")
+
+    def _number_to_come(self, name):
+        if not self._state_is_to_come or self._drops_first and name == "mini_step":
+            return None
+        return _waiting.number_to_come(self._owner.home.tf, self._keeper, name)
 
     @property
     def counters(self):
@@ -251,7 +263,7 @@ class Registry(object):
     def _make(self, var_list):
         owner, prefix = self._owner, "window_{}/".format(len(self.windows))
         # Before there is any variable of the window.
-        _check_shapes(owner.home.tf, var_list)
+        _gradients.check_shapes(owner.home.tf, var_list)
 
         def scalar(name, value, dtype, shape=()):
             return owner.make_variable(prefix + name, value, shape, owner.home.tf.as_dtype(dtype))
@@ -287,12 +299,6 @@ class Registry(object):
         touched = owner.make_variable(name.format("touched"), 0, shape[:1] or [1], tf.float32, var)
         owner.ops.check_is_each_replicas(total)
         return State(total, touched, dtype, getattr(var, "overwrite_with_gradient", False))
-
-
-def _check_shapes(tf, var_list):
-    for var in var_list:
-        if not tf.TensorShape(var.shape).is_fully_defined():
-            raise ValueError(UNKNOWN_SHAPE.format(var.name, var.shape))
 
 
 def _key_of(var_list):

@@ -153,15 +153,23 @@ class AccumulatingOptimizer(object):
 
     @property
     def mini_step(self):
-        """The mini-steps in the latest window, 0 to K - 1: a variable; without one, and at K = 1, a constant 0."""
-        latest = self._legacyga.registry().latest
-        return self._legacyga.ops.constant(0, "int64") if latest is None else latest.mini_step
+        """The mini-steps in the latest window, 0 to K - 1: a variable; without one, and at K = 1, a constant.
+
+        It is 0, but for a checkpoint that was restored and waits for the variables.
+        """
+        registry = self._legacyga.registry()
+        return registry.constant_to_come("mini_step") if registry.latest is None else registry.latest.mini_step
 
     @property
     def skipped_mini_steps(self):
         """The mini-steps that `on_nonfinite` has left out, those of windows without update too: as `mini_step`."""
-        skipped = self._legacyga.registry().skipped
-        return self._legacyga.ops.constant(0, "int64") if skipped is None else skipped
+        registry = self._legacyga.registry()
+        return registry.constant_to_come("skipped_mini_steps") if registry.skipped is None else registry.skipped
+
+    def _gather_saveables_for_checkpoint(self):
+        # tf.train.Checkpoint asks it where it saves.
+        self._legacyga.registry().check_all_is_here("a checkpoint")
+        return super(AccumulatingOptimizer, self)._gather_saveables_for_checkpoint()
 
     def mini_step_weight(self, weight):
         """A context: mini-steps in it have this weight. In graph mode those that are *made* in it have it.

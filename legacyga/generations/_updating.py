@@ -5,11 +5,16 @@ import inspect
 import math
 import sys
 
-from legacyga import _ops
+from legacyga import _compat, _ops
 from legacyga.generations import _horovod
 
 # The argument of OptimizerV2; that of the optimizers of 2.11 and newer says the opposite.
 AGGREGATES = "experimental_aggregate_gradients"
+AROUND = (
+    "{0}.get_updates adds updates of its own to those of an optimizer that accumulates: they would be made on every "
+    "mini-step. Received: {1!r}. Wrap the optimizer that adds them: wrap({0}(SGD()), {2}), not {0}(wrap(SGD(), {2})); "
+    "or, where wrap refuses it, train in slices of a batch: legacyga.micro_batch(model, size) after compile."
+)
 
 
 def are_exchanged(kwargs):
@@ -114,6 +119,14 @@ class Updating(object):
                 found(grads_and_vars)
                 return
 
+    def as_updates(self, updates):
+        """What `get_updates` returns for a mini-step: a list that raises where an optimizer around this one adds."""
+        if not self.has_windows:
+            return updates
+        guarded = _MiniStep(updates)
+        guarded.accumulation = self
+        return guarded
+
     def update_of(self, window, call):
         """A function of the reduced gradients: an update of those of the window's variables that are still there."""
 
@@ -188,6 +201,32 @@ class Updating(object):
             yield
         finally:
             _replace(attributes, present)
+
+
+class _MiniStep(list):
+    """The updates of a mini-step. Keras and programs may add to them; another optimizer's `get_updates` may not."""
+
+    def __iadd__(self, others):
+        self._check(sys._getframe(1))
+        return super(_MiniStep, self).__iadd__(others)
+
+    def __add__(self, others):
+        self._check(sys._getframe(1))
+        return super(_MiniStep, self).__add__(others)
+
+    def append(self, other):
+        self._check(sys._getframe(1))
+        super(_MiniStep, self).append(other)
+
+    def extend(self, others):
+        self._check(sys._getframe(1))
+        super(_MiniStep, self).extend(others)
+
+    def _check(self, caller):
+        other, accumulation = caller.f_locals.get("self"), self.accumulation
+        is_optimizer = other is not accumulation.optimizer and _compat.generation_of(type(other)) is not None
+        if is_optimizer and caller.f_code.co_name == "get_updates":
+            raise ValueError(AROUND.format(type(other).__name__, other, accumulation.next_steps))
 
 
 def _replace(attributes, others):

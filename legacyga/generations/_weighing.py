@@ -12,6 +12,8 @@ class Weighing(object):
         # Whether a mini-step has ever had a weight, or somebody was told that none has; and a function of the weight of
         # mini-steps that come without one.
         self.knows_weights = False
+        # Whether it was said that no weight makes a mini-step right.
+        self.has_warned = False
         self.told = None
         self._weights = {}
         # The mini-steps that were made, whether the last one's gradients came as sums over the replicas, and whether
@@ -67,6 +69,11 @@ class Weighing(object):
                 "mini-step was made in this context. Received: {!r}. Make the mini-step in it, with a tensor as its "
                 "weight.".format(given)
             )
+
+    def weigh_anew(self, value):
+        """Within `weighing`: the mini-step to come weighs this, which was counted in its data after all."""
+        number = self.ops.replica_number()
+        self._weights[number] = self._weights[number]._replace(value=value)
 
     def _counted(self, counters):
         """What is another once a function that was traced before, and so makes nothing here, takes mini-steps."""

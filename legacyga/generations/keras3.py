@@ -238,6 +238,7 @@ class AccumulatingOptimizer(_configs.ConfiguredOptimizer):
 
     def finalize_variable_values(self, var_list):
         # A window may end no fit: the averages of what no update has been made of are not the weights' yet.
+        self._legacyga.say_no_update()
         if self._legacyga.home.value_of(self.iterations):
             super(AccumulatingOptimizer, self).finalize_variable_values(var_list)
 

@@ -5,12 +5,17 @@ Standalone Keras up to 2.3.1, and the v1 optimizers that tf.keras and tf_keras s
 
 import contextlib
 
-from legacyga import _graph
+from legacyga import _graph, _update_order
 from legacyga.generations import _base, _configs, _copying, _surface
 
 NO_LOSS = (
     "get_updates of {!r} is called with loss=None, for the gradients of a window are of no one loss. Received: an "
     "error in it, {}. Take gradients by self.get_gradients(loss, params), which are the window's, and let the loss be."
+)
+RUNS_SESSION = (
+    "{0}.get_updates runs a session (K.get_value, K.batch_get_value, K.eval), and cannot stand in the branch of the "
+    "graph that is an update. Received: {1!r}. Leave wrap out, and train in slices of a batch, which is exact with any "
+    "optimizer: legacyga.micro_batch(model, size) after compile."
 )
 
 
@@ -39,9 +44,13 @@ class Accumulation(_base.Accumulation):
             name = variable.name.split("/")[-1].split(":")[0]
             return backend.variable(values[id(variable)], dtype=backend.dtype(variable), name=name)
 
-        _copying.copy_attributes(optimizer, self.optimizer, own, new_variable)
-        # Variables that it makes for a model are found, or made anew, by its own get_updates.
-        self.optimizer.updates, self.optimizer.weights = [], []
+        inner = _copying.copy_attributes(optimizer, self.optimizer, own, new_variable)
+        for each in [self.optimizer] + inner:
+            # Variables that it makes for a model are found, or made anew, by its own get_updates.
+            each.updates, each.weights = [], []
+        if not hasattr(self.optimizer, "iterations"):
+            # keras-rl's and keras-lr-multiplier's wrappers have none of their own.
+            self.optimizer.iterations = self._differentiating.iterations
         self._inherited = backend.batch_get_value(optimizer.weights) if optimizer.weights else None
 
     def _values_of(self, variables):
@@ -75,6 +84,17 @@ class Accumulation(_base.Accumulation):
         given = self.home.v1.get_collection(self.home.v1.GraphKeys.GLOBAL_STEP)
         return [var for name, var in made.items() if _is_named(var, name) and all(var is not each for each in given)]
 
+    @property
+    def _differentiating(self):
+        """The optimizer whose `get_gradients` makes the gradients: the innermost, up to one that has its own."""
+        optimizer, cls = self.optimizer, type(self.optimizer)._legacyga_class[0]
+        while cls.get_gradients is self.home.v1_optimizers.Optimizer.get_gradients:
+            inner = _copying.inner_optimizer(optimizer)
+            if inner is None:
+                break
+            optimizer, cls = inner, type(inner)
+        return optimizer
+
     def prepare(self, grads_and_vars, is_traced):
         return True
 
@@ -82,8 +102,8 @@ class Accumulation(_base.Accumulation):
         """One call of the inner optimizer's `get_updates`, made to read everything before it writes anything."""
         params = [param for _, param in pairs]
         gradients = [self.ops.dense(gradient) for gradient, _ in pairs]
-        if self.has_windows:
-            gradients = self._clip(gradients)
+        if self.has_windows and self._differentiating is self.optimizer:
+            gradients = self._clip(self.optimizer, gradients)
         return self.make_update(gradients, params, self._weights_of[_names(params)])
 
     def make_variable(self, name, value, shape, dtype, beside=None):
@@ -113,8 +133,11 @@ class Accumulation(_base.Accumulation):
     def mini_step_of(self, loss, params):
         """The operation of a mini-step on the gradients of `loss`."""
         weights, window = self._state_for(params)
-        with self._unclipped() if window is not None else contextlib.ExitStack():
-            gradients = self.optimizer.get_gradients(loss, params)
+        differentiating = self._differentiating
+        # A wrapper's optimizer clips when it is called, the gradients that it is called for.
+        is_late = window is not None or differentiating is not self.optimizer
+        with self._unclipped(differentiating) if is_late else contextlib.ExitStack():
+            gradients = differentiating.get_gradients(loss, params)
         if window is None:
             with self.ops.after(gradients, loss):
                 gradients = [self.ops.identity(gradient) for gradient in gradients]
@@ -174,15 +197,22 @@ class Accumulation(_base.Accumulation):
         updates, optimizer.updates = getattr(optimizer, "updates", []), []
         known, lifted = set(self.home.v1.global_variables()), self._lifted.setdefault(_names(params), [])
         # A get_gradients that the user has put on the object was called before, for the micro-batch.
-        hidden = _hide(optimizer, "get_gradients")
+        hidden, differentiating = _hide(optimizer, "get_gradients"), self._differentiating
+        answered = contextlib.ExitStack()
+        if differentiating is not optimizer:
+            answered = self._answered(differentiating, gradients, params)
 
         def get_updates():
             try:
-                return super(AccumulatingOptimizer, optimizer).get_updates(loss=None, params=params)
-            except (AttributeError, TypeError) as error:
-                if "NoneType" not in str(error):
-                    raise
-                raise ValueError(NO_LOSS.format(optimizer, error))
+                with answered:
+                    return super(AccumulatingOptimizer, optimizer).get_updates(loss=None, params=params)
+            except (AttributeError, TypeError, ValueError) as error:
+                # Of a session's run, on what is made within a conditional's branch.
+                if "not fetchable" in str(error) or "not an element of" in str(error):
+                    raise ValueError(RUNS_SESSION.format(type(optimizer)._legacyga_class[0].__name__, optimizer))
+                if "NoneType" in str(error) and not isinstance(error, ValueError):
+                    raise ValueError(NO_LOSS.format(optimizer, error))
+                raise
 
         try:
             with _graph.lifted_variables(self.home.tf, lifted):
@@ -211,28 +241,41 @@ class Accumulation(_base.Accumulation):
     def ordered(self, get_updates, gradients):
         """The operation of an update with these gradients, whose reads and writes `get_updates` makes."""
         # At K = 1 it stands in no branch of its own, and another update may take what was made for it.
-        return _graph.ordered(get_updates, self.ops, gradients if self.has_windows else [])
+        return _update_order.ordered(get_updates, self.ops, gradients, in_parts=self.has_windows)
 
     @contextlib.contextmanager
-    def _unclipped(self):
-        """`get_gradients`, which users override, without the clipping that the home does at its end."""
-        hidden = _hide(self.optimizer, "clipnorm", "clipvalue")
+    def _answered(self, inner, gradients, all_params):
+        """A context: `get_gradients` of the optimizer in a wrapper, of which we have a copy, answers with these."""
+        reduced = {param.name: gradient for gradient, param in zip(gradients, all_params)}
+        hidden = _hide(inner, "get_gradients")
+        inner.get_gradients = lambda loss, params: self._clip(inner, [reduced[param.name] for param in params])
         try:
             yield
         finally:
-            vars(self.optimizer).update(hidden)
+            del inner.get_gradients
+            vars(inner).update(hidden)
 
-    def _clip(self, means):
+    @staticmethod
+    @contextlib.contextmanager
+    def _unclipped(optimizer):
+        """`get_gradients`, which users override, without the clipping that the home does at its end."""
+        hidden = _hide(optimizer, "clipnorm", "clipvalue")
+        try:
+            yield
+        finally:
+            vars(optimizer).update(hidden)
+
+    def _clip(self, optimizer, means):
         """`means` clipped as this home's `get_gradients` clips.
 
         That method can only clip what it differentiates itself: it is given sum(mean * point), whose gradient is mean.
         """
-        if not any(hasattr(self.optimizer, name) for name in ("clipnorm", "clipvalue")):
+        if not any(hasattr(optimizer, name) for name in ("clipnorm", "clipvalue")):
             return means
         tf = self.home.tf
         points = [tf.zeros_like(mean) for mean in means]
         surrogate = [tf.reduce_sum(mean * point) for mean, point in zip(means, points)]
-        return self.home.v1_optimizers.Optimizer.get_gradients(self.optimizer, surrogate, points)
+        return self.home.v1_optimizers.Optimizer.get_gradients(optimizer, surrogate, points)
 
 
 class AccumulatingOptimizer(_configs.ConfiguredOptimizer):
@@ -251,7 +294,7 @@ class AccumulatingOptimizer(_configs.ConfiguredOptimizer):
         accumulation.check_graph(getattr(loss, "graph", None) or getattr(params[0], "graph", None))
         # TF 2.0 takes a branch of a graph that nobody has entered to be one of eager mode. Deletable with 2.0.
         with params[0].graph.as_default():
-            self.updates = [accumulation.mini_step_of(loss, params)]
+            self.updates = accumulation.as_updates([accumulation.mini_step_of(loss, params)])
         return self.updates
 
     def get_gradients(self, loss, params):

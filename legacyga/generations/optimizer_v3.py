@@ -90,6 +90,11 @@ class AccumulatingOptimizer(_configs.ConfiguredOptimizer):
             return list(grads_and_vars)
         return super(AccumulatingOptimizer, self).aggregate_gradients(grads_and_vars)
 
+    def finalize_variable_values(self, var_list):
+        # The end of a fit, but not of a loop of one's own.
+        self._legacyga.say_no_update()
+        super(AccumulatingOptimizer, self).finalize_variable_values(var_list)
+
     def _apply_weight_decay(self, variables):
         self._legacyga.decay_weights(super(AccumulatingOptimizer, self)._apply_weight_decay, variables)
 

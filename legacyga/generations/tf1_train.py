@@ -111,14 +111,6 @@ class Accumulation(_base.Accumulation):
             raise ValueError(NO_SESSION.format(action, session))
         return None
 
-    def at_one_point(self, grads_and_vars):
-        """(gradient, variable) pairs whose gradients are all there before one is applied (R7 at K = 1)."""
-        if self.has_windows or not self.home.graph_mode:
-            return grads_and_vars
-        present = [gradient for gradient, _ in grads_and_vars if gradient is not None]
-        together = iter(self.home.tf.tuple(present) if present else ())
-        return [(gradient if gradient is None else next(together), var) for gradient, var in grads_and_vars]
-
     def mini_step_of(self, grads_and_vars, kwargs):
         """The operation of a mini-step in graph mode; else None."""
         if not self.home.graph_mode:
@@ -129,7 +121,9 @@ class Accumulation(_base.Accumulation):
         listed = list(train_ops)
         # The init_scope of TF 2.0 to 2.13 leads out of a graph that nobody has entered.
         with self.home.v1.get_default_graph().as_default():
-            taken = self.take_mini_step(grads_and_vars, (), kwargs)
+            # All gradients are of one point, at K = 1 too, where the decay of a variable needs none of them.
+            with self.ops.after([gradient for gradient, _ in grads_and_vars if gradient is not None]):
+                taken = self.take_mini_step(grads_and_vars, (), kwargs)
         mini_step = self.home.tf.group(taken, name=kwargs["name"] or self.optimizer.get_name())
         train_ops[:] = listed + [mini_step]
         return mini_step
@@ -158,11 +152,6 @@ class AccumulatingOptimizer(_surface.AccumulatingOptimizer):
     def iterations(self):
         """The updates made: a variable (a constant 0 before the first use of the optimizer)."""
         return self._legacyga.iterations
-
-    def compute_gradients(self, *args, **kwargs):
-        """As the inner optimizer's, with one point for all gradients."""
-        grads_and_vars = super(AccumulatingOptimizer, self).compute_gradients(*args, **kwargs)
-        return self._legacyga.at_one_point(grads_and_vars)
 
     def apply_gradients(self, grads_and_vars, global_step=None, name=None, **kwargs):
         """Take one mini-step. Arguments, and what is done at the end of a window, are the inner optimizer's.

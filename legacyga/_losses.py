@@ -1,0 +1,183 @@
+"""What a batch's losses give and are divided by, seen where Keras computes them, in eager mode."""
+
+import collections
+import contextlib
+
+UNEVEN = (
+    "{} divides the loss of each output by what its own mask leaves, and a micro-batch has one weight. A window is the "
+    "large batch only where these masks leave equally many elements. Give the outputs one mask, or end them all with a "
+    "layer that takes none."
+)
+ONE_NUMBER = (
+    "The loss {!r} is one number for a whole batch, and {} multiplies it by the mean of the batch's sample weights. "
+    "Where these means differ within a window, it is not the large batch. Let the loss return a number for each sample."
+)
+BY_WEIGHTS = (
+    "The loss {!r} is divided by the sum of the sample weights, and a micro-batch weighs its samples. Give the model a "
+    "train_step that returns legacyga.train_step(self, data, weight=tf.reduce_sum(data[2]))."
+)
+
+_DIVIDES = {}
+
+
+class Given(collections.namedtuple("Given", ["loss", "losses", "mask", "ignored"])):
+    """What a loss gave: the loss object, its losses, the mask of the output, and that which the loss itself has set."""
+
+
+@contextlib.contextmanager
+def looked_at(home, model, look):
+    """A context, in eager mode: `look(given, y_pred, sample_weight)` is called after the model's losses are computed.
+
+    Args:
+        look: a function of a list of `Given`, one for each output that has a loss, and what Keras computed them with.
+    """
+    name, attributes = "_compile_loss" if home.is_keras3 else "compiled_loss", vars(model)
+    own = attributes.get(name)
+    if own is None:
+        yield
+        return
+    if isinstance(own, _Looked):
+        # Replicas take turns within a step: another one's is still there.
+        own = own._own
+    attributes[name] = _Looked(home, own, look)
+    try:
+        yield
+    finally:
+        attributes[name] = own
+
+
+class _Looked(object):
+    """Stands in the place of what computes a model's losses, for the time of a training step."""
+
+    def __init__(self, home, own, look):
+        self._home, self._own, self._look = home, own, look
+
+    def __getattr__(self, name):
+        return getattr(self._own, name)
+
+    def __call__(self, y_true, y_pred, sample_weight=None, **kwargs):
+        given = []
+        with contextlib.ExitStack() as entered:
+            for loss in self._objects(y_true, y_pred):
+                entered.enter_context(_noted(loss, given))
+            value = self._own(y_true, y_pred, sample_weight, **kwargs)
+        self._look(given, y_pred, sample_weight)
+        return value
+
+    def _objects(self, y_true, y_pred):
+        """The loss objects, each once. The first batch of all makes them."""
+        own = self._own
+        if self._home.is_keras3:
+            if not own.built:
+                self._build(y_true, y_pred)
+            found = getattr(own, "_flat_losses", None)
+            # Named so up to Keras 3.6, and without a name for each.
+            found = (own.flat_losses if found is None else found) or []
+            found = [getattr(each, "loss", each) for each in found]
+        else:
+            if not own._built:
+                # Named so up to TF 2.2.
+                (getattr(own, "build", None) or own._build)(y_pred)
+            found = own._losses
+        return list({id(each): each for each in found if each is not None}.values())
+
+    def _build(self, y_true, y_pred):
+        own, nest = self._own, self._home.tf.nest
+        if hasattr(own, "_flat_losses"):
+            # Newer ones first bring the targets into the form of the outputs, and keep that.
+            targets = nest.flatten(y_true)
+            if len(targets) != len(nest.flatten(y_pred)):
+                return
+            y_true = nest.pack_sequence_as(y_pred, targets)
+        own.build(y_true, y_pred)
+
+
+@contextlib.contextmanager
+def _noted(loss, given):
+    """A context: a loss object puts what it gives into the list `given`."""
+    attributes, own = vars(loss), loss.call
+    before = {name: value for name, value in attributes.items() if name == "call"}
+
+    def call(y_true, y_pred):
+        losses = own(y_true, y_pred)
+        given.append(Given(loss, losses, mask_of(y_pred), mask_of(losses)))
+        return losses
+
+    attributes["call"] = call
+    try:
+        yield
+    finally:
+        del attributes["call"]
+        attributes.update(before)
+
+
+def mask_of(tensor):
+    """The mask that Keras keeps with a tensor, None where there is none."""
+    return getattr(tensor, "_keras_mask", None)
+
+
+def one_number(home, given):
+    """The first loss that is one number for a whole batch, as the user gave it; None where there is none."""
+    found = (each.loss for each in given if home.tf.TensorShape(getattr(each.losses, "shape", ())).ndims == 0)
+    return next((getattr(loss, "fn", loss) for loss in found), None)
+
+
+def divisor(home, given, y_pred, sample_weight):
+    """What a batch's loss is divided by, and why that is not all that a micro-batch would have to weigh.
+
+    Returns:
+        The number of elements that the masks leave: a scalar tensor, None where it is the samples. And a sentence for
+        the user, None where the weight is exact.
+    """
+    tf, divides = home.tf, divides_by_masks(home)
+    # A loss that computes in another dtype than its output's, as in mixed precision of Keras 3, gets it without mask.
+    outputs = [mask_of(each) for each in tf.nest.flatten(y_pred)] if divides else []
+    is_lost = any(each is not None for each in outputs) and all(each.mask is None for each in given)
+    masks = {}
+    for i, each in enumerate(given):
+        mask = outputs[min(i, len(outputs) - 1)] if is_lost else each.mask if divides else None
+        is_mean = getattr(each.loss, "reduction", None) not in ("sum", "none", None)
+        found = [part for part in (mask, each.ignored) if part is not None and is_mean]
+        if one_number(home, [each]) is not None:
+            # It takes no notice of a mask.
+            found = []
+        masks[tuple(id(part) for part in found)] = found
+    counts = [tf.math.count_nonzero(_all_of(tf, found)) for found in masks.values() if found]
+    count = sum(counts) if counts and len(counts) == len(masks) else None
+    return count, UNEVEN.format(home) if len(masks) > 1 else _why_weights_matter(home, given, sample_weight)
+
+
+def _why_weights_matter(home, given, sample_weight):
+    """Why a batch's sample weights leave its losses without a weight that is right, None where they do not."""
+    if sample_weight is None:
+        return None
+    found = one_number(home, given)
+    if found is not None:
+        return ONE_NUMBER.format(found, home)
+    divided = [each.loss for each in given if getattr(each.loss, "reduction", None) == "mean_with_sample_weight"]
+    return BY_WEIGHTS.format(divided[0]) if divided else None
+
+
+def _all_of(tf, masks):
+    masks = [tf.cast(each, tf.bool) for each in masks]
+    return tf.logical_and(*masks) if len(masks) > 1 else masks[0]
+
+
+def divides_by_masks(home):
+    """Whether this Keras's loss objects divide by what an output's mask leaves: Keras 3, and from TF 2.11 on."""
+    if home.is_keras3:
+        return True
+    if home.root not in _DIVIDES:
+        tf, losses = home.tf, home.module.losses
+        # In no graph but its own, there is no strategy, under which these losses raise.
+        with tf.Graph().as_default(), home.v1.Session() as session:
+            found = session.run(_masked_mean(tf, losses)) if hasattr(losses, "MeanSquaredError") else 5
+        _DIVIDES[home.root] = bool(found == 1)
+    return _DIVIDES[home.root]
+
+
+def _masked_mean(tf, losses):
+    """The loss of two time steps, 1 and 9, the second of which is masked: 1, 0.5 where all steps count, else 5."""
+    predicted = tf.constant([[[1.0], [3.0]]])
+    predicted._keras_mask = tf.constant([[True, False]])
+    return losses.MeanSquaredError()(tf.zeros_like(predicted), predicted)

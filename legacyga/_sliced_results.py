@@ -1,0 +1,49 @@
+"""What a batch in slices tells in graph mode: its losses, and outputs that have samples."""
+
+
+class LossMeans(object):
+    """The metrics that take the mean of each output's losses over the batches: one a batch in slices, too.
+
+    Models of several outputs have them, from Keras 2.3 and TF 1.14 on.
+    """
+
+    def __init__(self, home, model, parts):
+        found = getattr(model, "_output_loss_metrics", None) or []
+        losses = getattr(model, "loss_functions", None) or []
+        if len(losses) == len(found):
+            # Keras 2.3 has one of an output without a loss, too, and tells nothing of it.
+            found = [each for each, loss in zip(found, losses) if loss is not None]
+        self._backend, self._means = home.backend, [each for each in found if each is not None and len(parts) > 1]
+        self._read = [self._values()]
+
+    @property
+    def _variables(self):
+        return [value for each in self._means for value in (each.total, each.count)]
+
+    def _values(self):
+        """[(total, count)] of each."""
+        values = [float(value) for value in self._backend.batch_get_value(self._variables)]
+        return list(zip(values[::2], values[1::2]))
+
+    def note(self):
+        """A slice was taken."""
+        self._read.append(self._values())
+
+    def of_the_batch(self, sizes):
+        """Let the metrics have taken the batch at once; {place of an output: what it then tells}."""
+        made = []
+        for i, (total, count) in enumerate(self._read[0]):
+            read = [values[i] for values in self._read]
+            losses = [(after[0] - before[0]) / (after[1] - before[1]) for before, after in zip(read, read[1:])]
+            made.append((total + sum(loss * size for loss, size in zip(losses, sizes)) / sum(sizes), count + 1))
+        self._backend.batch_set_value(list(zip(self._variables, [value for pair in made for value in pair])))
+        return {place + 1: total / count for place, (total, count) in enumerate(made)}
+
+
+def joined(arrays):
+    """Arrays one after the other. The package itself imports no NumPy."""
+    joined, start = arrays[0].take([0] * sum(len(each) for each in arrays), axis=0), 0
+    for each in arrays:
+        joined[start : start + len(each)] = each
+        start += len(each)
+    return joined

@@ -1,0 +1,246 @@
+"""In which order an update reads and writes in a TensorFlow 1 graph, where nothing else orders it: as it was made."""
+
+import collections
+import re
+
+# What hands a variable or its value on.
+_ALIASES = ("Identity", "RefIdentity", "Switch", "RefSwitch", "Merge", "RefMerge", "ReadVariableOp", "Reshape")
+_WRITES = re.compile("Assign|Apply|Scatter|^If$|^While$|PartitionedCall$")
+_VARIABLES = ("VariableV2", "Variable", "TemporaryVariable")
+
+REPLACED = (
+    "K.update was replaced when get_updates was called: keras-lookahead's Lookahead does that round the optimizer that "
+    "it is given, which must not accumulate, and leaves it so after an error. Received: {!r} for an update. Start "
+    "Python anew, and train in slices of a batch: legacyga.micro_batch(model, size) after compile, with "
+    "Lookahead(SGD())."
+)
+
+
+def ordered(get_updates, ops, gradients, in_parts=True):
+    """An operation that runs an optimizer's updates.
+
+    What `get_updates` returns is written at the end, and whatever it made that reads those variables reads them before.
+    What it writes on the way is written where it was made: what was made before reads the old value, what was made
+    after the new one.
+
+    Args:
+        get_updates: function that returns the updates, whose operations it makes.
+        ops: an `_ops.Ops`.
+        gradients: what they are made of: list of tensors or IndexedSlices, None for a variable without.
+        in_parts: whether the gradients are there before the update begins. Then the update of one gradient's variables
+            goes after another's, where neither needs the other, so that only its new values are there beside the old.
+    """
+    graph = ops.v1.get_default_graph()
+    made_before = len(graph.get_operations())
+    updates = get_updates()
+    replaced = [update for update in updates if isinstance(update, tuple) and not hasattr(update[0], "assign")]
+    if replaced:
+        raise ValueError(REPLACED.format(replaced[0]))
+    updates = [update[0].assign(update[1]) if isinstance(update, tuple) else update for update in updates]
+    listed = list(dict.fromkeys(getattr(update, "op", update) for update in updates))
+    _check_made_here(listed, graph)
+    order = _Order(graph.get_operations()[made_before:], listed, [_tensors(each) for each in gradients])
+    order.of_each_variable()
+    if in_parts:
+        order.one_part_after_the_other(ops)
+    else:
+        order.after_all_gradients(ops)
+    return ops.done(listed)
+
+
+def _check_made_here(listed, graph):
+    """Raise where an update would run with each mini-step: an operation that is not in the conditional's branch."""
+    context = graph._get_control_flow_context()
+    outside = [each for each in listed if each.graph is not graph or _context_of(each) is not context]
+    if outside:
+        raise ValueError(
+            "get_updates returns operations that were made elsewhere, and would run with each mini-step. Received: {}. "
+            "Make them in get_updates, or return (variable, value) pairs.".format([each.name for each in outside])
+        )
+
+
+class _Order(object):
+    """The order of one update's operations.
+
+    Args:
+        made: the operations that `get_updates` made, in that order.
+        listed: those that it returned.
+        given: for each gradient the list of its tensors. They are there before anything is written.
+    """
+
+    def __init__(self, made, listed, given):
+        self._made, self._listed, self._given = made, listed, given
+        self._places = {operation: place for place, operation in enumerate(made)}
+        self._needed = _needed(listed, {tensor.op for tensors in given for tensor in tensors})
+        self._writes = set()
+
+    def _place(self, operation):
+        return self._places.get(operation, -1)
+
+    def of_each_variable(self):
+        """Order the reads and the writes of each variable."""
+        needed = sorted(self._needed, key=self._place)
+        context = _context_of(self._listed[0]) if self._listed else None
+        ends = {each: self._end(each, context) for each in needed}
+        listed, writes = set(self._listed), collections.OrderedDict()
+        for each in needed:
+            for variable in _written(each) if each in self._places or each in listed else ():
+                writes.setdefault(variable, []).append(each)
+        self._writes = set(sum(writes.values(), []))
+        uses = _uses(needed, writes)
+        for variable, its_writes in writes.items():
+            for before, after in zip(its_writes, its_writes[1:]):
+                self._wait(after, before)
+            for write in its_writes:
+                if ends[write] not in listed:
+                    self._order(write, uses[variable], self._needed)
+        # What needs a listed write, as its author meant, reads what was written before it was made.
+        late, known = set(listed), None
+        while known != len(late):
+            known = len(late)
+            late.update(each for each in needed if ends[each] in late or not late.isdisjoint(_sources(each)))
+        for variable, its_writes in writes.items():
+            for write in its_writes:
+                if ends[write] in listed:
+                    self._order(write, uses[variable], late)
+
+    def _order(self, write, uses, in_turn):
+        """Order a write with the uses of its variable: those that are `in_turn` by where they were made, others come
+        before it."""
+        for read, user in uses:
+            if user is not write:
+                if user not in in_turn or self._place(user) < self._place(write):
+                    self._wait(write, user)
+                elif read not in in_turn or self._place(read) < self._place(write):
+                    self._wait(write, read)
+                else:
+                    self._wait(read, write)
+
+    def after_all_gradients(self, ops):
+        """Let all writes wait for all gradients: not each needs one, and a model is read until the last is there."""
+        with ops.after(self._given):
+            begun = ops.tf.no_op()
+        for write in self._writes:
+            self._wait(write, begun)
+
+    def one_part_after_the_other(self, ops):
+        """Let the writes that need one gradient, and what computes them, wait for those that need the one before."""
+        if any(each.type == "NextIteration" for each in self._made):
+            return
+        needing = collections.defaultdict(list)
+        for each in self._needed:
+            for source in _sources(each):
+                needing[source].append(each)
+        entries, numbers = [self._entries(tensors) for tensors in self._given], {}
+        for number, stack in enumerate(map(list, entries)):
+            while stack:
+                each = stack.pop()
+                if numbers.setdefault(each, number) != number:
+                    # Neither can wait for the other.
+                    return
+                stack.extend(other for other in needing[each] if numbers.get(other) != number)
+        done = []
+        for number, first in enumerate(entries):
+            for each in first if done else ():
+                self._wait(each, done[0])
+            with ops.control_dependencies(done + [each for each in self._listed if numbers.get(each) == number]):
+                done = [ops.tf.no_op()]
+
+    def _entries(self, tensors):
+        """What works with a gradient first: its division by the sum of the weights, or what was made of it here."""
+        users = [each for tensor in tensors for each in tensor.consumers()]
+        if len(tensors) == 1 and tensors[0].op.type == "RealDiv" and all(each in self._places for each in users):
+            return [tensors[0].op]
+        return [each for each in users if each in self._needed]
+
+    def _end(self, operation, context):
+        """What ends the conditionals that an operation is in and `context` is not: itself where there are none, None
+        where it was made before the update."""
+        while operation is not None and not _encloses(_context_of(operation), context):
+            after = self._made[self._place(operation) + 1 :] if operation in self._places else ()
+            outer = _context_of(operation).outer_context
+            ends = (each for each in after if each.type in ("Merge", "Exit") and _context_of(each) is outer)
+            operation = next(ends, None)
+        return operation
+
+    def _wait(self, later, earlier):
+        """Give `later` an edge from `earlier`; where that need not run, from the end of its conditional."""
+        earlier = self._end(earlier, _context_of(later))
+        if earlier is not None and earlier not in _sources(later) and not _enters_loop(later, earlier):
+            later._add_control_input(earlier)
+
+
+def _tensors(gradient):
+    if gradient is None:
+        return []
+    return [gradient.values, gradient.indices] if hasattr(gradient, "indices") else [gradient]
+
+
+def _sources(operation):
+    return [tensor.op for tensor in operation.inputs] + list(operation.control_inputs)
+
+
+def _needed(operations, given):
+    """`operations` and what they need, as far as the gradients."""
+    seen, stack = set(), list(operations)
+    while stack:
+        each = stack.pop()
+        if each not in seen and each not in given:
+            seen.add(each)
+            stack.extend(_sources(each))
+    return seen
+
+
+def _is_variable(tensor):
+    return tensor.dtype.name == "resource" or tensor.dtype._is_ref_dtype
+
+
+def _written(operation):
+    """The operations of the variables that an operation writes, or may write."""
+    if not _WRITES.search(operation.type):
+        return []
+    return [variable for tensor in operation.inputs if _is_variable(tensor) for variable, _ in _origins(tensor, None)]
+
+
+def _origins(tensor, read):
+    """[(variable, its read)] of what a tensor hands on, by operations; of a reference variable no read is known."""
+    operation = tensor.op
+    if operation.type not in _ALIASES:
+        return [(operation, None if operation.type in _VARIABLES else read)]
+    read = operation if operation.type == "ReadVariableOp" else read
+    sources = operation.inputs if operation.type.endswith("Merge") else operation.inputs[:1]
+    return [origin for each in sources for origin in _origins(each, read)]
+
+
+def _uses(needed, writes):
+    """{variable: [(its read, what works with that)]}. A reference variable is read where its value is worked with."""
+    uses = collections.defaultdict(list)
+    for each in needed:
+        if each.type not in _ALIASES:
+            for tensor in each.inputs:
+                if not (_is_variable(tensor) and _WRITES.search(each.type)):
+                    for variable, read in _origins(tensor, None):
+                        if variable in writes:
+                            uses[variable].append((read or each, each))
+    return uses
+
+
+def _context_of(operation):
+    # What leaves a loop is one of the loop's own.
+    context = operation._control_flow_context
+    return context.outer_context if context is not None and operation.type in ("Exit", "RefExit") else context
+
+
+def _encloses(context, other):
+    """Whether what is in `context` runs where what is in `other` does."""
+    while other is not None and other is not context:
+        other = other.outer_context
+    return other is context
+
+
+def _enters_loop(operation, outer):
+    """Whether an operation is in a loop that `outer` is not in: what comes from there enters by the loop's own."""
+    context, outer = _context_of(operation), _context_of(outer)
+    while context is not outer and not context.IsWhileContext():
+        context = context.outer_context
+    return context is not outer

@@ -1,0 +1,136 @@
+"""A mini-step is taken whole or not at all, whatever ends it half-way: a row that is not there, a Ctrl-C."""
+
+import functools
+import itertools
+import os
+import signal
+import sys
+
+import kinds
+import needs
+import numpy as np
+import pytest
+
+import legacyga
+
+pytestmark = pytest.mark.capability("R8 partial windows")
+NUMBERS = (1, 4, 1)
+START = [np.zeros((4, 2), "float32"), np.zeros(3, "float32")]
+
+
+def pytest_generate_tests(metafunc):
+    from conftest import home_of
+
+    if "kind" in metafunc.fixturenames:
+        found = [each for each in kinds.of(home_of(metafunc.config)) if not each.is_adam]
+        metafunc.parametrize("kind", found, ids=[each.id for each in found])
+
+
+@pytest.fixture(autouse=True)
+def eager(home):
+    needs.eager_only(home)
+
+
+def gradients(home, number, rows=(0, 3)):
+    """Of an embedding, whose rows these are, and of a variable that comes before it in the list."""
+    tf = home.tf
+    slices = tf.IndexedSlices(tf.fill([len(rows), 2], float(number)), tf.constant(rows), tf.constant([4, 2], "int64"))
+    return [tf.fill([3], float(number)), slices]
+
+
+def program(home, kind):
+    """A function of a number that returns the mini-step with it, to be called; the weights; the optimizer."""
+    optimizer, (table, dense) = kind.make(3), home.variables(START)
+    variables = [dense, table]
+    if hasattr(optimizer, "build"):
+        optimizer.build(variables)
+
+    def step(number, **kwargs):
+        return functools.partial(optimizer.apply_gradients, list(zip(gradients(home, number, **kwargs), variables)))
+
+    return step, variables, optimizer
+
+
+def ends_as_one_of_means(home, kind, variables, mean):
+    """Whether the weights are those after one update with this mean in all elements that have a gradient."""
+    rate = kinds.RATE
+    dense, table = [np.array(home.value(each)) for each in variables]
+    wanted = np.zeros((4, 2))
+    wanted[[0, 3]] = -rate * mean
+    return np.abs(dense + rate * mean).max() <= 4e-6 and np.abs(table - wanted).max() <= 4e-6
+
+
+@pytest.mark.parametrize("row", [4, -1])
+def test_a_row_that_is_not_there(home, kind, row):
+    step, variables, optimizer = program(home, kind)
+    step(1)()
+    with pytest.raises(home.tf.errors.InvalidArgumentError, match="the row {} .*Nothing was".format(row)):
+        step(32, rows=(0, row))()
+    assert int(optimizer.mini_step) == 1
+    step(4)()
+    step(1)()
+    assert ends_as_one_of_means(home, kind, variables, 2.0)
+
+
+@pytest.fixture
+def interrupted():
+    """A function that calls another, and has a Ctrl-C come after so many calls within it; whether it came."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def call(function, number):
+        count = itertools.count()
+
+        def profile(frame, event, argument):
+            if event == "call" and next(count) == number:
+                sys.setprofile(None)
+                os.kill(os.getpid(), signal.SIGINT)
+
+        try:
+            sys.setprofile(profile)
+            function()
+        except BaseException:
+            # TensorFlow makes another error of one that comes while it makes a tensor.
+            return True
+        finally:
+            sys.setprofile(None)
+        return next(count) <= number and None
+
+    yield call
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.slow
+def test_a_mini_step_that_is_interrupted(home, kind, interrupted):
+    """At any of its calls: of a mini-step in mid-window, and of the last, whose update is made whole, too."""
+    for place in (1, 2):
+        number = 0
+        while True:
+            step, variables, optimizer = program(home, kind)
+            for each in NUMBERS[:place]:
+                step(each)()
+            came = interrupted(step(NUMBERS[place]), number)
+            if came is None:
+                break
+            taken = place if int(optimizer.mini_step) == place else place + 1
+            for each in NUMBERS[taken:]:
+                step(each)()
+            assert int(optimizer.iterations) == 1 and ends_as_one_of_means(home, kind, variables, 2.0), number
+            number += 1 + number // 3
+        assert number > 20
+
+
+@pytest.mark.slow
+def test_a_call_of_an_accumulator_that_is_interrupted(home, interrupted):
+    number = 0
+    while True:
+        accumulator = legacyga.GradientAccumulator("sum")
+        accumulator(gradients(home, 1))
+        came = interrupted(functools.partial(accumulator, gradients(home, 4)), number)
+        if came is None:
+            break
+        if int(accumulator.step) == 1:
+            accumulator(gradients(home, 4))
+        dense, table = accumulator.gradients
+        assert dense.numpy().tolist() == [5.0] * 3 and table.values.numpy().tolist() == [[5.0, 5.0]] * 2, number
+        number += 1 + number // 3
+    assert number > 20

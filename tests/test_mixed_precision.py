@@ -268,6 +268,30 @@ def test_a_policy_around_a_fixed_loss_scale(home, kind, policy):
         assert int(home.value(optimizer.skipped_mini_steps)) == skipped and mini_step_of(home, optimizer) == 0
 
 
+def test_a_scale_of_the_users_own_is_not_told_of_what_is_left_out(home):
+    precision = getattr(getattr(home.tf, "mixed_precision", None), "experimental", None)
+    if home.mode == "graph" or not hasattr(precision, "LossScale") or home.tf_version >= (2, 4):
+        skips.keras_lacks("LossScale classes of the user's own: TF 2.1 to 2.3")
+
+    class Own(precision.LossScale):
+        def __call__(self):
+            return home.tf.constant(2.0)
+
+        def update(self, grads):
+            return home.tf.no_op(), True
+
+        def get_config(self):
+            return {}
+
+    variable = home.tf.Variable([1.0])
+    made = home.keras.mixed_precision.experimental.LossScaleOptimizer(home.bare_sgd(lr=1.0), Own())
+    optimizer = legacyga.wrap(made, 2, on_nonfinite="skip_mini_step")
+    optimizer.apply_gradients([(home.tf.constant([2.0]), variable)])
+    with pytest.raises(ValueError, match="needs a DynamicLossScale, .*Received: .*Own object"):
+        optimizer.apply_gradients([(home.tf.constant([2.0]), variable)])
+    assert variable.numpy().tolist() == [1.0]
+
+
 @pytest.mark.parametrize("beside, xla", [(0, False), (1, False), (0, True)])
 def test_rows_of_which_nothing_is_left(home, kind, beside, xla):
     """Of an embedding, alone and ahead of a layer: the scale learns of a window whose mini-steps were all left out."""

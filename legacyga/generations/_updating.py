@@ -10,6 +10,10 @@ from legacyga.generations import _horovod
 
 # The argument of OptimizerV2; that of the optimizers of 2.11 and newer says the opposite.
 AGGREGATES = "experimental_aggregate_gradients"
+OWN_SCALE = (
+    'on_nonfinite="skip_mini_step" needs a DynamicLossScale, which it tells of what was left out. Received: {!r}. Take '
+    'on_nonfinite="skip_window", or a DynamicLossScale.'
+)
 AROUND = (
     "{0}.get_updates adds updates of its own to those of an optimizer that accumulates: they would be made on every "
     "mini-step. Received: {1!r}. Wrap the optimizer that adds them: wrap({0}(SGD()), {2}), not {0}(wrap(SGD(), {2})); "
@@ -172,7 +176,11 @@ class Updating(object):
 
     def read_scale(self):
         """The scale of a LossScaleOptimizer that adapts it, a tensor."""
-        return vars(self.optimizer)["_loss_scale"]._current_loss_scale.read_value()
+        scale = vars(self.optimizer)["_loss_scale"]
+        # A class of the user's own, which TF 2.0 to 2.3 take. Delete with TF 2.3.
+        if not hasattr(scale, "_current_loss_scale"):
+            raise ValueError(OWN_SCALE.format(scale))
+        return scale._current_loss_scale.read_value()
 
     def shrink_scale(self, value):
         """Bring the scale to what an overflow makes of `value`. Returns what to wait for."""

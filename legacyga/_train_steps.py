@@ -74,7 +74,7 @@ class TrainStep(object):
         """From now on, the begin of a fit, let each mini-step weigh its samples."""
         if self._counts is not None:
             with self._ops.strategy_scope(self._counts):
-                self._counts.assign([0, 0])
+                self._counts.assign(self._ops.tf.zeros([2], "int64"))
         else:
             model, tf = self._model(), self._ops.tf
             with model.distribute_strategy.scope(), _replicas.replica_local_variables(tf):

@@ -682,7 +682,7 @@ def test_what_a_wrapper_of_the_v1_api_may_not(home, sgd):
             steps_of(home, Following(accumulating, targets), fed)
     # At K = 1 each mini-step is an update.
     variables, step = steps_of(home, Following(legacyga.wrap(sgd(lr=RATE), 1), targets), fed)
-    with pytest.raises(ValueError, match="This optimizer accumulates already, over 3 mini-steps"):
+    with pytest.raises(ValueError, match="within this one accumulates already, over 3 mini-steps"):
         legacyga.wrap(Following(legacyga.wrap(sgd(lr=RATE), 3), targets), 2)
     text = r"Following\.get_updates runs a session .* cannot stand in the branch .*legacyga\.micro_batch\(model, size\)"
     with pytest.raises(ValueError, match=text):

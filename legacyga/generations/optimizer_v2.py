@@ -4,7 +4,7 @@ import contextlib
 import copy
 import warnings
 
-from legacyga import _ops
+from legacyga import _gradients, _ops
 from legacyga.generations import _base, _configs, _copying, _surface, _updating
 
 # Containers of an OptimizerV2 that it writes to.
@@ -133,6 +133,7 @@ class AccumulatingOptimizer(_configs.ConfiguredOptimizer):
             if home.graph_mode:
                 entered.enter_context(home.v1.get_default_graph().as_default())
                 # All gradients are of one point, at K = 1 too, where the decay of a variable needs none of them.
+                grads_and_vars = _gradients.as_tensors(accumulation.ops, grads_and_vars)
                 entered.enter_context(accumulation.ops.after([gradient for gradient, _ in grads_and_vars]))
             scope = accumulation.keeper._name
             args, kwargs = _updating.named(type(self)._legacyga_class[0].apply_gradients, args, kwargs)

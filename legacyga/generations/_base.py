@@ -119,7 +119,10 @@ class Accumulation(_updating.Updating, _weighing.Weighing):
         with self._outside_of_functions(scope):
             window = self._window_for_step(grads_and_vars, is_traced)
         if window is None:
-            return self.update(grads_and_vars, args, kwargs)
+            # In a graph all gradients are of one point, though a variable's decay may need none of them.
+            present = [grads_and_vars[i][0] for i in at]
+            with self.ops.after(present) if self.home.graph_mode else contextlib.ExitStack():
+                return self.update(grads_and_vars, args, kwargs)
         if is_traced and len(at) < len(grads_and_vars):
             self.say_what_is_missing(grads_and_vars)
         _gradients.check_rows(self.ops, *zip(*[(each, var.shape) for each, var in grads_and_vars]))

@@ -4,7 +4,7 @@ import contextlib
 import copy
 import warnings
 
-from legacyga import _gradients, _ops
+from legacyga import _ops
 from legacyga.generations import _base, _configs, _copying, _surface, _updating
 
 # Containers of an OptimizerV2 that it writes to.
@@ -128,16 +128,11 @@ class AccumulatingOptimizer(_configs.ConfiguredOptimizer):
         # An operation, as the inner optimizer returns: it is run by name, and stands in LossScaleOptimizer's branches.
         home = type(self)._legacyga_class[1]
         # The init_scope of TF 2.0 to 2.13 leads out of a graph that nobody has entered.
-        with contextlib.ExitStack() as entered:
-            accumulation, grads_and_vars = self._legacyga, list(grads_and_vars)
-            if home.graph_mode:
-                entered.enter_context(home.v1.get_default_graph().as_default())
-                # All gradients are of one point, at K = 1 too, where the decay of a variable needs none of them.
-                grads_and_vars = _gradients.as_tensors(accumulation.ops, grads_and_vars)
-                entered.enter_context(accumulation.ops.after([gradient for gradient, _ in grads_and_vars]))
+        with home.v1.get_default_graph().as_default() if home.graph_mode else contextlib.ExitStack():
+            accumulation = self._legacyga
             scope = accumulation.keeper._name
             args, kwargs = _updating.named(type(self)._legacyga_class[0].apply_gradients, args, kwargs)
-            return accumulation.take_mini_step(grads_and_vars, args, kwargs, scope, result=home.tf.no_op)
+            return accumulation.take_mini_step(list(grads_and_vars), args, kwargs, scope, result=home.tf.no_op)
 
     def get_updates(self, loss, params):
         """The operation of a mini-step in a list, in graph mode."""

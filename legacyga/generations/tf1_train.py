@@ -121,9 +121,7 @@ class Accumulation(_base.Accumulation):
         listed = list(train_ops)
         # The init_scope of TF 2.0 to 2.13 leads out of a graph that nobody has entered.
         with self.home.v1.get_default_graph().as_default():
-            # All gradients are of one point, at K = 1 too, where the decay of a variable needs none of them.
-            with self.ops.after([gradient for gradient, _ in grads_and_vars if gradient is not None]):
-                taken = self.take_mini_step(grads_and_vars, (), kwargs)
+            taken = self.take_mini_step(grads_and_vars, (), kwargs)
         mini_step = self.home.tf.group(taken, name=kwargs["name"] or self.optimizer.get_name())
         train_ops[:] = listed + [mini_step]
         return mini_step

@@ -77,6 +77,11 @@ class TensorFlow(object):
                 return not outside_functions()
         return not outside_functions()
 
+    @property
+    def restores_as_it_saves(self):
+        """Whether tf.train.Checkpoint asks an object for what it saves where it restores, too. Delete with TF 2.7."""
+        return version_of(self.tf) < (2, 8)
+
     def check_can_train(self):
         """Raise where nothing can be trained at all, before TensorFlow or Keras say so in their own obscure way."""
 
@@ -198,6 +203,11 @@ class Home(TensorFlow):
     def registered_name(self, cls):
         """The name by which a config names a class."""
         return getattr(self.module.utils, "get_registered_name", lambda cls: cls.__name__)(cls)
+
+    @property
+    def finds_averages_by_variable(self):
+        """Whether the v3 optimizers find a variable's moving average by the variable, not by its place in a list."""
+        return self.name == "tf_keras" or version_of(self.tf) >= (2, 14)
 
     @property
     def v3_is_experimental(self):

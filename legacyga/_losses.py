@@ -70,10 +70,10 @@ class _Looked(object):
         if self._home.is_keras3:
             if not own.built:
                 self._build(y_true, y_pred)
-            found = getattr(own, "_flat_losses", None)
             # Named so up to Keras 3.6, and without a name for each.
-            found = (own.flat_losses if found is None else found) or []
-            found = [getattr(each, "loss", each) for each in found]
+            found = own._flat_losses if hasattr(own, "_flat_losses") else own.flat_losses
+            # Keras itself has not built them yet where there are fewer targets than outputs.
+            found = [getattr(each, "loss", each) for each in found or []]
         else:
             if not own._built:
                 # Named so up to TF 2.2.

@@ -206,6 +206,25 @@ def test_several_outputs_with_masks_of_their_own(home, equal):
             assert_close([value], [wanted[i]])
 
 
+def test_fewer_targets_than_outputs(home):
+    """Auxiliary outputs without a loss, by name: as the bare optimizer on batches of all."""
+    random, ends = np.random.RandomState(0), []
+    x, y = random.randn(12, 3).astype("float32"), {"a": random.randn(12, 2).astype("float32")}
+    start = [random.randn(*shape) for shape in ((3, 2), (2,), (3, 2), (2,))]
+    for steps in (1, 3):
+        home.reset()
+        inputs = home.keras.Input((3,))
+        outputs = {name: home.keras.layers.Dense(2, name=name)(inputs) for name in "ab"}
+        model = home.keras.models.Model(inputs, outputs)
+        model.set_weights(start)
+        optimizer = home.bare_sgd(lr=RATE, momentum=MOMENTUM)
+        model.compile(legacyga.wrap(optimizer, 3) if steps == 3 else optimizer, {"a": "mse"})
+        callbacks = [legacyga.GradientAccumulationCallback()] * (steps == 3)
+        model.fit(x, y, batch_size=12 // steps, epochs=2, shuffle=False, verbose=0, callbacks=callbacks)
+        ends.append(model.get_weights())
+    assert_close(*ends)
+
+
 def test_targets_by_name(home):
     """Outputs in a list, targets and losses by name, in the order of neither: Keras matches them as without us."""
     random, ends = np.random.RandomState(0), []

@@ -305,3 +305,28 @@ def test_a_model_that_is_compiled_again_with_a_second_output(home):
 
     ours = train(legacyga.wrap(home.bare_sgd(lr=0.25, momentum=0.5), 4), 2)
     users.assert_close(ours, train(home.bare_sgd(lr=0.25, momentum=0.5), 8))
+
+
+def test_moving_averages_are_of_those_with_a_gradient(home):
+    """Keras averages the variables of an update, and puts the averages in now and then: whole windows of a task."""
+    needs.eager_only(home)
+    sgd = home.keras.optimizers.SGD
+    if home.is_keras3 or "use_ema" not in sgd(0.125).get_config():
+        skips.keras_lacks("use_ema of single variables: TF 2.11 and newer; Keras 3 averages all")
+    if home.name == "tf.keras" and home.tf_version < (2, 14):
+        skips.keras_lacks("before TF 2.14 Keras takes the averages by their place in the list")
+
+    def run(steps):
+        variables = home.variables([np.ones(2, "float32")] * 2)
+        optimizer = sgd(0.125, use_ema=True, ema_momentum=0.5, ema_overwrite_frequency=2)
+        optimizer = optimizer if steps == 1 else legacyga.wrap(optimizer, steps)
+        optimizer.build(variables)
+        driven = users.ByHand(home, optimizer, variables, traced=True)
+        for pattern in ("b", "a", "a", "a", "b"):
+            for _ in range(steps):
+                driven.step([np.ones(2, "float32") if letter == pattern else None for letter in "ab"])
+        return driven.values()
+
+    bare = run(1)
+    assert not np.array_equal(*bare)
+    users.assert_close(run(2), bare)

@@ -688,3 +688,33 @@ def test_what_a_wrapper_of_the_v1_api_may_not(home, sgd):
     with pytest.raises(ValueError, match=text):
         made = lambda value: home.backend.eval(home.backend.square(value))  # noqa: E731
         steps_of(home, legacyga.wrap(Following(sgd(lr=RATE), targets, made), 2), fed)
+
+
+def test_a_step_that_is_a_function_of_tensorflow(home, sgd):
+    needs.eager_only(home)
+    if generation_of(sgd) != "v2":
+        skips.senseless("apply_state is OptimizerV2's")
+
+    class Traced(sgd):
+        @home.tf.function
+        def _resource_apply_dense(self, grad, var, apply_state):
+            return var.assign_sub(apply_state[(var.device, var.dtype.base_dtype)]["lr_t"] * grad)
+
+    (variable,) = home.variables([np.zeros(2, "float32")])
+    optimizer = legacyga.wrap(Traced(learning_rate=0.25), 2)
+    for each in (1.0, 3.0, 2.0, 2.0):
+        optimizer.apply_gradients([(home.tf.fill([2], each), variable)])
+    assert variable.numpy().tolist() == [-1.0, -1.0]
+
+
+def test_moving_averages_of_plain_variables(home, sgd):
+    """Keras 3 trains variables that are TensorFlow's own, too."""
+    if not home.is_keras3:
+        skips.senseless("other Kerases have no variables of their own")
+    variable = home.tf.Variable([1.0, 2.0])
+    optimizer = legacyga.wrap(sgd(learning_rate=0.5, use_ema=True, ema_momentum=0.5), 2)
+    for each in (1.0, 3.0):
+        optimizer.apply_gradients([(home.tf.fill([2], each), variable)])
+    assert variable.numpy().tolist() == [0.0, 1.0]
+    # Keras's average is what the first update makes of the weights.
+    assert optimizer._model_variables_moving_average[0].numpy().tolist() == [0.0, 1.0]

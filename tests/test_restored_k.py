@@ -386,6 +386,18 @@ def test_a_window_that_is_dropped_before_it_is_there(home, kind, tmpdir):
         np.testing.assert_array_equal(now, then)
 
 
+def test_two_restores_before_the_state_is_there(home, kind, tmpdir):
+    """The later one holds, also where the earlier one's window was dropped."""
+    model = restored_later(home, kind, tmpdir)
+    model.optimizer.drop_windows()
+    checkpoint = home.tf.train.Checkpoint(model=model, optimizer=model.optimizer)
+    for _ in range(2):
+        checkpoint.restore(str(tmpdir.join("saved-1")))
+    assert int(home.value(model.optimizer.mini_step)) == 2
+    model.train_on_batch(*BATCHES[5])
+    assert int(home.value(model.optimizer.mini_step)) == 0 and int(home.value(model.optimizer.iterations)) == 2
+
+
 def test_what_is_asked_before_the_state_is_there(home, kind, tmpdir):
     """It is the file's: K that the saved run had set last, or the program's own, and the window under way."""
     model = restored_later(home, kind, tmpdir)
@@ -413,13 +425,16 @@ def test_nothing_is_saved_before_the_state_is_there(home, kind, tmpdir):
     checkpoint = home.tf.train.Checkpoint(model=model, optimizer=model.optimizer)
     saves = [
         lambda: model.save(str(tmpdir.join("model.keras" if home.is_keras3 else "model.h5"))),
-        lambda: checkpoint.save(str(tmpdir.join("again"))),
         lambda: model.optimizer.get_config(),
     ]
+    if home.tf_version >= (2, 8):
+        # Before, a restore asks what a save asks.
+        saves.append(lambda: checkpoint.save(str(tmpdir.join("again"))))
     if home.is_keras3:
         saves.append(lambda: model.save_weights(str(tmpdir.join("model.weights.h5"))))
     else:
         saves.append(lambda: model.save(str(tmpdir.join("folder")), save_format="tf"))
+    if not home.is_keras3 and home.tf_version >= (2, 8):
         saves.append(lambda: model.save_weights(str(tmpdir.join("weights"))))
     for save in saves:
         with pytest.raises(ValueError, match=wrong):

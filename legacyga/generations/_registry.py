@@ -41,8 +41,8 @@ class Registry(object):
         # Operations that end windows, of a graph.
         self._endings = {}
         self._built = None
-        # Whether the first window, restored by a checkpoint, is to be dropped.
-        self._drops_first = False
+        # Which restored state, that waits for the first window, is to be dropped.
+        self._dropped = None
         self._sharing = _sharing.Sharing()
 
     def shared_with(self, accumulation):
@@ -133,7 +133,7 @@ class Registry(object):
 
     def drop(self, pick=None):
         """Forget what is in the windows that are under way; `pick` as in `end`."""
-        self._drops_first = self._state_is_to_come
+        self._dropped = _waiting.latest(self._keeper) if self._state_is_to_come else None
         for window in self._picked(pick):
             self._run(window, self._drop)
 
@@ -146,6 +146,11 @@ class Registry(object):
     def _state_is_to_come(self):
         """Whether a checkpoint was restored, and there are no windows yet that it could be put in."""
         return self._owner.has_windows and not self.windows and _waiting.is_to_come(self._keeper)
+
+    @property
+    def _drops_first(self):
+        """Whether the state that waits is the one that was to be dropped: no other was restored since."""
+        return self._dropped is not None and self._dropped == _waiting.latest(self._keeper)
 
     @property
     def _keeper(self):
@@ -270,6 +275,8 @@ class Registry(object):
 
         # Replicas' threads take turns at each variable. What decides which are made changes only after the last one.
         is_first, settings = self.next_steps is None, owner.settings
+        # Asked before the variables that wait are made.
+        drops_first = self._drops_first
         next_steps, made_with, skipped = self.next_steps, self.made_with, self.skipped
         if is_first:
             next_steps = scalar("gradient_accumulation_steps", owner.steps, "int64")
@@ -285,7 +292,7 @@ class Registry(object):
         if is_first and self._graph is None:
             # What a checkpoint has just put there is older. This one thread writes the copies of all replicas.
             steps = [(next_steps, owner.steps), (made_with, owner.settings.steps)] if owner.was_set else []
-            counts = [(each, each.dtype.as_numpy_dtype(0)) for each in window.counts] if self._drops_first else []
+            counts = [(each, each.dtype.as_numpy_dtype(0)) for each in window.counts] if drops_first else []
             for variable, value in steps + counts:
                 for each in getattr(variable, "values", (variable,)):
                     each.assign(value)

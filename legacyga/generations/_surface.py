@@ -59,8 +59,8 @@ def _step_of(made, name, own):
         return accumulation.where_present(variable, lambda: getattr(super(made, self), name)(gradient, *args, **kwargs))
 
     step.__name__, step.__doc__ = name, own.__doc__
-    if inspect.isfunction(own):
-        step.__signature__ = inspect.signature(own)
+    # A tf.function has the signature of its Python function.
+    step.__signature__ = inspect.signature(getattr(own, "python_function", own))
     return step
 
 
@@ -168,7 +168,8 @@ class AccumulatingOptimizer(object):
 
     def _gather_saveables_for_checkpoint(self):
         # tf.train.Checkpoint asks it where it saves.
-        self._legacyga.registry().check_all_is_here("a checkpoint")
+        if not self._legacyga.home.restores_as_it_saves:
+            self._legacyga.registry().check_all_is_here("a checkpoint")
         return super(AccumulatingOptimizer, self)._gather_saveables_for_checkpoint()
 
     def mini_step_weight(self, weight):

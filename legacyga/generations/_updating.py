@@ -99,6 +99,16 @@ class Updating(object):
         finally:
             self._present = before
 
+    def for_those_present(self, own, variables):
+        """What the inner optimizer does to all at once, `own(variables)`, to those that have a gradient in the window."""
+        asked = [each for each in variables if _ops.variable_key(each) in self._present]
+        if not self.home.finds_averages_by_variable:
+            # Keras takes the list for that of all variables. Delete with TF 2.13.
+            asked = []
+        own([each for each in variables if not any(each is other for other in asked)])
+        for each in asked:
+            self.where_present(each, lambda each=each: own([each]))
+
     def decay_weights(self, own, variables):
         """The inner optimizer's decay of weights, `own(variables)`, of those that the window has a gradient of."""
         attributes, before = vars(self.optimizer), vars(self.optimizer).get("weight_decay")

@@ -16,6 +16,11 @@ def is_to_come(optimizer):
     return any(_waiting_for(optimizer))
 
 
+def latest(optimizer):
+    """The number of the restore that was the last of those whose values wait, None where none does."""
+    return max([each.restore_uid for each in _positions(optimizer)] or [None])
+
+
 def check_is_not_to_come(optimizer, keeper, action):
     """Raise where an action needs a state that is to come; `keeper` is the optimizer that has it."""
     if is_to_come(keeper):
@@ -27,12 +32,15 @@ def check_is_not_to_come(optimizer, keeper, action):
 def number_to_come(tf, optimizer, name):
     """The int that a checkpoint has for a variable of the first window, not made yet; None where it has none."""
     found = {}
-    positions = [each for waiting in _waiting_for(optimizer) for listed in waiting.values() for each in listed]
     # The newest is what the variable will have.
-    for each in sorted(positions, key=operator.attrgetter("restore_uid")):
+    for each in sorted(_positions(optimizer), key=operator.attrgetter("restore_uid")):
         keys = _keys_of_window([each.object_proto])
         found.update((known, (each.checkpoint.save_path_string, key)) for known, key in keys.items())
     return int(tf.train.load_variable(*found[name])) if name in found else None
+
+
+def _positions(optimizer):
+    return [each for waiting in _waiting_for(optimizer) for listed in waiting.values() for each in listed]
 
 
 def _waiting_for(optimizer):

@@ -4,7 +4,7 @@ import contextlib
 import importlib
 import inspect
 
-from legacyga import _compat
+from legacyga import _compat, _ops
 from legacyga.generations import _base, _configs, _copying, _copying_by_config, _surface, _updating
 
 ONE_FOR_TWO = (
@@ -122,7 +122,7 @@ class Accumulation(_base.Accumulation):
             if self.home.value_of(optimizer.iterations):
                 return
             for average, var in zip(averages, optimizer._trainable_variables):
-                value = getattr(var, "value", var)
+                value = var if _ops.is_variable(var) else var.value
                 # A variable that a function has made has no value before it has run.
                 if average is not None and value.is_initialized():
                     average.assign(value)

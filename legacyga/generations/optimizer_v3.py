@@ -95,6 +95,14 @@ class AccumulatingOptimizer(_configs.ConfiguredOptimizer):
         self._legacyga.say_no_update()
         super(AccumulatingOptimizer, self).finalize_variable_values(var_list)
 
+    def _update_model_variables_moving_average(self, var_list):
+        own = super(AccumulatingOptimizer, self)._update_model_variables_moving_average
+        self._legacyga.for_those_present(own, var_list)
+
+    def _overwrite_model_variables_with_average_value(self, var_list):
+        own = super(AccumulatingOptimizer, self)._overwrite_model_variables_with_average_value
+        self._legacyga.for_those_present(own, var_list)
+
     def _apply_weight_decay(self, variables):
         self._legacyga.decay_weights(super(AccumulatingOptimizer, self)._apply_weight_decay, variables)
 

@@ -100,7 +100,7 @@ class Updating(object):
             self._present = before
 
     def for_those_present(self, own, variables):
-        """What the inner optimizer does to all at once, `own(variables)`, to those that have a gradient in the window."""
+        """Do `own(variables)`, which the inner optimizer does to all, to those that have a gradient in the window."""
         asked = [each for each in variables if _ops.variable_key(each) in self._present]
         if not self.home.finds_averages_by_variable:
             # Keras takes the list for that of all variables. Delete with TF 2.13.

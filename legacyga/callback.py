@@ -144,7 +144,8 @@ class _Callback(object):
                 stacklevel=2,
             )
         # fit may be called where an exception is being handled.
-        self._handled, self._batch_size = sys.exc_info()[1], self._params.get("batch_size")
+        self._handled = sys.exc_info()[1]
+        self._batch_size = self._params.get("batch_size")
         _schedule.check_steps_to_come(
             self._optimizers, self.schedule, self._params.get("epochs"), self._batches(), self.partial_window
         )
@@ -217,9 +218,10 @@ class _Callback(object):
                 self._write(logs)
 
     def _follow_schedule(self):
-        if self.schedule is not None and not isinstance(self.schedule, dict):
-            change = _schedule.ask if callable(self.schedule) else _schedule.set_steps
-            change(self.home, self._optimizers, self.schedule)
+        if callable(self.schedule):
+            _schedule.ask(self.home, self._optimizers, self.schedule)
+        elif isinstance(self.schedule, int):
+            _schedule.set_steps(self.home, self._optimizers, self.schedule)
 
     @property
     def _has_own_train_step(self):

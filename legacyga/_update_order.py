@@ -1,11 +1,14 @@
 """In which order an update reads and writes in a TensorFlow 1 graph, where nothing else orders it: as it was made."""
 
 import collections
+import itertools
 import re
 
 # What hands a variable or its value on.
 _ALIASES = ("Identity", "RefIdentity", "Switch", "RefSwitch", "Merge", "RefMerge", "ReadVariableOp", "Reshape")
-_WRITES = re.compile("Assign|Apply|Scatter|^If$|^While$|PartitionedCall$")
+_ENDS = ("Merge", "RefMerge", "Exit", "RefExit")
+_FUNCTIONS = re.compile("^If$|^While$|PartitionedCall$")
+_WRITES = re.compile("Assign|Apply|Scatter|" + _FUNCTIONS.pattern)
 _VARIABLES = ("VariableV2", "Variable", "TemporaryVariable")
 
 REPLACED = (
@@ -71,8 +74,9 @@ class _Order(object):
     def __init__(self, made, listed, given):
         self._made, self._listed, self._given = made, listed, given
         self._places = {operation: place for place, operation in enumerate(made)}
-        self._needed = _needed(listed, {tensor.op for tensors in given for tensor in tensors})
-        self._writes = set()
+        self._before = {tensor.op for tensors in given for tensor in tensors}
+        self._needed = _needed(listed, self._before)
+        self._writes, self._ends, self._needs = set(), {}, {}
 
     def _place(self, operation):
         return self._places.get(operation, -1)
@@ -81,24 +85,32 @@ class _Order(object):
         """Order the reads and the writes of each variable."""
         needed = sorted(self._needed, key=self._place)
         context = _context_of(self._listed[0]) if self._listed else None
-        ends = {each: self._end(each, context) for each in needed}
+        self._ends = ends = {each: self._end(each, context) for each in needed}
         listed, writes = set(self._listed), collections.OrderedDict()
+        # Of a conditional of TF 2 its outputs are listed.
+        outputs = [each for each in self._listed if each.type == "Identity"]
+        listed.update(each.inputs[0].op for each in outputs if _FUNCTIONS.search(each.inputs[0].op.type))
         for each in needed:
             for variable in _written(each) if each in self._places or each in listed else ():
                 writes.setdefault(variable, []).append(each)
         self._writes = set(sum(writes.values(), []))
         uses = _uses(needed, writes)
         for variable, its_writes in writes.items():
-            for before, after in zip(its_writes, its_writes[1:]):
+            # Not its neighbour alone: a write in a branch that is not taken waits for nothing.
+            for before, after in itertools.combinations(its_writes, 2):
                 self._wait(after, before)
             for write in its_writes:
                 if ends[write] not in listed:
                     self._order(write, uses[variable], self._needed)
         # What needs a listed write, as its author meant, reads what was written before it was made.
-        late, known = set(listed), None
+        late, known = set(), None
         while known != len(late):
             known = len(late)
-            late.update(each for each in needed if ends[each] in late or not late.isdisjoint(_sources(each)))
+            late.update(
+                each
+                for each in needed
+                if ends[each] in late or any(source in listed or source in late for source in _sources(each))
+            )
         for variable, its_writes in writes.items():
             for write in its_writes:
                 if ends[write] in listed:
@@ -109,12 +121,23 @@ class _Order(object):
         before it."""
         for read, user in uses:
             if user is not write:
-                if user not in in_turn or self._place(user) < self._place(write):
+                if self._comes_before(user, write, in_turn):
                     self._wait(write, user)
-                elif read not in in_turn or self._place(read) < self._place(write):
+                elif self._comes_before(read, write, in_turn):
                     self._wait(write, read)
                 else:
                     self._wait(read, write)
+
+    def _comes_before(self, use, write, in_turn):
+        if use in in_turn or self._place(use) < self._place(write):
+            return self._place(use) < self._place(write)
+        end = self._ends.get(use)
+        if end is None or (end is use and not _WRITES.search(use.type)):
+            return True
+        # What has to wait for the write, for what else it does, is in turn: a conditional as a whole.
+        if end not in self._needs:
+            self._needs[end] = _needed(self._outputs(end), self._before)
+        return write not in self._needs[end]
 
     def after_all_gradients(self, ops):
         """Let all writes wait for all gradients: not each needs one, and a model is read until the last is there."""
@@ -155,19 +178,35 @@ class _Order(object):
 
     def _end(self, operation, context):
         """What ends the conditionals that an operation is in and `context` is not: itself where there are none, None
-        where it was made before the update."""
+        where it was made before the update or `context` is the other branch."""
         while operation is not None and not _encloses(_context_of(operation), context):
+            if _excludes(_context_of(operation), context):
+                return None
             after = self._made[self._place(operation) + 1 :] if operation in self._places else ()
             outer = _context_of(operation).outer_context
-            ends = (each for each in after if each.type in ("Merge", "Exit") and _context_of(each) is outer)
+            ends = (each for each in after if each.type in _ENDS and _context_of(each) is outer)
             operation = next(ends, None)
         return operation
 
     def _wait(self, later, earlier):
-        """Give `later` an edge from `earlier`; where that need not run, from the end of its conditional."""
-        earlier = self._end(earlier, _context_of(later))
-        if earlier is not None and earlier not in _sources(later) and not _enters_loop(later, earlier):
-            later._add_control_input(earlier)
+        """Give `later` an edge from `earlier`; where that need not run, from all that ends its conditional."""
+        end = self._end(earlier, _context_of(later))
+        for each in [end] if end is earlier and end.type in _ENDS else self._outputs(end):
+            if each not in _sources(later) and not _enters_loop(later, each):
+                later._add_control_input(each)
+                for needs in self._needs.values():
+                    if later in needs and each not in needs:
+                        needs.update(_needed([each], self._before))
+
+    def _outputs(self, end):
+        """An operation, and where it ends a conditional all others that do."""
+        if end is None:
+            return []
+        if end.type in _ENDS:
+            return list(itertools.takewhile(lambda each: each.type in _ENDS, self._made[self._place(end) :]))
+        # A conditional of TF 2 itself is through when it has taken its branch, its outputs when that has run.
+        users = [each for output in end.outputs for each in output.consumers()] if _FUNCTIONS.search(end.type) else []
+        return [end] + [each for each in users if each.type == "Identity"]
 
 
 def _tensors(gradient):
@@ -197,9 +236,16 @@ def _is_variable(tensor):
 
 def _written(operation):
     """The operations of the variables that an operation writes, or may write."""
+    return [variable for tensor in _written_inputs(operation) for variable, _ in _origins(tensor, None)]
+
+
+def _written_inputs(operation):
     if not _WRITES.search(operation.type):
         return []
-    return [variable for tensor in operation.inputs if _is_variable(tensor) for variable, _ in _origins(tensor, None)]
+    # A function's resources that it only reads are known from TF 2.2 on.
+    known = _FUNCTIONS.search(operation.type) and "_read_only_resource_inputs" in operation.node_def.attr
+    read = operation.get_attr("_read_only_resource_inputs") if known else ()
+    return [each for place, each in enumerate(operation.inputs) if _is_variable(each) and place not in read]
 
 
 def _origins(tensor, read):
@@ -217,8 +263,9 @@ def _uses(needed, writes):
     uses = collections.defaultdict(list)
     for each in needed:
         if each.type not in _ALIASES:
+            written = {id(tensor) for tensor in _written_inputs(each)}
             for tensor in each.inputs:
-                if not (_is_variable(tensor) and _WRITES.search(each.type)):
+                if id(tensor) not in written:
                     for variable, read in _origins(tensor, None):
                         if variable in writes:
                             uses[variable].append((read or each, each))
@@ -236,6 +283,14 @@ def _encloses(context, other):
     while other is not None and other is not context:
         other = other.outer_context
     return other is context
+
+
+def _excludes(branch, context):
+    """Whether `context` is in the other branch of a conditional: the two have one tensor of the condition."""
+    condition = getattr(branch, "pred", None)
+    while context is not None and (condition is None or getattr(context, "pred", None) is not condition):
+        context = context.outer_context
+    return context is not None
 
 
 def _enters_loop(operation, outer):

@@ -180,6 +180,136 @@ def test_what_is_read_before_an_unlisted_write(home, sgd, steps):
         np.testing.assert_allclose(now, then, rtol=4e-6, atol=4e-6)
 
 
+@pytest.mark.parametrize("steps", [1, 4])
+def test_a_write_between_two_others_that_is_not_always_made(home, sgd, steps):
+    """Each third parameter is halved between its step and its decay: in this order, whether it is halved or not."""
+    of_v1(sgd)
+    backend, tf = home.backend, home.tf
+
+    class Halving(sgd):
+        def get_updates(self, loss, params):
+            third = backend.equal(self.iterations % 3, 2)
+            updates = list(super(Halving, self).get_updates(loss, params))
+            updates += [tf.cond(third, lambda p=p: tf.group(backend.update(p, 0.5 * p)), tf.no_op) for p in params]
+            return updates + [backend.update_sub(p, 0.125 * p) for p in params]
+
+    now, weight = wide_runs(home, lambda: legacyga.wrap(Halving(lr=RATE), steps), 6 * steps), 1.0
+    for i in range(6):
+        weight = (weight - RATE * 0.5) * (0.5 if i % 3 == 2 else 1.0) - 0.125 * weight
+    assert_all(now, [weight, weight])
+
+
+def returned(home, first, mean, p):
+    return [home.tf.cond(first, lambda: home.backend.update(mean, p), lambda: averaged(home, mean, p))]
+
+
+def grouped(home, first, mean, p):
+    tf, new = home.tf, home.backend.update
+    return [tf.cond(first, lambda: tf.group(new(mean, 1.0 * p)), lambda: tf.group(averaged(home, mean, p)))]
+
+
+def one_branch(home, first, mean, p):
+    tf, more = home.tf, home.backend.cast(first, "float32") * 0.75
+    return [tf.cond(more >= 0, lambda: tf.group(averaged(home, mean, p, more)), lambda: tf.no_op())]
+
+
+def with_another_output(home, first, mean, p):
+    backend = home.backend
+    return home.tf.cond(
+        first,
+        lambda: [backend.constant(0.0), backend.identity(backend.update(mean, 1.0 * p))],
+        lambda: [backend.constant(1.0), backend.identity(averaged(home, mean, p))],
+    )
+
+
+def averaged(home, mean, p, more=0.0):
+    return home.backend.update(mean, (0.75 - more) * mean + (0.25 + more) * p)
+
+
+@pytest.mark.parametrize("steps", [1, 4])
+@pytest.mark.parametrize("average", [returned, grouped, one_branch, with_another_output])
+def test_a_listed_conditional_reads_what_was_there_before(home, sgd, average, steps):
+    """An average of the parameters that begins with the first of them: of the old ones, as without a conditional."""
+    of_v1(sgd)
+    backend = home.backend
+
+    class Averaging(sgd):
+        def get_updates(self, loss, params):
+            first = backend.equal(self.iterations, 0)
+            updates = list(super(Averaging, self).get_updates(loss, params))
+            self.means = [backend.zeros(backend.int_shape(each)) for each in params]
+            for p, mean in zip(params, self.means):
+                updates += average(home, first, mean, p)
+            return updates
+
+    now = wide_runs(home, lambda: legacyga.wrap(Averaging(lr=RATE), steps), 4 * steps)
+    weight, mean = 1.0, None
+    for _ in range(4):
+        mean = weight if mean is None else 0.75 * mean + 0.25 * weight
+        weight -= RATE * 0.5
+    assert_all(now, [weight, weight, mean, mean])
+
+
+def test_a_parameter_is_written_after_the_conditional_that_reads_it(home, sgd):
+    """What ends it: of reference variables too, where it is a RefMerge."""
+    of_v1(sgd)
+    backend = home.backend
+    p, mean = backend.variable(np.ones(2)), backend.variable(np.zeros(2))
+
+    class Averaging(sgd):
+        def get_updates(self, loss, params):
+            first = backend.equal(self.iterations, 0)
+            updates = list(super(Averaging, self).get_updates(loss, params))
+            return updates + returned(home, first, mean, params[0])
+
+    before = set(p.graph.get_operations())
+    legacyga.wrap(Averaging(lr=RATE), 1).get_updates(backend.sum(p), [p])
+    made = [each for each in p.graph.get_operations() if each not in before]
+    (write,) = [each for each in made if each.type.startswith("Assign") and each.inputs[0].op.name == p.op.name]
+    (end,) = [each for each in made if each.type in ("Merge", "RefMerge", "If")]
+    assert _graph.reaches(write, {end})
+
+
+@pytest.mark.parametrize("steps", [1, 2])
+def test_a_copy_of_what_is_written_before_it_in_the_list(home, sgd, steps):
+    """Two that are exchanged, too: the values before the update, where TensorFlow hands on values and no memory."""
+    of_v1(sgd)
+    backend = home.backend
+
+    class Keeping(sgd):
+        def get_updates(self, loss, params):
+            updates = list(super(Keeping, self).get_updates(loss, params))
+            self.means = [backend.zeros(backend.int_shape(each)) for each in params]
+            return updates + [backend.update(kept, p) for kept, p in zip(self.means, params)]
+
+    now = wide_runs(home, lambda: legacyga.wrap(Keeping(lr=RATE), steps), 2 * steps)
+    assert_all(now, [1 - RATE, 1 - RATE, 1 - RATE * 0.5, 1 - RATE * 0.5])
+
+
+def wide_runs(home, make, mini_steps):
+    """The values of two wide parameters and of the optimizer's `means`, all equal within, that start at 1 and 0, after
+    mini-steps whose gradients are 0.5: of many runs."""
+    backend, found = home.backend, []
+    start, given = np.ones((300, 300), "float32"), [backend.placeholder((300, 300)) for _ in range(2)]
+    variables, optimizer = [backend.variable(start) for _ in given], make()
+    loss = sum(backend.sum(variable * each) for variable, each in zip(variables, given))
+    step = backend.function(given, [loss], updates=optimizer.get_updates(loss, variables))
+    inner = getattr(optimizer, "means", [])
+    state = [(each, backend.get_value(each)) for each in list(optimizer.weights) + list(inner)]
+    for _ in range(3 * RUNS):
+        backend.batch_set_value(state + [(each, start) for each in variables])
+        for _ in range(mini_steps):
+            step([0.5 * start] * 2)
+        found.append([np.unique(value) for value in backend.batch_get_value(variables + list(inner))])
+    return found
+
+
+def assert_all(found, wanted):
+    for values in found:
+        assert [len(each) for each in values] == [1] * len(wanted)
+        np.testing.assert_allclose(np.ravel(values), wanted, rtol=4e-6)
+
+
 def test_what_was_computed_before_of_a_parameter(home, sgd):
     """A tensor of all parameters that was made outside of get_updates: of what they were before the update too."""
     of_v1(sgd)

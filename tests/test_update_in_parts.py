@@ -29,6 +29,11 @@ def fresh(home):
     home.reset(plain_session=True)
 
 
+def tells_what_conditionals_read(home):
+    if (2, 0) <= home.tf_version < (2, 2):
+        skips.we_lack("a conditional of TF 2.0 and 2.1 does not tell what it only reads")
+
+
 def of_v1(stock):
     if generation_of(stock) != "v1":
         skips.senseless("get_updates is of the v1 API")
@@ -231,6 +236,7 @@ def averaged(home, mean, p, more=0.0):
 def test_a_listed_conditional_reads_what_was_there_before(home, sgd, average, steps):
     """An average of the parameters that begins with the first of them: of the old ones, as without a conditional."""
     of_v1(sgd)
+    tells_what_conditionals_read(home)
     backend = home.backend
 
     class Averaging(sgd):
@@ -253,6 +259,7 @@ def test_a_listed_conditional_reads_what_was_there_before(home, sgd, average, st
 def test_a_parameter_is_written_after_the_conditional_that_reads_it(home, sgd):
     """What ends it: of reference variables too, where it is a RefMerge."""
     of_v1(sgd)
+    tells_what_conditionals_read(home)
     backend = home.backend
     p, mean = backend.variable(np.ones(2)), backend.variable(np.zeros(2))
 
@@ -272,7 +279,7 @@ def test_a_parameter_is_written_after_the_conditional_that_reads_it(home, sgd):
 
 @pytest.mark.parametrize("steps", [1, 2])
 def test_a_copy_of_what_is_written_before_it_in_the_list(home, sgd, steps):
-    """Two that are exchanged, too: the values before the update, where TensorFlow hands on values and no memory."""
+    """Of the value before the update."""
     of_v1(sgd)
     backend = home.backend
 

@@ -330,3 +330,27 @@ def test_moving_averages_are_of_those_with_a_gradient(home):
     bare = run(1)
     assert not np.array_equal(*bare)
     users.assert_close(run(2), bare)
+
+
+def test_within_a_loss_scale(home):
+    """The steps are the inner optimizer's: a window of no other task's gradient leaves its variable, decay included."""
+    needs.eager_only(home, since=(2, 4))
+    precision = home.keras.optimizers if home.is_keras3 else home.keras.mixed_precision
+    kwargs = {"weight_decay": 0.25} if "weight_decay" in home.keras.optimizers.SGD(0.5).get_config() else {}
+
+    def run(traced):
+        inner = home.keras.optimizers.SGD(0.5, momentum=0.5, **kwargs)
+        optimizer = legacyga.wrap(precision.LossScaleOptimizer(inner, initial_scale=2.0), 2)
+        variables, seen = home.variables([np.ones(2, "float32")] * 2), []
+        if hasattr(optimizer, "build"):
+            optimizer.build(variables)
+        driven = users.ByHand(home, optimizer, variables, traced)
+        for pattern in ("a ", "a ", " b", "a "):
+            driven.step([np.full(2, 2.0, "float32") if letter != " " else None for letter in pattern])
+            seen.extend(driven.values())
+        return seen
+
+    traced = run(True)
+    np.testing.assert_array_equal(traced[3], np.ones(2))
+    assert np.all(traced[-1] < 1.0)
+    users.assert_close(traced, run(False))

@@ -99,6 +99,28 @@ class Updating(object):
         finally:
             self._present = before
 
+    @property
+    def is_around_others(self):
+        """Whether the steps of single variables are those of an optimizer within this one, which asks nothing."""
+        return getattr(self, "keeper", self.optimizer) is not self.optimizer
+
+    def _with_or_without(self, asked, pairs, call, exchanged):
+        """An update of all variables where the window has a gradient of one that is asked for, else of the others.
+
+        Args:
+            asked: {key of a variable: whether there is a gradient, a boolean tensor}. With it the others get zeros.
+        """
+
+        def update(pairs):
+            return self.ops.done(self.update(pairs, *call, exchanged=exchanged))
+
+        if self.ops.has_replicas:
+            # They meet in an update, which no conditional can hold.
+            return update(pairs)
+        without = [(None if _ops.variable_key(var) in asked else gradient, var) for gradient, var in pairs]
+        is_any_there = self.ops.reduce_any(self.ops.tf.stack(list(asked.values())))
+        return self.ops.cond(is_any_there, lambda: update(pairs), lambda: update(without))
+
     def for_those_present(self, own, variables):
         """Do `own(variables)`, which the inner optimizer does to all, to those that have a gradient in the window."""
         asked = [each for each in variables if _ops.variable_key(each) in self._present]
@@ -154,7 +176,10 @@ class Updating(object):
                 gradients, variables = zip(*pairs)
                 pairs = list(zip(self.ops.exchanged(gradients, variables), variables))
             asked = [(var_list[i], is_there) for i, is_there in present.items() if var_list[i] is not None]
-            self._present = {_ops.variable_key(var): is_there for var, is_there in asked}
+            asked = {_ops.variable_key(var): is_there for var, is_there in asked}
+            if asked and self.is_around_others:
+                return self._with_or_without(asked, pairs, call, exchanges)
+            self._present = asked
             try:
                 return self.update(pairs, *call, exchanged=exchanges)
             finally:

@@ -23,14 +23,17 @@ class Accumulation(_base.Accumulation):
     is_bare = 0
 
     @property
-    def exchanges(self):
-        # The optimizers within another add up themselves.
+    def is_around_others(self):
         optimizer_class = self.home.module.optimizers.Optimizer
-        is_within = any(
+        return any(
             _copying.holds(each, lambda value: isinstance(value, optimizer_class))
             for each in vars(self.optimizer).values()
         )
-        return not is_within and super(Accumulation, self).exchanges
+
+    @property
+    def exchanges(self):
+        # The optimizers within another add up themselves.
+        return not self.is_around_others and super(Accumulation, self).exchanges
 
     @contextlib.contextmanager
     def bare(self):

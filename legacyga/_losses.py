@@ -117,8 +117,29 @@ def mask_of(tensor):
 
 
 def one_number(home, given):
-    """The first loss that is one number for a whole batch, as the user gave it; None where there is none."""
+    """The first loss, in eager mode, that is one number for a whole batch, as the user gave it; None without one."""
     found = (each.loss for each in given if home.tf.TensorShape(getattr(each.losses, "shape", ())).ndims == 0)
+    return next((getattr(loss, "fn", loss) for loss in found), None)
+
+
+def is_one_number(model, place):
+    """Whether, in graph mode, the loss of an output is one number for a whole batch.
+
+    Args:
+        place: the number of the output among those that have a loss.
+    """
+    pairs = [pair for pair in zip(model.outputs, model.loss_functions) if pair[1] is not None]
+    output, loss = pairs[place]
+    with output.graph.as_default():
+        value = getattr(loss, "call", loss)(model._feed_targets[place], output)
+    return value.shape.ndims == 0
+
+
+def number_in_graph(model):
+    """The first loss of a model of graph mode that is one number for a whole batch, None where there is none."""
+    losses = [each for each in getattr(model, "loss_functions", None) or [] if each is not None]
+    targets = getattr(model, "_feed_targets", None) or []
+    found = (loss for i, loss in enumerate(losses) if len(targets) == len(losses) and is_one_number(model, i))
     return next((getattr(loss, "fn", loss) for loss in found), None)
 
 

@@ -2,8 +2,19 @@
 
 import warnings
 
-from legacyga import _compat, _fit_hooks, _slice_checks, _train_steps
+from legacyga import _compat, _fit_hooks, _losses, _slice_checks, _train_steps
 from legacyga.generations import _finding, _surface
+
+MASKED = (
+    "{} divides a loss by the time steps that a mask leaves, and in graph mode batches weigh alike. A window is "
+    "the large batch only where they leave equally many. End the model with a layer that takes no mask, and weigh "
+    "the time steps by sample_weight."
+)
+ONE_NUMBER = (
+    "The loss {!r} is one number for a whole batch. With sample_weight or class_weight {} multiplies it by the mean of "
+    "the batch's weights, and where these means differ a window is not the large batch. Let the loss return a number "
+    "for each sample. Without them nothing is wrong."
+)
 
 
 class ToldSizes(object):
@@ -46,7 +57,7 @@ def start_fit(model, optimizers):
         return None
     home, homes_own = _surface.home_of(optimizers[0]), _fit_hooks.homes_train_step(type(model))
     if home.graph_mode:
-        _say_masked(_compat.home_of(model.optimizer), model, _surface.accumulation_of(optimizers[0]))
+        _say_unequal(_compat.home_of(model.optimizer), model, _surface.accumulation_of(optimizers[0]))
         return None
     if homes_own is None:
         # A model of Keras 2.3 has made its training function before any callback is told of the fit.
@@ -74,17 +85,19 @@ def say_unweighed(optimizers, reason):
             )
 
 
-def _say_masked(home, model, accumulation):
-    """Say, once of an optimizer in graph mode, that its mini-steps are not weighed by what a mask leaves."""
-    if accumulation.has_warned or not accumulation.has_windows or not _slice_checks.is_divided_by_masks(home, model):
+def _say_unequal(home, model, accumulation):
+    """Say, once of an optimizer in graph mode, why its mini-steps would need weights that nothing tells here."""
+    if accumulation.has_warned or not accumulation.has_windows:
         return
-    accumulation.has_warned = True
-    warnings.warn(
-        "{} divides a loss by the time steps that a mask leaves, and in graph mode batches weigh alike. A window is "
-        "the large batch only where they leave equally many. End the model with a layer that takes no mask, and weigh "
-        "the time steps by sample_weight.".format(home),
-        stacklevel=4,
-    )
+    text = MASKED.format(home) if _slice_checks.is_divided_by_masks(home, model) else None
+    # tf.keras of TF 1.11 and newer raises on such a loss with sample weights. Delete with TF 1.10.
+    multiplies = home.is_standalone or home.tf_version < (1, 11)
+    found = _losses.number_in_graph(model) if multiplies and not text else None
+    if found is not None:
+        text = ONE_NUMBER.format(found, home)
+    if text:
+        accumulation.has_warned = True
+        warnings.warn(text, stacklevel=4)
 
 
 def _told_sizes(home, accumulation):

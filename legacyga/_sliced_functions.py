@@ -2,7 +2,7 @@
 
 import contextlib
 
-from legacyga import _batches, _graph, _slice_checks, _sliced_results, _sliced_updates
+from legacyga import _batches, _graph, _losses, _slice_checks, _sliced_results, _sliced_updates
 
 # What makes the functions that train, and where they are kept. TF 1.13 has one more, for fit.
 FUNCTIONS = {"_make_train_function": "train_function", "_make_fit_function": "_fit_function"}
@@ -185,7 +185,7 @@ class SlicedFunction(object):
         first = len(model._feed_inputs) + len(model._feed_targets)
         # From TF 1.14 on tf.keras is fed those that are used, and refuses them for such a loss itself.
         for i, loss in enumerate(losses if len(model._feed_sample_weights) == len(losses) else []):
-            if fed[first + i] is not None and _differ(_means(fed[first + i], parts)) and self._is_one_number(i, loss):
+            if fed[first + i] is not None and _differ(_means(fed[first + i], parts)) and self._is_one_number(i):
                 raise ValueError(_slice_checks.ONE_NUMBER.format(getattr(loss, "fn", loss), self._home))
         return {
             first + i: self._with_shares(fed[first + i], parts)
@@ -193,13 +193,9 @@ class SlicedFunction(object):
             if len(parts) > 1 and not hasattr(loss, "reduction") and fed[first + i] is not None
         }
 
-    def _is_one_number(self, place, loss):
+    def _is_one_number(self, place):
         if place not in self._one_number:
-            model = self._model
-            outputs = [output for output, each in zip(model.outputs, model.loss_functions) if each is not None]
-            with outputs[place].graph.as_default():
-                value = getattr(loss, "call", loss)(model._feed_targets[place], outputs[place])
-            self._one_number[place] = value.shape.ndims == 0
+            self._one_number[place] = _losses.is_one_number(self._model, place)
         return self._one_number[place]
 
     def _with_shares(self, weights, parts):

@@ -251,7 +251,9 @@ def _written_inputs(operation):
 def _origins(tensor, read):
     """[(variable, its read)] of what a tensor hands on, by operations; of a reference variable no read is known."""
     operation = tensor.op
-    if operation.type not in _ALIASES:
+    # What writes a reference variable hands on its memory, not the value that was there.
+    hands_on_memory = tensor.dtype._is_ref_dtype and _WRITES.search(operation.type)
+    if operation.type not in _ALIASES and not hands_on_memory:
         return [(operation, None if operation.type in _VARIABLES else read)]
     read = operation if operation.type == "ReadVariableOp" else read
     sources = operation.inputs if operation.type.endswith("Merge") else operation.inputs[:1]

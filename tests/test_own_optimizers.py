@@ -669,6 +669,25 @@ def test_a_wrapper_of_the_v1_api(home, sgd, steps):
     assert int(home.value(optimizer.iterations)) == updates and int(home.value(inner.iterations)) == 0
 
 
+def joining(sgd, way):
+    class Joining(sgd):
+        def __init__(self, optimizer):
+            super(Joining, self).__init__(lr=RATE)
+            self.optimizer = optimizer
+
+        def get_updates(self, loss, params):
+            updates, own = self.optimizer.get_updates(loss=loss, params=params), [0.0 * params[0]]
+            if way == "unpacked":
+                return [*updates, *own]
+            if way == "added to":
+                return own + updates
+            if way == "added to nothing":
+                return [] + updates + own
+            return list(updates) + own
+
+    return Joining
+
+
 @pytest.mark.capability("errors")
 def test_what_a_wrapper_of_the_v1_api_may_not(home, sgd):
     needs.graph_only(home)
@@ -680,6 +699,9 @@ def test_what_a_wrapper_of_the_v1_api_may_not(home, sgd):
     for accumulating in (legacyga.wrap(sgd(lr=RATE), 3), legacyga.MySGD(lr=RATE, keras=home.keras)):
         with pytest.raises(ValueError, match=text):
             steps_of(home, Following(accumulating, targets), fed)
+        for way in ("unpacked", "added to", "added to nothing", "copied"):
+            with pytest.raises(ValueError, match=r"Joining\.get_updates adds updates of its own"):
+                steps_of(home, joining(sgd, way)(accumulating), fed)
     # At K = 1 each mini-step is an update.
     variables, step = steps_of(home, Following(legacyga.wrap(sgd(lr=RATE), 1), targets), fed)
     with pytest.raises(ValueError, match="within this one accumulates already, over 3 mini-steps"):

@@ -82,6 +82,34 @@ def test_a_value_that_reads_all_parameters(home, sgd):
         assert_has(home, variables, weights)
 
 
+def test_a_read_of_what_a_write_hands_on(home, sgd):
+    """A write of a reference variable hands on its memory: a later write waits until that has been read."""
+    of_v1(sgd)
+    backend, made = home.backend, {}
+
+    class Reading(sgd):
+        def get_updates(self, loss, params):
+            (gradient,) = self.get_gradients(loss, params)
+            read = 1.0 * backend.update_sub(params[0], RATE * gradient)
+            made.update(read=read.op, last=backend.update_sub(params[0], 0.25 * gradient))
+            return [backend.update(other, read), made["last"]]
+
+    param, other = [backend.variable(START[0]) for _ in range(2)]
+    fed = backend.placeholder(START[0].shape)
+    updates = legacyga.wrap(Reading(lr=RATE), 1).get_updates(loss=backend.sum(param * fed), params=[param])
+    train = backend.function([fed], [backend.sum(param)], updates=updates)
+    seen, stack = set(), [getattr(made["last"], "op", made["last"])]
+    while stack:
+        each = stack.pop()
+        if each not in seen:
+            seen.add(each)
+            stack.extend([tensor.op for tensor in each.inputs] + list(each.control_inputs))
+    assert made["read"] in seen
+    gradient = gradients_by_hand(1)[0][0]
+    train([gradient])
+    assert_has(home, [param, other], [START[0] - (RATE + 0.25) * gradient, START[0] - RATE * gradient])
+
+
 @pytest.mark.parametrize("steps", [1, 2])
 def test_a_parameter_that_is_written_twice(home, sgd, steps):
     """Weight decay after what the stock optimizer does, as many wrote it: both writes are made, in their order."""

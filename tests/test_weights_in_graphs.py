@@ -239,3 +239,30 @@ def test_masks_are_told_of_once(home, masked):
     found = [each for each in caught if "divides a loss by the time steps that a mask leaves" in str(each.message)]
     by_functions = home.is_standalone_before(2, 3) or home.name == "tf.keras" and home.tf_version < (1, 13)
     assert len(found) == int(masked and (by_functions or home.tf_version >= (2, 11)))
+
+
+@pytest.mark.parametrize("axis", [None, -1])
+def test_a_loss_of_one_number_is_told_of_once(home, axis):
+    """A callback does not see here whether it meets sample weights, with which no window is exact."""
+    backend = home.backend
+    model = home.network(test_weights.START)
+
+    def loss(y_true, y_pred):
+        return backend.mean(backend.square(y_true - y_pred), axis=axis)
+
+    model.compile(legacyga.MySGD(0.1, steps_per_update=2, keras=home.keras), loss)
+    x, y = test_weights.batches_of([8], seed=1)[0]
+    given, is_refused = dict(batch_size=2, verbose=0, sample_weight=np.arange(8.0)), False
+    try:
+        model.train_on_batch(x, y, sample_weight=given["sample_weight"])
+    except home.tf.errors.InvalidArgumentError:
+        is_refused = True
+        del given["sample_weight"]
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            model.fit(x, y, callbacks=[legacyga.GradientAccumulationCallback()], **given)
+    found = [str(each.message) for each in caught if "is one number for a whole batch" in str(each.message)]
+    assert len(found) == int(axis is None and not is_refused) and all(
+        each.startswith("The loss <function ") for each in found
+    )

@@ -250,12 +250,26 @@ class _MiniStep(list):
     """The updates of a mini-step. Keras and programs may add to them; another optimizer's `get_updates` may not."""
 
     def __iadd__(self, others):
-        self._check(sys._getframe(1))
+        if not isinstance(others, _MiniStep):
+            self._check(sys._getframe(1))
         return super(_MiniStep, self).__iadd__(others)
 
     def __add__(self, others):
         self._check(sys._getframe(1))
         return super(_MiniStep, self).__add__(others)
+
+    def __radd__(self, others):
+        # What is added to other updates, as keras-lr-multiplier does, is a mini-step still.
+        if others and not isinstance(others, _MiniStep):
+            self._check(sys._getframe(1))
+        both = _MiniStep(list.__add__(list(others), self))
+        both.accumulation = self.accumulation
+        return both
+
+    def __iter__(self):
+        # [*updates, another]
+        self._check(sys._getframe(1))
+        return super(_MiniStep, self).__iter__()
 
     def append(self, other):
         self._check(sys._getframe(1))

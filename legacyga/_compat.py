@@ -205,6 +205,11 @@ class Home(TensorFlow):
         return getattr(self.module.utils, "get_registered_name", lambda cls: cls.__name__)(cls)
 
     @property
+    def multiplies_one_number(self):
+        """Whether sample weights multiply a loss of one number in graph mode; else it raises. Delete with TF 1.10."""
+        return self.is_standalone or version_of(self.tf) < (1, 11)
+
+    @property
     def finds_averages_by_variable(self):
         """Whether the v3 optimizers find a variable's moving average by the variable, not by its place in a list."""
         return self.name == "tf_keras" or version_of(self.tf) >= (2, 14)

@@ -90,9 +90,7 @@ def _say_unequal(home, model, accumulation):
     if accumulation.has_warned or not accumulation.has_windows:
         return
     text = MASKED.format(home) if _slice_checks.is_divided_by_masks(home, model) else None
-    # tf.keras of TF 1.11 and newer raises on such a loss with sample weights. Delete with TF 1.10.
-    multiplies = home.is_standalone or home.tf_version < (1, 11)
-    found = _losses.number_in_graph(model) if multiplies and not text else None
+    found = _losses.number_in_graph(model) if home.multiplies_one_number and not text else None
     if found is not None:
         text = ONE_NUMBER.format(found, home)
     if text:

@@ -25,7 +25,7 @@ import tensorflow as tf
 from sklearn.datasets import load_digits
 
 import legacyga
-from legacyga import _compat
+from legacyga.backend import homes as _compat
 
 K = 8
 MOMENTA = (0.99, 0.9)  # Keras's default, and one that is often chosen

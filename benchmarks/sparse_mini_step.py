@@ -17,7 +17,7 @@ WIDTH = 256
 
 def optimizers(keras):
     """{generation: an optimizer class} of this Keras."""
-    from legacyga import _compat
+    from legacyga.backend import homes as _compat
 
     modules = [keras.optimizers] + [getattr(keras.optimizers, name, None) for name in ("legacy", "experimental")]
     # Keras 3 keeps names of old ones that say that they are gone.

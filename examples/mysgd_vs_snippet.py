@@ -28,7 +28,7 @@ import tensorflow as tf
 from sklearn.datasets import load_diabetes
 
 import legacyga
-from legacyga import _compat
+from legacyga.backend import homes as _compat
 
 N = 4  # batches of one update
 BATCH, BATCHES = 16, 24

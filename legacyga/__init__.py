@@ -1,15 +1,15 @@
 """Gradient accumulation for the TensorFlow a project is stuck with. Importing it imports no TensorFlow."""
 
 from legacyga._version import __version__
-from legacyga.accumulator import GradientAccumulator
-from legacyga.callback import GradientAccumulationCallback
 from legacyga.cli.versions import show_versions
-from legacyga.flushing import flush
-from legacyga.micro_batching import micro_batch
-from legacyga.mysgd import MySGD
-from legacyga.saving import custom_objects, load_model
-from legacyga.training import train_step
-from legacyga.wrapping import wrap
+from legacyga.fit.callback import GradientAccumulationCallback
+from legacyga.fit.micro_batching import micro_batch
+from legacyga.fit.train_step import train_step
+from legacyga.optimizers.flushing import flush
+from legacyga.optimizers.mysgd import MySGD
+from legacyga.optimizers.saving import custom_objects, load_model
+from legacyga.optimizers.wrapping import wrap
+from legacyga.windows.gradient_accumulator import GradientAccumulator
 
 __all__ = [
     "GradientAccumulationCallback",

@@ -16,7 +16,7 @@ import skips
 from homes import v1_of
 
 import legacyga
-from legacyga import _ops
+from legacyga.backend import ops as _ops
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 RANDOM = np.random.RandomState(5)
@@ -421,7 +421,7 @@ import sys
 import numpy as np
 import homes, oracle
 import legacyga
-from legacyga import _ops
+from legacyga.backend import ops as _ops
 import test_accumulator as data
 
 home, strategy = homes.start_on_replicas(sys.argv[1])

@@ -24,7 +24,7 @@ from epochs import (
 )
 
 import legacyga
-from legacyga import _compat
+from legacyga.backend import homes as _compat
 
 pytestmark = pytest.mark.capability("callback")
 

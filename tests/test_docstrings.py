@@ -12,7 +12,7 @@ import skips
 import test_wrap
 
 import legacyga
-from legacyga.generations import _surface
+from legacyga.optimizers import surface as _surface
 
 SURFACE = _surface.AccumulatingOptimizer
 # {name: (the first TensorFlow that runs its example in its default mode, how to skip before, and why)}.

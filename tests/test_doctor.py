@@ -9,7 +9,7 @@ import pytest
 from conftest import TWO
 from test_demo import command_line
 
-from legacyga import _compat
+from legacyga.backend import homes as _compat
 from legacyga.cli import doctor_checks
 from legacyga.cli.main import main
 
@@ -121,7 +121,7 @@ def test_what_cannot_be_checked(home, tmp_path, monkeypatch, capsys):
 
 OWN = """
 import legacyga
-from legacyga import _compat
+from legacyga.backend import homes as _compat
 
 home = _compat.find_home({!r} and __import__({!r}, fromlist=["x"]))
 optimizers = getattr(home.module.optimizers, "legacy", home.module.optimizers)
@@ -223,7 +223,7 @@ def test_a_file_that_cannot_be_written(home, tmp_path, capsys):
 
 
 def test_without_tensorflow(tmp_path, capsys, monkeypatch):
-    from legacyga import _compat
+    from legacyga.backend import homes as _compat
 
     def missing():
         raise ImportError("No module named tensorflow. Install the tensorflow, and the Keras, that the project uses.")

@@ -14,69 +14,9 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 PACKAGE = os.path.join(ROOT, "legacyga")
 pytestmark = pytest.mark.capability("house")
 
-# What a module may import of the package. The public modules may import everything below them.
-BELOW = {
-    "_compat": set(),
-    "_autograph": {"_compat"},
-    "_accumulators": set(),
-    "_graph": {"_compat"},
-    "_update_order": set(),
-    "_replicas": {"_graph"},
-    "_ops": {"_compat", "_replicas"},
-    "_sums": {"_accumulators"},
-    "_nonfinite": set(),
-    "_settings": {"_nonfinite"},
-    "_window": {"_accumulators"},
-    "_fit_hooks": {"_compat"},
-    "_gradients": {"_graph", "_ops"},
-    "_restoring": {"_ops"},
-    "_surface": {"_autograph", "_compat", "_graph", "_horovod", "_settings", "_window"},
-    "_configs": {"_compat", "_copying", "_restoring", "_settings", "_surface"},
-    "_sharing": set(),
-    "_waiting": set(),
-    "_registry": {
-        "_accumulators",
-        "_gradients",
-        "_graph",
-        "_nonfinite",
-        "_ops",
-        "_settings",
-        "_sharing",
-        "_sums",
-        "_waiting",
-        "_window",
-    },
-    "_horovod": {"_ops"},
-    "_updating": {"_compat", "_horovod", "_ops"},
-    "_weighing": {"_gradients", "_window"},
-    "_base": {"_gradients", "_horovod", "_ops", "_registry", "_updating", "_weighing"},
-    "_copying": {"_compat", "_ops"},
-    "_copying_by_config": {"_copying"},
-    "_finding": {"_compat", "_ops", "_surface"},
-    "_schedule": {"_settings", "_surface"},
-    "_batches": set(),
-    "_losses": set(),
-    "_slice_checks": {"_losses"},
-    "_slices": {"_batches", "_compat", "_losses", "_ops", "_slice_checks"},
-    "_train_steps": {
-        "_batches",
-        "_compat",
-        "_finding",
-        "_fit_hooks",
-        "_losses",
-        "_ops",
-        "_replicas",
-        "_slices",
-        "_surface",
-        "_window",
-    },
-    "_sample_counts": {"_compat", "_finding", "_fit_hooks", "_slice_checks", "_surface", "_train_steps"},
-    "_sliced_updates": {"_batches", "_finding", "_ops", "_update_order", "accumulator"},
-    "_sliced_results": set(),
-    "_sliced_functions": {"_batches", "_graph", "_slice_checks", "_sliced_results", "_sliced_updates"},
-}
-GENERATIONS = ["keras_v1", "tf1_train", "optimizer_v2", "optimizer_v3", "keras3"]
-COMMAND_LINE = {"cli", "main", "demo", "demo_training", "doctor", "doctor_checks", "doctor_optimizers", "versions"}
+# A file imports from its own folder, and from those before it.
+ORDER = ["backend", "windows", "optimizers", "slices", "fit", "cli"]
+GENERATIONS = ["v1", "train", "v2", "v3", "keras3"]
 FOREIGN = {"tensorflow", "keras", "tf_keras", "numpy", "horovod", "h5py", "pickle", "marshal", "shelve", "socket"}
 
 
@@ -89,7 +29,7 @@ def modules():
 
 
 def imports(path):
-    """The modules of the package that the file imports, by their last name, and the others by their first."""
+    """The modules of the package that the file imports, with their folders, and the others by their first name."""
     own, foreign = set(), set()
     with open(path, encoding="utf-8") as file:
         tree = ast.parse(file.read())
@@ -98,45 +38,26 @@ def imports(path):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             assert not node.level, "relative import in {}".format(path)
-            within = node.module in ("legacyga", "legacyga.cli", "legacyga.generations")
-            names = [node.module + "." + alias.name for alias in node.names] if within else [node.module]
+            names = [node.module + "." + alias.name for alias in node.names]
         else:
             continue
         for name in names:
-            (own if name.startswith("legacyga") else foreign).add(name)
-    return {name.split(".")[-1] for name in own}, {name.split(".")[0] for name in foreign}
+            (own if name.startswith("legacyga.") else foreign).add(name)
+    return {name[len("legacyga.") :] for name in own}, {name.split(".")[0] for name in foreign}
 
 
 @pytest.mark.parametrize("name, path", list(modules()), ids=lambda value: value if "." not in value else None)
 def test_imports_go_one_way(name, path):
     own, _ = imports(path)
-    last = name.split(".")[-1]
-    if last in BELOW:
-        allowed = BELOW[last]
-    elif name == "generations.__init__":
-        allowed = set(GENERATIONS)
-    elif name.startswith("generations."):
-        allowed = set(BELOW) - {
-            "_batches",
-            "_losses",
-            "_sample_counts",
-            "_schedule",
-            "_slice_checks",
-            "_slices",
-            "_sliced_functions",
-            "_sliced_results",
-            "_train_steps",
-        }
-    elif last == "__init__":
+    folder, _, last = name.rpartition(".")
+    if not folder:
+        assert last in ("__init__", "__main__", "_version"), "{} stands in no folder".format(name)
         return
-    else:
-        allowed = None
-    if allowed is not None:
-        assert own <= allowed, "{} imports {}".format(name, own - allowed)
-    if not name.startswith(("cli.", "__main__")):
-        assert not own & COMMAND_LINE, "{} imports the command line".format(name)
+    above = ORDER[ORDER.index(folder) + 1 :]
+    assert not [each for each in own if each.split(".")[0] in above], "{} imports {}".format(name, own)
     if last in GENERATIONS:
-        assert not own & set(GENERATIONS), "{} imports another generation".format(name)
+        others = {"optimizers." + each for each in GENERATIONS}
+        assert not [each for each in own if each in others], "{} imports another generation".format(name)
 
 
 @pytest.mark.parametrize("name, path", list(modules()), ids=lambda value: value if "." not in value else None)
@@ -146,17 +67,17 @@ def test_no_module_imports_tensorflow_pickle_or_the_network(name, path):
     assert not foreign & (FOREIGN - {"numpy"} if name.startswith("cli.d") else FOREIGN)
 
 
-def test_versions_are_looked_at_in_compat_alone():
+def test_versions_are_looked_at_in_one_place():
     for name, path in modules():
         with open(path, encoding="utf-8") as file:
             text = file.read()
-        if name not in ("_compat", "_version", "__init__"):
+        if name not in ("backend.homes", "_version", "__init__"):
             assert not re.search(r"__version__|\bVERSION\b", text), name
 
 
 def methods_of(module, name):
-    """{method: (its decorators, its docstring)} of the class `name` of a module of the generations."""
-    with open(os.path.join(PACKAGE, "generations", module + ".py"), encoding="utf-8") as file:
+    """{method: (its decorators, its docstring)} of the class `name` of a module of `optimizers`."""
+    with open(os.path.join(PACKAGE, "optimizers", module + ".py"), encoding="utf-8") as file:
         (found,) = [each for each in ast.parse(file.read()).body if getattr(each, "name", "") == name]
     return {
         each.name: ([getattr(d, "id", "") for d in each.decorator_list], ast.get_docstring(each) or "")
@@ -166,7 +87,9 @@ def methods_of(module, name):
 
 
 def test_the_hooks_are_declared_with_their_context():
-    declared = {name: text for name, (marks, text) in methods_of("_base", "Accumulation").items() if "hook" in marks}
+    declared = {
+        name: text for name, (marks, text) in methods_of("accumulation", "Accumulation").items() if "hook" in marks
+    }
     assert len(declared) == 5
     for name, text in declared.items():
         assert "Called" in text and "eturns" in text, name
@@ -174,12 +97,12 @@ def test_the_hooks_are_declared_with_their_context():
 
 @pytest.mark.parametrize("module", GENERATIONS)
 def test_a_generation_supplies_every_hook_and_no_other(module):
-    base, own = methods_of("_base", "Accumulation"), methods_of(module, "Accumulation")
+    base, own = methods_of("accumulation", "Accumulation"), methods_of(module, "Accumulation")
     hooks = {name for name, (marks, _) in base.items() if "hook" in marks}
     assert hooks <= set(own)
     assert set(own) & set(base) <= hooks | {"__init__"}
     taken = methods_of(module, "AccumulatingOptimizer")
-    shared = set(methods_of("_surface", "AccumulatingOptimizer")) | {"get_config", "from_config"}
+    shared = set(methods_of("surface", "AccumulatingOptimizer")) | {"get_config", "from_config"}
     # Keras 3 has a K of its own, which must not see ours.
     assert set(taken) & shared <= ({"gradient_accumulation_steps", "get_config"} if module == "keras3" else set())
 

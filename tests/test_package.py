@@ -66,7 +66,7 @@ def install_and_check(python, package, cwd):
     assert [line.split("==")[0].split(" @")[0] for line in after - before] == ["legacyga"]
     code = (
         "import legacyga, os, sys; legacyga.MySGD; assert 'tensorflow' not in sys.modules; "
-        "import legacyga.generations.keras_v1, legacyga.cli.demo; print(os.path.dirname(legacyga.__file__))"
+        "import legacyga.optimizers.v1, legacyga.cli.demo; print(os.path.dirname(legacyga.__file__))"
     )
     where = run(python, "-c", code, cwd=cwd).strip()
     assert os.path.realpath(where).startswith(os.path.realpath(os.path.dirname(os.path.dirname(python))))

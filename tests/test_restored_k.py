@@ -13,7 +13,7 @@ import test_weights
 from kinds import MOMENTUM, RATE
 
 import legacyga
-from legacyga import _compat
+from legacyga.backend import homes as _compat
 
 pytestmark = pytest.mark.capability("R8 change of K")
 

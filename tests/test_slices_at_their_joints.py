@@ -11,7 +11,8 @@ from kinds import RATE
 from test_micro_batch import BATCH, START, X, Y, assert_alike, start_anew  # noqa: F401
 
 import legacyga
-from legacyga import _losses, _slice_checks
+from legacyga.slices import checks as _slice_checks
+from legacyga.slices import losses as _losses
 
 pytestmark = pytest.mark.capability("micro_batch")
 

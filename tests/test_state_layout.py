@@ -10,7 +10,7 @@ import skips
 from kinds import MOMENTUM, RATE
 
 import legacyga
-from legacyga import _compat
+from legacyga.backend import homes as _compat
 
 pytestmark = pytest.mark.capability("R9 state")
 

@@ -6,7 +6,7 @@ import pytest
 import skips
 
 import legacyga
-from legacyga import _batches
+from legacyga.slices import batches as _batches
 
 RANDOM = np.random.RandomState(4)
 X = RANDOM.randn(14, 3).astype("float32")

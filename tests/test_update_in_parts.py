@@ -10,7 +10,8 @@ from dense import RATE, START, gradients_by_hand
 from homes import generation_of
 
 import legacyga
-from legacyga import _graph, _update_order
+from legacyga.backend import graph as _graph
+from legacyga.backend import update_order as _update_order
 
 pytestmark = pytest.mark.capability("R7 one result")
 

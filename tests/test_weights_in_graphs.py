@@ -9,7 +9,7 @@ import skips
 import test_weights
 
 import legacyga
-from legacyga import _compat
+from legacyga.backend import homes as _compat
 
 pytestmark = pytest.mark.capability("R2 weights")
 

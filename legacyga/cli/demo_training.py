@@ -6,7 +6,7 @@ import logging
 import sys
 
 import legacyga
-from legacyga import _compat
+from legacyga.backend import homes as _compat
 from legacyga.cli import demo
 
 # An old project that has standalone Keras trains with it. Newer ones are what tf.keras is.

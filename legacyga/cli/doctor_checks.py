@@ -4,7 +4,7 @@ import collections
 import sys
 import types
 
-from legacyga import _compat
+from legacyga.backend import homes as _compat
 from legacyga.cli import doctor_optimizers, versions
 
 # float32 that is computed in another order: of each weight, and of those below 1 of 1.

@@ -2,7 +2,7 @@
 
 import importlib
 
-from legacyga import _compat
+from legacyga.backend import homes as _compat
 
 
 def copied_by_config(given):

@@ -3,7 +3,7 @@
 import platform
 import sys
 
-from legacyga import _compat
+from legacyga.backend import homes as _compat
 
 NAMES = ("tensorflow", "keras", "tf_keras", "numpy", "h5py")
 

@@ -1,0 +1,1 @@
+"""TensorFlow and the Kerases under one name."""

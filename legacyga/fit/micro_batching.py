@@ -1,0 +1,83 @@
+"""micro_batch: each batch trains in slices, within one training step."""
+
+from legacyga.backend import homes as _compat
+from legacyga.fit import hooks as _fit_hooks
+from legacyga.fit import model_step as _train_steps
+from legacyga.slices import checks as _slice_checks
+from legacyga.slices import graph as _sliced_functions
+from legacyga.windows import settings as _settings
+
+
+def micro_batch(model, size):
+    """Let a model train each batch in slices of at most `size` samples, in the memory of a slice.
+
+    `fit`, `fit_generator` and `train_on_batch` take batches of any size, as before. Within the one training step the
+    gradients of a batch's slices are computed one after the other, each weighs as much as it has samples, and the
+    model's optimizer is called once, with their mean. For a loss that is a mean over the samples this is the gradient
+    of the whole batch. So the weights, `iterations`, schedules, callbacks, logs and checkpoints are those of training
+    without slices. Nothing of it is kept between two batches.
+
+    What differs: random layers (dropout) draw anew for each slice; BatchNormalization normalizes each slice by its own
+    statistics, and takes its moving averages of each.
+
+    Call it once, after `compile`. It holds for later calls of `compile` too, until it is called with None.
+
+    Args:
+        model: a compiled model, of any Keras. Its optimizer may be plain: it is not touched. One that accumulates, of
+            `wrap` or `MySGD`, takes one mini-step a batch.
+        size: the most samples of a slice, an int of at least 1. None: train batches as they are again.
+
+    Raises:
+        ValueError: `size` is out of its range; the model is not compiled; it has a `train_step` of its own, in which
+            `legacyga.train_step(self, data, micro_batch_size=size)` is to be called; it is in eager mode of TensorFlow
+            2.0 or 2.1, whose `fit` has no step to cut; it trains on several replicas; a loss can be seen to be no mean
+            over the samples (docs/micro_batch.md lists which); in graph mode, the optimizer scales the loss, or has
+            trained another model since this one, or, when it trains, a batch is no array.
+
+    Example:
+        >>> import numpy as np
+        >>> from tensorflow import keras
+        >>> import legacyga
+        >>> inputs = keras.Input((1,))
+        >>> model = keras.Model(inputs, keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros")(inputs))
+        >>> model.compile(keras.optimizers.SGD(0.25), "mse")
+        >>> legacyga.micro_batch(model, 2)
+        >>> y = np.array([[1.0], [1.0], [4.0]])
+        >>> _ = model.fit(np.ones((3, 1)), y, batch_size=3, verbose=0)
+        >>> model.get_weights()[0].tolist(), int(model.optimizer.iterations.numpy())
+        ([[1.0]], 1)
+    """
+    if size is not None:
+        size = _settings.check_steps("size", size)
+    optimizer = getattr(model, "optimizer", None)
+    home = optimizer and _compat.home_of(optimizer)
+    if not home:
+        raise ValueError(
+            "micro_batch takes a compiled model of a Keras. Received: {!r} with the optimizer {!r}. Call "
+            "model.compile first.".format(model, optimizer)
+        )
+    if home.graph_mode and not home.is_standalone_in_eager_mode:
+        _sliced_functions.install(model, home, size)
+    else:
+        _cut_train_step(model, home, size)
+
+
+def _cut_train_step(model, home, size):
+    """What `micro_batch` does in eager mode."""
+    if _fit_hooks.homes_train_step(type(model)) is None:
+        raise ValueError(
+            "In eager mode of TensorFlow 2.0 and 2.1, and of Keras 2.3, fit has no training step that could be cut. "
+            "Received: {!r} on TensorFlow {}. Call tf.compat.v1.disable_eager_execution() first, or give fit batches "
+            "of {} samples and the model legacyga.wrap(optimizer, gradient_accumulation_steps).".format(
+                model, home.tf_version, size
+            )
+        )
+    step = _train_steps.installed(model)
+    if step is None:
+        raise ValueError(
+            "micro_batch cuts what Keras's own train_step trains on. Received: {!r}, whose train_step is its own. Call "
+            "legacyga.train_step(self, data, micro_batch_size={}) in it.".format(model, size)
+        )
+    if size is not None:
+        _slice_checks.check_compiled(home, model, size)
+    step.cut(size)

@@ -1,0 +1,104 @@
+"""What the callback's `schedule` may be, which K it names, and how that becomes the optimizers'."""
+
+import operator
+import warnings
+
+from legacyga.optimizers import surface as _surface
+from legacyga.windows import settings as _settings
+
+LARGE_WINDOW = 'gradient_accumulation_steps is to be {0}, and an epoch has {1} batches. With partial_window="{2}" '
+EFFECTS = {
+    "flush": "each such epoch ends in one update, on the mean of its {1} batches.",
+    "carry": "a window goes on through several epochs, with an update every {0} batches.",
+    "drop": "such an epoch makes no update at all: nothing is learned in it.",
+}
+
+
+def check(value):
+    """`value`, or a ValueError: None, a K, a dict {epoch: K} or a function of the number of updates."""
+    if value is None or (callable(value) and not isinstance(value, type)):
+        return value
+    if isinstance(value, dict):
+        if not value:
+            raise ValueError("schedule must name at least one epoch, such as {0: 4}. Received: {}")
+        return {
+            _check_epoch(epoch): _settings.check_steps("schedule[{!r}]".format(epoch), steps)
+            for epoch, steps in value.items()
+        }
+    try:
+        return _settings.check_steps("schedule", value)
+    except ValueError:
+        raise ValueError(
+            "schedule must be None, an integer of at least 1, a dict {{epoch: K}} or a function of the number of "
+            "updates. Received: {!r}".format(value)
+        )
+
+
+def _check_epoch(value):
+    try:
+        epoch = -1 if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        epoch = -1
+    if epoch < 0:
+        raise ValueError("The keys of schedule must be epochs, integers of at least 0. Received: {!r}".format(value))
+    return epoch
+
+
+def steps_at(schedule, epoch):
+    """The K that a dict names for an epoch, None before the first that it names."""
+    begun = [key for key in schedule if key <= epoch]
+    return schedule[max(begun)] if begun else None
+
+
+def _steps_to_come(schedule, epochs):
+    """The Ks that a schedule names in so many epochs, as far as is known: of a function none."""
+    if isinstance(schedule, dict):
+        return [steps for epoch, steps in schedule.items() if epoch < epochs]
+    return [schedule] if isinstance(schedule, int) else []
+
+
+def check_steps_to_come(optimizers, schedule, epochs, batches, partial_window):
+    """Before the first batch: what will fail later, and windows that no epoch fills.
+
+    Args:
+        optimizers: those of the model that accumulate.
+        schedule, partial_window: the callback's.
+        epochs: how many there are to be; batches: in each of them. None where it is not known.
+    """
+    to_come = _steps_to_come(schedule, epochs or float("inf"))
+    most = max(to_come + [2 if callable(schedule) else 1])
+    for optimizer in optimizers:
+        accumulation = _surface.accumulation_of(optimizer)
+        if not accumulation.registry().has_no_accumulators:
+            # A graph that is still to be built has accumulators, though it may begin at K = 1.
+            accumulation.most_steps = max(accumulation.most_steps, most)
+        elif max(to_come + [1]) > 1:
+            raise ValueError(_settings.NO_ACCUMULATORS.format(most))
+    largest = max(to_come or [optimizers[0].gradient_accumulation_steps])
+    if batches and largest > batches:
+        message = LARGE_WINDOW + EFFECTS[partial_window]
+        warnings.warn(message.format(largest, batches, partial_window), stacklevel=3)
+
+
+def set_steps(home, optimizers, steps):
+    """Let the optimizers' next windows have these Ks: a list, with None for one that stays, or an int for all."""
+    steps = steps if isinstance(steps, list) else [steps] * len(optimizers)
+    with home.default_session():
+        for optimizer, each in zip(optimizers, steps):
+            # Without variables yet it is to hold against a checkpoint that is restored into them. By the property this
+            # cannot be said: TensorFlow's objects leave an attribute alone that is set to what it is.
+            accumulation = _surface.accumulation_of(optimizer)
+            if each is not None and (not accumulation.registry().windows or accumulation.next_steps != each):
+                accumulation.set_steps(each)
+
+
+def ask(home, optimizers, schedule):
+    """Ask a function of the updates for the K of each window that is about to begin."""
+    steps = []
+    with home.default_session():
+        for optimizer in optimizers:
+            under_way = _surface.accumulation_of(optimizer).mini_steps_under_way
+            updates = None if under_way else home.value_of(optimizer.iterations)
+            name = "schedule({})".format(updates)
+            steps.append(None if under_way else _settings.check_steps(name, schedule(updates)))
+    set_steps(home, optimizers, steps)

@@ -1,0 +1,133 @@
+"""A copy of an optimizer that copies its own state, and nothing that it merely refers to."""
+
+import copy
+import types
+
+from legacyga.backend import homes as _compat
+from legacyga.backend import ops as _ops
+
+
+def copy_attributes(optimizer, copied, own, new_variable, kept=(), names=None, known=()):
+    """Give `copied` copies of the attributes of `optimizer`.
+
+    Copied are the optimizer's own variables, an optimizer within a wrapper, the methods of either, and the containers
+    that hold one of these or are Keras's own. All else stays the same object: variables that were given, dicts keyed by
+    them, schedules, the objects of other methods.
+
+    Args:
+        optimizer: any optimizer.
+        copied: an object of its class, or of a subclass.
+        own: function of an optimizer, of the list of its own variables.
+        new_variable: function of a variable, of a new one with its value.
+        kept: names of Keras's own attributes.
+        names: those of the attributes. Default: all.
+        known: pairs of an object and its copy.
+
+    Returns:
+        The list of the copies of optimizers within it.
+    """
+    pins = _Pins(own, new_variable, kept)
+    pins.memo.update((id(each), its_copy) for each, its_copy in known)
+    pins.add(optimizer, copied)
+    for each in _kept_beside(optimizer):
+        pins.memo.pop(id(each), None)
+    state = {name: value for name, value in vars(optimizer).items() if names is None or name in names}
+    vars(copied).update(copy.deepcopy(state, pins.memo))
+    for each, copied_each in pins.inner:
+        vars(copied_each).update(copy.deepcopy(vars(each), pins.memo))
+    return [copied_each for _, copied_each in pins.inner]
+
+
+def holds(value, wanted, seen=()):
+    """Whether `wanted` says True for a value, or for one in its containers."""
+    if wanted(value):
+        return True
+    inside = [] if id(value) in seen else _items(value)
+    return any(holds(each, wanted, tuple(seen) + (id(value),)) for each in inside)
+
+
+class _Pins(object):
+    """What a deepcopy is told, by its memo, not to copy in its own ways."""
+
+    def __init__(self, own, new_variable, kept):
+        self._own, self._new_variable, self._kept = own, new_variable, kept
+        self._variables = {}
+        self.memo, self.inner = {}, []
+
+    def add(self, optimizer, copied):
+        """An optimizer, whose copy is `copied`."""
+        self.memo[id(optimizer)] = copied
+        beside = _kept_beside(optimizer)
+        for variable in list(getattr(beside[0], "_weights", {}).values()) if beside else self._own(optimizer):
+            if id(variable) not in self._variables:
+                self._variables[id(variable)] = variable
+                self.memo[id(variable)] = self._new_variable(variable)
+        for name, value in list(vars(optimizer).items()):
+            if name in self._kept or holds(value, self._is_copied):
+                self._pin(value, ())
+            elif "deferred" in name or "restor" in name:
+                # What a checkpoint has for variables that are yet to be made. Its reader has no copy.
+                self.memo[id(value)] = _with_containers_copied(value)
+            elif "dependenc" not in name:
+                self.memo.setdefault(id(value), value)
+        # How TensorFlow tracks the object is copied by its own ways.
+
+    def _is_copied(self, value):
+        value = value.__self__ if isinstance(value, types.MethodType) else value
+        return id(value) in self._variables or _compat.generation_of(type(value)) is not None
+
+    def _pin(self, value, seen):
+        if id(value) in self.memo or id(value) in seen:
+            return
+        for each in _items(value):
+            self._pin(each, seen + (id(value),))
+        if not self._is_copied(value) and not _is_container(value):
+            self.memo.setdefault(id(value), value)
+        elif not isinstance(value, types.MethodType) and not _is_container(value):
+            # Methods are bound to the copy by deepcopy.
+            self.inner.append((value, object.__new__(type(value))))
+            self.add(*self.inner[-1])
+
+
+def _with_containers_copied(value):
+    if isinstance(value, dict):
+        copied = copy.copy(value)
+        copied.update((key, _with_containers_copied(each)) for key, each in value.items())
+        return copied
+    return [_with_containers_copied(each) for each in value] if isinstance(value, list) else value
+
+
+def _is_container(value):
+    return isinstance(value, (list, tuple, dict, set, frozenset))
+
+
+def _items(value):
+    if not _is_container(value):
+        return []
+    return list(value.keys()) + list(value.values()) if isinstance(value, dict) else list(value)
+
+
+def inner_optimizer(optimizer):
+    """The optimizer that a wrapper of the v1 API keeps, None of all others."""
+    attributes = vars(optimizer) if _compat.generation_of(type(optimizer)) == "v1" else {}
+    inner = attributes.get("optimizer", attributes.get("_optimizer"))
+    return inner if _compat.generation_of(type(inner)) else None
+
+
+def keeper_of(optimizer):
+    """The optimizer that has the state: the one in a LossScaleOptimizer of tf.keras or tf_keras, else `optimizer`."""
+    return vars(optimizer)["_optimizer"] if hasattr(type(optimizer), "get_unscaled_gradients") else optimizer
+
+
+def _kept_beside(optimizer):
+    """What a LossScaleOptimizer keeps beside its keeper: its scale, and what files of TF 2.2 are restored by."""
+    keeper = keeper_of(optimizer)
+    if keeper is optimizer:
+        return []
+    tracked = getattr(keeper, "_self_unconditional_dependency_names", {})
+    return [vars(optimizer)["_loss_scale"], tracked.get("base_optimizer")]
+
+
+def attributes_that_are_variables(optimizer):
+    """{name: variable} of an optimizer's attributes."""
+    return {name: value for name, value in vars(optimizer).items() if _ops.is_variable(value)}

@@ -1,0 +1,266 @@
+"""The `keras3` generation: Keras 3's optimizers on its TensorFlow backend, with `apply(grads, trainable_variables)`."""
+
+import contextlib
+import importlib
+import inspect
+
+from legacyga.backend import homes as _compat
+from legacyga.backend import ops as _ops
+from legacyga.optimizers import accumulation as _base
+from legacyga.optimizers import config as _configs
+from legacyga.optimizers import copying as _copying
+from legacyga.optimizers import copying_by_config as _copying_by_config
+from legacyga.optimizers import inner as _updating
+from legacyga.optimizers import surface as _surface
+
+ONE_FOR_TWO = (
+    "A config has an optimizer anew for each pattern, and this MultiOptimizer has one for several. Received: {!r}. "
+    "Join the patterns by |, or wrap each of the optimizers in it."
+)
+
+
+class Accumulation(_base.Accumulation):
+    """The hooks of the `keras3` generation."""
+
+    # Variables that a function makes have no value before it has run.
+    reads_when_traced = False
+    exchanging = ("apply_gradients", "apply", "_all_reduce_sum_gradients")
+    # A count, not a flag: under MirroredStrategy the replicas' threads are in here at the same time.
+    is_bare = 0
+
+    @property
+    def is_around_others(self):
+        optimizer_class = self.home.module.optimizers.Optimizer
+        return any(
+            _copying.holds(each, lambda value: isinstance(value, optimizer_class))
+            for each in vars(self.optimizer).values()
+        )
+
+    @property
+    def exchanges(self):
+        # The optimizers within another add up themselves.
+        return not self.is_around_others and super(Accumulation, self).exchanges
+
+    @contextlib.contextmanager
+    def bare(self):
+        """A context in which Keras 3 sees no K."""
+        self.is_bare += 1
+        try:
+            yield
+        finally:
+            self.is_bare -= 1
+
+    def inherit(self, optimizer):
+        # A copy by its config, as Keras 3's deepcopy makes it, and then the state, which that forgets. What no config
+        # holds goes along as it is: a rate that is a function or a schedule, and what a subclass has besides.
+        optimizers = self.home.module.optimizers
+        within = _copying_by_config.within(optimizer, optimizers)
+        with self.home.module.utils.CustomObjectScope({type(each).__name__: type(each) for each in within.values()}):
+            copied = _copying_by_config.from_config(optimizer)
+            is_multi = isinstance(optimizer, getattr(optimizers, "MultiOptimizer", ()))
+            if is_multi and len(_copying_by_config.within(copied, optimizers)) != len(within):
+                raise ValueError(ONE_FOR_TWO.format(optimizer))
+            if not is_multi:
+                _copying_by_config.give_optimizers_within(copied, optimizer, optimizers)
+        attributes = vars(self.optimizer)
+        attributes.update((name, value) for name, value in vars(copied).items() if name != "_legacyga")
+        _copying_by_config.copy_what_no_config_has(optimizer, self.optimizer, optimizers)
+        if optimizer.built:
+            self.build_inner(_copying_by_config.knowing(optimizer)._trainable_variables)
+        else:
+            # What a checkpoint has for slots that are yet to be made.
+            to_come = self.optimizer._variables._deferred_dependencies
+            to_come.update((i, list(each)) for i, each in optimizer._variables._deferred_dependencies.items())
+        _copying_by_config.take_over(self.optimizer, optimizer)
+        _copying_by_config.complete_within(self.optimizer, optimizer, optimizers)
+        self._start_averages(self.optimizer)
+
+    def prepare(self, grads_and_vars, is_traced):
+        _copying_by_config.knowing(self.optimizer)._check_variables_are_known([var for _, var in grads_and_vars])
+        return True
+
+    def apply(self, pairs, called="apply", *args, **kwargs):
+        if called == "apply_gradients":
+            # It may be the user's own, and calls `apply` at its end.
+            return super(AccumulatingOptimizer, self.optimizer).apply_gradients(pairs, *args, **kwargs)
+        return self.apply_inner([gradient for gradient, _ in pairs], [var for _, var in pairs], *args, **kwargs)
+
+    def say_what_is_missing(self, grads_and_vars):
+        self.optimizer._filter_empty_gradients(*zip(*grads_and_vars))
+
+    def take(self, called, grads, variables, args, kwargs):
+        """Take one mini-step: of a call of the method `called`, with these lists and with arguments of a user's own."""
+        optimizer, grads = self.optimizer, list(grads)
+        method = getattr(type(optimizer)._legacyga_class[0], called)
+        _updating.check_arguments(method, (None,) * (called == "apply") + args, kwargs)
+        given = None if variables is None else list(variables)
+        variables = _copying_by_config.knowing(optimizer)._trainable_variables if given is None else given
+        if len(grads) != len(variables):
+            # The inner optimizer has the error for it.
+            self.apply_inner(grads, given, *args, **kwargs)
+            return
+        if not optimizer.built:
+            # Here, as the inner optimizer does it: variables that this function has made have no value yet outside.
+            with self.home.module.name_scope(optimizer.name, caller=optimizer):
+                self.build_inner(variables)
+        self.take_mini_step(list(zip(grads, variables)), (called,) + args, kwargs, scope=optimizer.name)
+
+    def apply_inner(self, grads, variables, *args, **kwargs):
+        """The inner optimizer's `apply`."""
+        with self.bare():
+            return super(AccumulatingOptimizer, self.optimizer).apply(grads, variables, *args, **kwargs)
+
+    def build_inner(self, variables):
+        """Make the inner optimizer's own variables."""
+        with self.bare():
+            super(AccumulatingOptimizer, self.optimizer).build(variables)
+        self._start_averages(self.optimizer)
+
+    def _start_averages(self, optimizer):
+        """Let the moving averages of weights begin with the weights.
+
+        Keras leaves them at zero up to the first update, before which none of its optimizers would have them read.
+        """
+        for each in _copying_by_config.within(optimizer, self.home.module.optimizers).values():
+            self._start_averages(each)
+        averages = getattr(optimizer, "_model_variables_moving_average", [])
+        if not averages or self.ops.has_replicas and self.ops.in_replica_context():
+            # Within a replica's thread nothing of all replicas can be set.
+            return
+        with self.ops.init_scope():
+            if self.home.value_of(optimizer.iterations):
+                return
+            for average, var in zip(averages, optimizer._trainable_variables):
+                value = var if _ops.is_variable(var) else var.value
+                # A variable that a function has made has no value before it has run.
+                if average is not None and value.is_initialized():
+                    average.assign(value)
+
+    def read_scale(self):
+        return self.optimizer.dynamic_scale.value.read_value()
+
+    def shrink_scale(self, value):
+        self.optimizer.dynamic_scale.assign(value)
+        self.optimizer._stateful_handle_non_finite_grads()
+
+    def make_variable(self, name, value, shape, dtype, beside=None):
+        optimizer, module = self.optimizer, self.home.module
+        placement = dict(aggregation="only_first_replica")
+        if beside is not None:
+            placement = dict(aggregation="sum", synchronization="on_read")
+        if "synchronization" not in inspect.signature(module.Variable.__init__).parameters:
+            # Deletable with Keras 3.9.
+            placement.pop("synchronization", None)
+            if self.ops.has_replicas:
+                raise ValueError(
+                    "Before Keras 3.10 no variable can be a replica's own. Received: {!r}, and a strategy of several "
+                    "replicas. Upgrade keras to 3.10 or newer, or train on one device.".format(self.home)
+                )
+        with contextlib.ExitStack() as entered:
+            entered.enter_context(self.ops.colocated_with(beside))
+            entered.enter_context(module.name_scope(optimizer.name, caller=optimizer))
+            created = module.Variable(
+                module.initializers.Constant(value),
+                shape=tuple(shape),
+                dtype=dtype.name,
+                trainable=False,
+                name=name.replace("/", "_"),
+                **placement,
+            )
+        optimizer._track_variable(created)
+        return created.value
+
+    def session(self, variable, action):
+        raise ValueError("Keras 3 trains in eager mode only. Received: graph mode.")
+
+
+def _unpickled(name, inner, module, config):
+    return _configs.load(name, inner, _compat.find_home(importlib.import_module(module)), config)
+
+
+class AccumulatingOptimizer(_configs.ConfiguredOptimizer):
+    """Takes Keras 3's calls.
+
+    Keras 3 has an accumulation of its own under the same argument. Its code must never see our K: it sees None.
+    """
+
+    _legacyga_type = Accumulation
+    _legacyga_steps = ("update_step",)
+
+    def __deepcopy__(self, memo):
+        # As the inner class's: a copy by its config, without its state.
+        return type(self).from_config(self.get_config())
+
+    def __reduce__(self):
+        # Pickled as well. No import finds our class, but the inner one.
+        inner, home = type(self)._legacyga_class
+        return _unpickled, (type(self).__name__, inner, home.module.__name__, self.get_config())
+
+    def get_config(self):
+        with self._legacyga.bare():
+            return super(AccumulatingOptimizer, self).get_config()
+
+    @property
+    def gradient_accumulation_steps(self):
+        """K of the next window, an int. Setting it takes effect at the next window."""
+        accumulation = self._legacyga
+        return None if accumulation is None or accumulation.is_bare else accumulation.next_steps
+
+    @gradient_accumulation_steps.setter
+    def gradient_accumulation_steps(self, value):
+        if self._legacyga is not None:
+            _surface.AccumulatingOptimizer.gradient_accumulation_steps.fset(self, value)
+
+    @property
+    def iterations(self):
+        """The updates made: a variable."""
+        if self._legacyga is not None and self._legacyga.scales_loss:
+            # Before Keras 3.9 the LossScaleOptimizer itself does not count them.
+            return self.inner_optimizer.iterations
+        with self._legacyga.bare() if self._legacyga is not None else contextlib.ExitStack():
+            return super(AccumulatingOptimizer, self).iterations
+
+    def build(self, variables):
+        # Keras 3's loader of HDF5 files builds for no variables.
+        if self.built or not variables:
+            return
+        self._legacyga.build_inner(variables)
+        self._legacyga.registry().build(list(variables))
+
+    def apply_gradients(self, grads_and_vars, *args, **kwargs):
+        """Take one mini-step. The inner optimizer's own method is called at the end of a window, with the arguments."""
+        grads, trainable_variables = zip(*grads_and_vars)
+        self._legacyga.take("apply_gradients", grads, trainable_variables, args, kwargs)
+        return self._iterations
+
+    def apply(self, grads, trainable_variables=None, *args, **kwargs):
+        """Take one mini-step. Arguments, and what is done at the end of a window, are the inner optimizer's."""
+        if self._legacyga.is_applying:
+            self._legacyga.apply_inner(list(grads), trainable_variables, *args, **kwargs)
+        else:
+            self._legacyga.take("apply", grads, trainable_variables, args, kwargs)
+
+    def _all_reduce_sum_gradients(self, grads_and_vars):
+        if self._legacyga.is_applying_exchanged:
+            return list(grads_and_vars)
+        return super(AccumulatingOptimizer, self)._all_reduce_sum_gradients(grads_and_vars)
+
+    def finalize_variable_values(self, var_list):
+        # A window may end no fit: the averages of what no update has been made of are not the weights' yet.
+        self._legacyga.say_no_update()
+        if self._legacyga.home.value_of(self.iterations):
+            super(AccumulatingOptimizer, self).finalize_variable_values(var_list)
+
+    def _apply_weight_decay(self, trainable_variables):
+        self._legacyga.decay_weights(super(AccumulatingOptimizer, self)._apply_weight_decay, trainable_variables)
+
+    def stateless_apply(self, *args, **kwargs):
+        if self._legacyga.has_windows:
+            raise ValueError(
+                "stateless_apply keeps no mini-steps. Received: a call of it on {!r}, which accumulates. Call "
+                "apply_gradients or apply.".format(self)
+            )
+        return super(AccumulatingOptimizer, self).stateless_apply(*args, **kwargs)
+
+
+_surface.BASES["keras3"] = lambda cls: AccumulatingOptimizer

@@ -1,0 +1,286 @@
+"""MySGD: the well-known get_updates/K.switch accumulator of SGD with momentum, made right, in graph and eager mode."""
+
+import numbers
+
+from legacyga.backend import homes as _compat
+from legacyga.optimizers import config as _configs
+from legacyga.optimizers import keras3
+from legacyga.optimizers import surface as _surface
+from legacyga.optimizers import v1 as keras_v1
+from legacyga.optimizers import v2 as optimizer_v2
+from legacyga.windows import settings as _settings
+
+# The defaults of arguments with two names: objects of their own, for an equal number that somebody gives is given.
+_LR, _STEPS = type("float", (float,), {})(0.01), type("int", (int,), {})(2)
+
+
+def MySGD(
+    lr=_LR,
+    momentum=0.0,
+    decay=0.0,
+    nesterov=False,
+    steps_per_update=_STEPS,
+    keras=None,
+    on_nonfinite="propagate",
+    **kwargs,
+):
+    """SGD with momentum whose weights move once in `steps_per_update` batches, on the mean of their gradients.
+
+    Training with it on batches of n samples equals training with `SGD(lr, momentum, decay, nesterov)` on batches of
+    `n * steps_per_update`. With g the mean of the window's gradients (clipped, where asked for) and t the updates made
+    before,
+
+        lr_t = lr / (1 + decay * t)
+        v    = momentum * v - lr_t * g
+        w    = w + v                              (w + momentum * v - lr_t * g with nesterov)
+
+    These are the formulas of Keras (`keras.optimizers.SGD`). Nesterov's momentum has the look-ahead form of Sutskever
+    et al., "On the importance of initialization and momentum in deep learning", 2013, section 2.
+
+    Args:
+        lr: the learning rate of an update, a number of at least 0. Default 0.01. In eager mode also a
+            LearningRateSchedule of the home, or its config. `learning_rate=` is the same argument.
+        momentum: a number from 0 to 1. Default 0.
+        decay: the decay of the rate by the updates made, a number of at least 0. Default 0.
+        nesterov: whether to look ahead. Default False.
+        steps_per_update: K, the batches of one update, an int of at least 1. Default 2. At 1 this is the home's SGD.
+            `gradient_accumulation_steps=` is the same argument.
+        keras: the Keras module of the model: `keras`, `tf.keras` or `tf_keras`. Default: standalone `keras` (below
+            2.4) or `tf_keras` if this process has imported it, else `tf.keras`.
+        on_nonfinite: what becomes of gradients that are not finite, as of `legacyga.wrap`: `"propagate"` (default),
+            `"skip_mini_step"`, `"skip_window"` or `"raise"`.
+        **kwargs: what else the home's SGD takes: `clipnorm`, `clipvalue`, `name`, ... In standalone Keras below 2.4,
+            and before TF 1.10, `clipnorm` bounds the norm of all gradients together, elsewhere each variable's own.
+
+    Returns:
+        An optimizer of the home, a subclass of its SGD. In graph mode it is one of the v1 API (`get_updates`), in
+        eager mode one for `tf.function`. Either has `lr`, `learning_rate`, and all that `wrap` describes.
+
+    Raises:
+        ValueError: an argument is out of its range, or is given under both of its names; there are two Keras to choose
+            from; the home cannot train. For an argument that the home's SGD does not know, what that raises.
+
+    Example:
+        >>> import legacyga
+        >>> optimizer = legacyga.MySGD(lr=0.001, momentum=0.9, steps_per_update=8, clipnorm=5.0)
+        >>> optimizer.gradient_accumulation_steps
+        8
+    """
+    home = _compat.find_home(keras)
+    home.check_can_train()
+    _configs.register(home)
+    return _made(_class_for(home), lr, momentum, decay, nesterov, steps_per_update, on_nonfinite, **kwargs)
+
+
+def _made(
+    cls, lr=_LR, momentum=0.0, decay=0.0, nesterov=False, steps_per_update=_STEPS, on_nonfinite="propagate", **kwargs
+):
+    """An optimizer of one of MySGD's classes, with MySGD's arguments."""
+    _, lr = _of_two_names("lr", lr, _LR, "learning_rate", kwargs)
+    name, steps = _of_two_names("steps_per_update", steps_per_update, _STEPS, "gradient_accumulation_steps", kwargs)
+    settings = _settings.Settings.checked(steps, on_nonfinite=on_nonfinite, name=name)
+    lr = _schedule_of(cls, lr)
+    if not (callable(lr) and _takes_schedules(cls)):
+        lr = _check_number("lr", lr)
+    momentum = _check_number("momentum", momentum, most=1)
+    decay = _check_number("decay", decay)
+    optimizer = cls(lr=lr, momentum=momentum, decay=decay, nesterov=bool(nesterov), **kwargs)
+    _surface.start(optimizer, settings)
+    return optimizer
+
+
+def _of_two_names(name, value, default, other, kwargs):
+    """(name, value) of an argument: under its other name, taken out of `kwargs`, if it is there."""
+    if other not in kwargs:
+        return name, value
+    if value is not default:
+        raise ValueError(
+            "{0} and {1} are two names of one argument. Received: {0}={2!r} and {1}={3!r}. Leave one out.".format(
+                name, other, value, kwargs[other]
+            )
+        )
+    return other, kwargs.pop(other)
+
+
+def _check_number(name, value, most=None):
+    inside = isinstance(value, numbers.Real) and not isinstance(value, bool) and value >= 0
+    if not inside or (most is not None and value > most):
+        wanted = "at least 0" if most is None else "0 to {}".format(most)
+        raise ValueError("{} must be a number of {}. Received: {!r}".format(name, wanted, value))
+    return float(value)
+
+
+def _takes_schedules(cls):
+    return not issubclass(cls, keras_v1.AccumulatingOptimizer)
+
+
+def _schedule_of(cls, lr, custom_objects=None):
+    """The LearningRateSchedule that `lr` is the config of; anything else as it is."""
+    if isinstance(lr, dict) and _takes_schedules(cls):
+        schedules = cls._legacyga_class[1].module.optimizers.schedules
+        return schedules.deserialize(lr, custom_objects=custom_objects)
+    return lr
+
+
+class _MySGD(object):
+    """What the classes of all homes share."""
+
+    # Keras puts this text behind its own "Could not interpret optimizer identifier", which says no more.
+    def __str__(self):
+        return (
+            "<MySGD for {!r} in {} mode. A model of another Keras needs legacyga.MySGD(..., keras=that_keras)>".format(
+                _surface.home_of(self), "graph" if isinstance(self, keras_v1.AccumulatingOptimizer) else "eager"
+            )
+        )
+
+    __repr__ = __str__
+
+    def get_config(self):
+        """MySGD's own arguments: `legacyga.MySGD(**config)` makes this optimizer again."""
+        config = super(_MySGD, self).get_config()["optimizer"]["config"]
+        config.pop("gradient_accumulation_steps", None)
+        if "lr" not in config:
+            config["lr"] = config.pop("learning_rate")
+        config.update(decay=self._decay_argument(), steps_per_update=self.gradient_accumulation_steps)
+        config.update(self._legacyga.settings.options)
+        return config
+
+    @classmethod
+    def from_config(cls, config, custom_objects=None):
+        """Of this class: `model_to_estimator` makes an optimizer of eager mode again in a graph."""
+        return _made(cls, **_arguments(cls, config, custom_objects))
+
+
+def _arguments(cls, config, custom_objects):
+    """The arguments of MySGD in a config, with a schedule in place of its own config."""
+    found = dict(config)
+    if "learning_rate" in found:
+        found["lr"] = found.pop("learning_rate")
+    if "lr" in found:
+        found["lr"] = _schedule_of(cls, found["lr"], custom_objects)
+    found.pop("is_legacy_optimizer", None)
+    if not _takes_schedules(cls):
+        # Written in eager mode.
+        found.pop("name", None)
+    return found
+
+
+def _from_config(home, config, custom_objects=None):
+    home.check_can_train()
+    return _class_for(home).from_config(config, custom_objects)
+
+
+_configs.LOADERS["MySGD"] = _from_config
+
+
+class _GraphSGD(_MySGD):
+    """The v1 form: SGD's three lines, in an order of their own, on slots made in advance."""
+
+    def __init__(self, lr, momentum, decay, nesterov, **kwargs):
+        super(_GraphSGD, self).__init__(lr=lr, momentum=momentum, decay=decay, nesterov=nesterov, **kwargs)
+
+    def _decay_argument(self):
+        return float(_surface.home_of(self).values_of([self.decay])[0])
+
+    # Keras 2.3.1 has `learning_rate` and an `lr` that cannot be set, the others have `lr` alone.
+    @property
+    def learning_rate(self):
+        """The learning rate: a variable. A number put here is its new value."""
+        return self._learning_rate
+
+    @learning_rate.setter
+    def learning_rate(self, value):
+        if isinstance(value, numbers.Real):
+            _surface.home_of(self).backend.set_value(self._learning_rate, value)
+        else:
+            self._learning_rate = value
+
+    lr = learning_rate
+
+
+class _GraphAccumulation(keras_v1.Accumulation):
+    def create_weights(self, params):
+        backend = self.home.backend
+        slots = [backend.zeros(backend.int_shape(param), dtype=param.dtype.base_dtype.name) for param in params]
+        return [self.optimizer.iterations] + slots
+
+    def make_update(self, gradients, params, weights):
+        optimizer, ops = self.optimizer, self.ops
+
+        def get_updates():
+            lr = optimizer.lr
+            if optimizer.initial_decay > 0:
+                iterations = ops.cast(optimizer.iterations, optimizer.decay.dtype.base_dtype)
+                lr = lr * (1.0 / (1.0 + optimizer.decay * iterations))
+            updates = [(optimizer.iterations, optimizer.iterations + 1)]
+            for param, gradient, moment in zip(params, gradients, weights[1:]):
+                velocity = optimizer.momentum * moment - lr * gradient
+                if optimizer.nesterov:
+                    new_param = param + optimizer.momentum * velocity - lr * gradient
+                else:
+                    new_param = param + velocity
+                if getattr(param, "constraint", None) is not None:
+                    new_param = param.constraint(new_param)
+                updates += [(moment, velocity), (param, new_param)]
+            return updates
+
+        return self.ordered(get_updates, gradients)
+
+
+class _EagerAccumulation(optimizer_v2.AccumulationBefore24):
+    clips_always = True
+
+
+class _EagerSGD(_MySGD):
+    """The tf.function form on OptimizerV2, which has `decay` and `lr` of its own."""
+
+    def __init__(self, lr, momentum, decay, nesterov, name="MySGD", **kwargs):
+        super(_EagerSGD, self).__init__(
+            learning_rate=lr, momentum=momentum, decay=decay, nesterov=nesterov, name=name, **kwargs
+        )
+
+    def _decay_argument(self):
+        return self._initial_decay
+
+
+class _Keras3SGD(_MySGD):
+    """The tf.function form on Keras 3, whose optimizers know neither `decay` nor `lr`."""
+
+    def __init__(self, lr, momentum, decay, nesterov, name="MySGD", **kwargs):
+        super(_Keras3SGD, self).__init__(learning_rate=lr, momentum=momentum, nesterov=nesterov, name=name, **kwargs)
+        self.decay = decay
+
+    def _decay_argument(self):
+        return self.decay
+
+    @property
+    def lr(self):
+        """The learning rate."""
+        return self.learning_rate
+
+    @lr.setter
+    def lr(self, value):
+        self.learning_rate = value
+
+    def update_step(self, gradient, variable, learning_rate):
+        if self.decay > 0:
+            ops = self._legacyga.ops
+            dtype = ops.accumulator_dtype(variable.dtype)
+            iterations = ops.cast(self._iterations.value, dtype)
+            learning_rate = ops.cast(learning_rate, dtype) / (1.0 + self.decay * iterations)
+        return super(_Keras3SGD, self).update_step(gradient, variable, learning_rate)
+
+
+def _class_for(home):
+    attributes = {"__name__": "MySGD", "__qualname__": "MySGD", "__doc__": MySGD.__doc__}
+    if home.graph_mode:
+        form, base, cls = _GraphSGD, keras_v1.AccumulatingOptimizer, home.v1_optimizers.SGD
+        attributes["_legacyga_type"] = _GraphAccumulation
+    elif home.is_keras3:
+        form, base, cls = _Keras3SGD, keras3.AccumulatingOptimizer, home.eager_optimizers.SGD
+    else:
+        form, cls = _EagerSGD, home.eager_optimizers.SGD
+        base = optimizer_v2.base_for(cls)
+        if base is optimizer_v2.AccumulatingOptimizerBefore24:
+            attributes["_legacyga_type"] = _EagerAccumulation
+    return _surface.class_for((form, base), cls, home, **attributes)

@@ -1,0 +1,117 @@
+"""The state of an optimizer as a list of arrays: all of it is looked at before any of it is written."""
+
+from legacyga.backend import ops as _ops
+
+
+def variables_of(optimizer):
+    """The list of all variables of an optimizer, as Keras saves them."""
+    # The `variables` of Horovod's optimizers for TF 1 are arrays.
+    listed = optimizer.weights if hasattr(optimizer, "weights") else optimizer.variables
+    return list(listed() if callable(listed) else listed)
+
+
+def fitting(optimizer, accumulation, values):
+    """A value for each variable of an accumulating optimizer, from what a program or a file gives.
+
+    Args:
+        optimizer: the optimizer, built.
+        accumulation: its `_base.Accumulation`, which remembers the error of a file that does not fit: Keras makes a
+            line in the log of it.
+        values: list of arrays: of all its variables, or of those that the bare optimizer has. Then no window is open.
+
+    Returns:
+        A list of arrays.
+
+    Raises:
+        ValueError: they are of another optimizer, or of one for another model.
+    """
+    variables, values = [(_ops.variable_key(each), each) for each in variables_of(optimizer)], list(values)
+    registry = accumulation.registry()
+    counts, windows = registry.state()
+    accumulation.refused = None
+    settings = 0 if windows else len(registry.unlisted) + 3
+    values = values[: len(variables)] + _without_empty_windows(values[len(variables) :], settings)
+    wanted = _layout_of(len(values), variables, windows)
+    if _are_of_an_unbuilt(values) and len(values) < len(wanted) and _has_not_trained(optimizer, accumulation):
+        return accumulation.home.values_of([each for _, each in variables])
+    accumulation.refused = _misfit(optimizer, wanted, values)
+    if accumulation.refused is not None:
+        raise accumulation.refused
+    # What a file hands over may be a place in it, which no variable of a strategy takes.
+    values = [value[()] if hasattr(value, "shape") else value for value in values]
+    given = {key: value for (key, _), value in zip(wanted, values)}
+    return _with_no_other_window_open(given, counts, variables, accumulation.home)
+
+
+def _layout_of(number, variables, windows):
+    """Those of the variables that `number` values are of, the inner optimizer's where there is no such part.
+
+    All of them, or those that the optimizer had before its latest windows were made, or the inner optimizer's.
+    """
+    for there in range(len(windows), -1, -1):
+        later = set().union(*windows[there:]).difference(*windows[:there])
+        wanted = [each for each in variables if each[0] not in later]
+        if len(wanted) == number:
+            break
+    return wanted
+
+
+def _without_empty_windows(values, settings):
+    """The values without the windows at their beginning that hold no mini-step.
+
+    An optimizer that has trained several lists of variables has a window for each. `_window.Window` makes its variables
+    in this order: five numbers, the first of which counts mini-steps, a vector with an element for each of the model's
+    variables, and two arrays for each.
+
+    Args:
+        values: list of what comes after the values of an optimizer's own variables.
+        settings: how many numbers come first: K and what goes with it.
+    """
+    rest = values[settings:]
+    while len(rest) > 5 and not any(map(_shape_of, rest[:5])) and len(_shape_of(rest[5])) == 1 and not _int_of(rest[0]):
+        rest = rest[6 + 2 * _shape_of(rest[5])[0] :]
+        values = rest
+    return values
+
+
+def _int_of(value):
+    return int(value[()] if hasattr(value, "shape") else value)
+
+
+def _with_no_other_window_open(given, counts, variables, home):
+    """The values given, zeros for the counts of other windows, and for all else what is there."""
+    present = zip(variables, home.values_of([each for _, each in variables]))
+    return [given[key] if key in given else 0 * value if key in counts else value for (key, _), value in present]
+
+
+def _are_of_an_unbuilt(values):
+    """Whether values are of an optimizer before it was built: `iterations`, 0, and the rate where it is a variable."""
+    if not values or any(_shape_of(each) for each in values):
+        return False
+    return not _int_of(values[0])
+
+
+def _has_not_trained(optimizer, accumulation):
+    return not accumulation.home.value_of(optimizer.iterations) and not accumulation.mini_steps_under_way
+
+
+def _misfit(optimizer, wanted, values):
+    """The error of values that do not fit, None where they do."""
+    if len(values) != len(wanted):
+        return ValueError(
+            "{!r} has {} variables, {} of them the inner optimizer's. Received: {} values. They are of another "
+            "optimizer, or of one for another model, or of one that has trained other lists of variables, as before a "
+            "layer was frozen, or hold a window under way that this one does not have, or this one must be built "
+            "first. Nothing was written.".format(optimizer, len(variables_of(optimizer)), len(wanted), len(values))
+        )
+    for (_, variable), value in zip(wanted, values):
+        shape, received = _shape_of(variable), _shape_of(value)
+        if shape != received:
+            return ValueError(
+                "The optimizer's variable {} has the shape {}. Received: a value of the shape {}. It is of another "
+                "optimizer, or of one for another model. Nothing was written.".format(variable.name, shape, received)
+            )
+
+
+def _shape_of(value):
+    return tuple(int(size) for size in getattr(value, "shape", ()))

@@ -1,0 +1,345 @@
+"""The `v1` generation: optimizers whose one hook is `get_updates(loss, params)`, in TensorFlow 1 graphs.
+
+Standalone Keras up to 2.3.1, and the v1 optimizers that tf.keras and tf_keras still carry.
+"""
+
+import contextlib
+
+from legacyga.backend import graph as _graph
+from legacyga.backend import update_order as _update_order
+from legacyga.optimizers import accumulation as _base
+from legacyga.optimizers import config as _configs
+from legacyga.optimizers import copying as _copying
+from legacyga.optimizers import surface as _surface
+
+NO_LOSS = (
+    "get_updates of {!r} is called with loss=None, for the gradients of a window are of no one loss. Received: an "
+    "error in it, {}. Take gradients by self.get_gradients(loss, params), which are the window's, and let the loss be."
+)
+RUNS_SESSION = (
+    "{0}.get_updates runs a session (K.get_value, K.batch_get_value, K.eval), and cannot stand in the branch of the "
+    "graph that is an update. Received: {1!r}. Leave wrap out, and train in slices of a batch, which is exact with any "
+    "optimizer: legacyga.micro_batch(model, size) after compile."
+)
+
+
+class Accumulation(_base.Accumulation):
+    """The hooks of the `v1` generation."""
+
+    def __init__(self, *args):
+        super(Accumulation, self).__init__(*args)
+        # The inner optimizer's gradients while it makes an update.
+        self.reduced = None
+        # By the names of the params: the inner optimizer's variables, what its own method made, those lifted.
+        self._weights_of, self._made_of, self._lifted = {}, {}, {}
+        # The names of the params of which an update has been made.
+        self._updated = set()
+        self._inherited = None
+
+    def inherit(self, optimizer):
+        backend, values = self.home.backend, {}
+
+        def own(optimizer):
+            variables = self._own(optimizer)
+            values.update(zip(map(id, variables), self._values_of(variables)))
+            return variables
+
+        def new_variable(variable):
+            name = variable.name.split("/")[-1].split(":")[0]
+            return backend.variable(values[id(variable)], dtype=backend.dtype(variable), name=name)
+
+        inner = _copying.copy_attributes(optimizer, self.optimizer, own, new_variable)
+        for each in [self.optimizer] + inner:
+            # Variables that it makes for a model are found, or made anew, by its own get_updates.
+            each.updates, each.weights = [], []
+        if not hasattr(self.optimizer, "iterations"):
+            # keras-rl's and keras-lr-multiplier's wrappers have none of their own.
+            self.optimizer.iterations = self._differentiating.iterations
+        self._inherited = backend.batch_get_value(optimizer.weights) if optimizer.weights else None
+
+    def _values_of(self, variables):
+        """Their values: of Keras's session; where there is none yet, those that they will begin with."""
+        if not self.home.has_session:
+            # Keras would open one, and take all variables to be initialized from then on. A program may still give it
+            # another.
+            with contextlib.suppress(ValueError):
+                return [_initial_value(self.home.tf, variable) for variable in variables]
+        session, is_initialized = self.home.session, self.home.v1.is_variable_initialized
+        # Up to TF 1.13 Keras's session may be of an earlier graph, and has none of them.
+        known = [variable for variable in variables if variable.graph is session.graph]
+        # Read in one call: a session takes its whole graph up anew before the first call after each new operation.
+        are_there = session.run([is_initialized(each) for each in known]) or [False] * len(variables)
+        there = [variable for variable, is_there in zip(variables, are_there) if is_there]
+        read = iter(self.home.backend.batch_get_value(there))
+        # K.manual_variable_initialization(True): the program has not initialized the others yet.
+        return [
+            next(read) if is_there else _initial_value(self.home.tf, variable)
+            for variable, is_there in zip(variables, are_there)
+        ]
+
+    def _own(self, optimizer):
+        """The optimizer's own variables: `iterations`, and what its `__init__` made, of numbers as a rule.
+
+        Each has the name of its attribute. A variable that was given in place of a number has the name that its maker
+        gave it. The global step is the program's.
+        """
+        # Not by the config, which reads them: a program may initialize them later.
+        made = _copying.attributes_that_are_variables(optimizer)
+        given = self.home.v1.get_collection(self.home.v1.GraphKeys.GLOBAL_STEP)
+        return [var for name, var in made.items() if _is_named(var, name) and all(var is not each for each in given)]
+
+    @property
+    def _differentiating(self):
+        """The optimizer whose `get_gradients` makes the gradients: the innermost, up to one that has its own."""
+        optimizer, cls = self.optimizer, type(self.optimizer)._legacyga_class[0]
+        while cls.get_gradients is self.home.v1_optimizers.Optimizer.get_gradients:
+            inner = _copying.inner_optimizer(optimizer)
+            if inner is None:
+                break
+            optimizer, cls = inner, type(inner)
+        return optimizer
+
+    def prepare(self, grads_and_vars, is_traced):
+        return True
+
+    def apply(self, pairs):
+        """One call of the inner optimizer's `get_updates`, made to read everything before it writes anything."""
+        params = [param for _, param in pairs]
+        gradients = [self.ops.dense(gradient) for gradient, _ in pairs]
+        if self.has_windows and self._differentiating is self.optimizer:
+            gradients = self._clip(self.optimizer, gradients)
+        return self.make_update(gradients, params, self._weights_of[_names(params)])
+
+    def make_variable(self, name, value, shape, dtype, beside=None):
+        backend, name = self.home.backend, name.split("/")[-1]
+        if beside is not None:
+            return backend.zeros(tuple(shape), dtype=dtype.name, name=name)
+        for size in shape:
+            value = [value] * size
+        return backend.variable(value, dtype=dtype.name, name=name)
+
+    def session(self, variable, action):
+        return self.home.session
+
+    # How a mini-step is made.
+
+    def check_graph(self, graph):
+        """Raise where the optimizer was made in another graph."""
+        # TF 2.0 in eager mode calls this, in a graph of its own; all later ones refuse such an optimizer in compile.
+        if not self.home.graph_mode or getattr(self.optimizer.iterations, "graph", None) is not graph:
+            raise ValueError(
+                "{} was made in another graph than the model, and cannot train it. Make both in one place: after the "
+                "same disable_eager_execution() or clear_session(), in one tf.Graph, or both in eager mode.".format(
+                    self.optimizer
+                )
+            )
+
+    def mini_step_of(self, loss, params):
+        """The operation of a mini-step on the gradients of `loss`."""
+        weights, window = self._state_for(params)
+        differentiating = self._differentiating
+        # A wrapper's optimizer clips when it is called, the gradients that it is called for.
+        is_late = window is not None or differentiating is not self.optimizer
+        with self._unclipped(differentiating) if is_late else contextlib.ExitStack():
+            gradients = differentiating.get_gradients(loss, params)
+        if window is None:
+            with self.ops.after(gradients, loss):
+                gradients = [self.ops.identity(gradient) for gradient in gradients]
+        taken = self.take_mini_step(list(zip(gradients, params)), before=[loss])
+        self.optimizer.weights = self._all_weights(weights, window)
+        if self._inherited is not None:
+            self.home.backend.batch_set_value(list(zip(weights, self._inherited)))
+            self._inherited = None
+        return taken
+
+    def create_all_weights(self, params):
+        """Make all variables for these params; what the inner optimizer's own method returned."""
+        if self.reduced is None:
+            weights, window = self._state_for(params)
+            if not weights:
+                # get_updates alone makes them, and the loader is about to set them.
+                self.make_update([self.ops.zeros_like(param) for param in params], params, weights)
+                self.optimizer.weights = self._all_weights(weights, window)
+        return self._made_of.get(_names(params))
+
+    def _state_for(self, params):
+        key = _names(params)
+        with self.home.backend.name_scope(type(self.optimizer).__name__):
+            if key not in self._weights_of:
+                self._weights_of[key] = self.create_weights(params)
+            window = self.window_for(params)
+        weights = self._weights_of[key]
+        self.optimizer.weights = self._all_weights(weights, window)
+        return weights, window
+
+    def _all_weights(self, weights, window):
+        iterations, registry = self.optimizer.iterations, self.registry()
+        # Some of the stock optimizers do not list it: it is no part of what their bare ones hand over.
+        registry.unlisted = [iterations] if all(weight is not iterations for weight in weights) else []
+        return weights + registry.variables_of(window) if window is not None else list(weights)
+
+    # The next two are one update of any optimizer of this generation, by its own get_updates. MySGD states its own.
+
+    def create_weights(self, params):
+        """The list of the inner optimizer's variables, empty where they are made by get_updates alone."""
+        # Before TF 2.3, and later for a class of the user's own, get_updates alone makes them. They are lifted out of
+        # it. The first half is deletable with 2.2.
+        create = getattr(super(AccumulatingOptimizer, self.optimizer), "_create_all_weights", None)
+        try:
+            self._made_of[_names(params)] = create and create(params)
+        except NotImplementedError:
+            create = None
+        return list(self.optimizer.weights) if create else []
+
+    def make_update(self, gradients, params, weights):
+        """The operation of an update with these gradients; `weights` are, and are to be, the inner optimizer's."""
+        optimizer, ops = self.optimizer, self.ops
+        self.reduced = gradients
+        differentiating = self._differentiating
+        # The inner optimizer finds its own here, or makes them. A flush leaves the list of all as it was.
+        listed, optimizer.weights = optimizer.weights, list(weights) if differentiating is optimizer else []
+        # A get_updates that appends to them, or returns what it has returned before, is to make this update.
+        updates, optimizer.updates = getattr(optimizer, "updates", []), []
+        known, lifted = set(self.home.v1.global_variables()), self._lifted.setdefault(_names(params), [])
+        # A get_gradients that the user has put on the object was called before, for the micro-batch.
+        hidden = _hide(optimizer, "get_gradients")
+        answered = contextlib.ExitStack()
+        if differentiating is not optimizer:
+            answered = self._answered(differentiating, gradients, params)
+
+        def get_updates():
+            try:
+                with answered:
+                    return super(AccumulatingOptimizer, optimizer).get_updates(loss=None, params=params)
+            except (AttributeError, TypeError, ValueError, RuntimeError) as error:
+                # Of a session's run, on what is made within a conditional's branch.
+                if any(each in str(error) for each in ("not fetchable", "not an element of", "Cannot get session")):
+                    raise ValueError(RUNS_SESSION.format(type(optimizer)._legacyga_class[0].__name__, optimizer))
+                if "NoneType" in str(error) and not isinstance(error, ValueError):
+                    raise ValueError(NO_LOSS.format(optimizer, error))
+                raise
+
+        try:
+            with _graph.lifted_variables(self.home.tf, lifted):
+                update = self.ordered(get_updates, gradients)
+        finally:
+            self.reduced = None
+            vars(optimizer).update(hidden)
+            # keras-rl's wrapper lists none.
+            inner, optimizer.weights = optimizer.weights or list(differentiating.weights), listed
+            optimizer.updates = updates
+        again = [(old, new) for old, new in zip(weights, inner) if old is not new]
+        unknown = set(self.home.v1.global_variables()) - known - set(lifted) - set(inner)
+        if unknown and _names(params) in self._updated:
+            raise ValueError(
+                "get_updates of {!r} makes variables that it does not put into self.weights, and a second update "
+                "cannot find them. Received: {}. List them there, or make them in __init__.".format(
+                    optimizer, sorted(each.name for each in unknown)
+                )
+            )
+        self._updated.add(_names(params))
+        if again:
+            # K.variable of tf.keras in TF 1.11 to 1.13, 2.0 and 2.1 cannot be lifted; deletable with 2.1.
+            return _graph.with_values_of(again, update, ops)
+        weights[:] = inner
+        return update
+
+    def ordered(self, get_updates, gradients):
+        """The operation of an update with these gradients, whose reads and writes `get_updates` makes."""
+        # At K = 1 it stands in no branch of its own, and another update may take what was made for it.
+        return _update_order.ordered(get_updates, self.ops, gradients, in_parts=self.has_windows)
+
+    @contextlib.contextmanager
+    def _answered(self, inner, gradients, all_params):
+        """A context: `get_gradients` of the optimizer in a wrapper, of which we have a copy, answers with these."""
+        reduced = {param.name: gradient for gradient, param in zip(gradients, all_params)}
+        hidden = _hide(inner, "get_gradients")
+        inner.get_gradients = lambda loss, params: self._clip(inner, [reduced[param.name] for param in params])
+        try:
+            yield
+        finally:
+            del inner.get_gradients
+            vars(inner).update(hidden)
+
+    @staticmethod
+    @contextlib.contextmanager
+    def _unclipped(optimizer):
+        """`get_gradients`, which users override, without the clipping that the home does at its end."""
+        hidden = _hide(optimizer, "clipnorm", "clipvalue")
+        try:
+            yield
+        finally:
+            vars(optimizer).update(hidden)
+
+    def _clip(self, optimizer, means):
+        """`means` clipped as this home's `get_gradients` clips.
+
+        That method can only clip what it differentiates itself: it is given sum(mean * point), whose gradient is mean.
+        """
+        if not any(hasattr(optimizer, name) for name in ("clipnorm", "clipvalue")):
+            return means
+        tf = self.home.tf
+        points = [tf.zeros_like(mean) for mean in means]
+        surrogate = [tf.reduce_sum(mean * point) for mean, point in zip(means, points)]
+        return self.home.v1_optimizers.Optimizer.get_gradients(optimizer, surrogate, points)
+
+
+class AccumulatingOptimizer(_configs.ConfiguredOptimizer):
+    """Takes Keras's calls of a v1 optimizer. Made in a graph, and of use in that graph only."""
+
+    _legacyga_type = Accumulation
+
+    def get_updates(self, *args, **kwargs):
+        """The one operation that is a mini-step, in a list. Called by Keras when it builds the training function.
+
+        `get_updates(loss, params)`, or the `get_updates(params, constraints, loss)` that Keras 2.1 to 2.3 still take.
+        """
+        accumulation = self._legacyga
+        loss, params = _arguments(accumulation.home, *args, **kwargs)
+        # There is no loss where a user's get_gradients needs none.
+        accumulation.check_graph(getattr(loss, "graph", None) or getattr(params[0], "graph", None))
+        # TF 2.0 takes a branch of a graph that nobody has entered to be one of eager mode. Deletable with 2.0.
+        with params[0].graph.as_default():
+            self.updates = accumulation.as_updates([accumulation.mini_step_of(loss, params)])
+        return self.updates
+
+    def get_gradients(self, loss, params):
+        reduced = self._legacyga.reduced
+        return super(AccumulatingOptimizer, self).get_gradients(loss, params) if reduced is None else reduced
+
+    def _create_all_weights(self, params):
+        """Make the optimizer's variables, once for a list of `params`. The HDF5 loader calls it from TF 2.3 on."""
+        return self._legacyga.create_all_weights(list(params))
+
+
+def _arguments(home, *args, **kwargs):
+    """`loss` and `params` of a call of `get_updates`, in the new order or, where the home takes it, in the old."""
+    # Deletable with Keras 2.3.
+    if home.is_standalone and (len(args) == 3 or (len(args) == 2 and "loss" in kwargs)):
+        args = (args[2] if len(args) == 3 else kwargs.pop("loss"), args[0])
+    return _new_order(*args, **kwargs)
+
+
+def _new_order(loss, params):
+    return loss, list(params)
+
+
+def _names(params):
+    return tuple(param.name for param in params)
+
+
+def _initial_value(tf, variable):
+    return _graph.constant_value(tf, variable.initial_value)
+
+
+def _is_named(variable, name):
+    last = variable.name.split("/")[-1].split(":")[0]
+    return last == name or last.startswith(name + "_") and last[len(name) + 1 :].isdigit()
+
+
+def _hide(optimizer, *names):
+    """Take attributes of the object away; those there were."""
+    return {name: vars(optimizer).pop(name) for name in names if name in vars(optimizer)}
+
+
+_surface.BASES["v1"] = lambda cls: AccumulatingOptimizer

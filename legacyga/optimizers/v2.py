@@ -1,0 +1,277 @@
+"""The `v2` generation: OptimizerV2, with `apply_gradients` and slots; `.legacy` from TF 2.11 on, and in tf_keras."""
+
+import contextlib
+import copy
+import warnings
+
+from legacyga.backend import ops as _ops
+from legacyga.optimizers import accumulation as _base
+from legacyga.optimizers import config as _configs
+from legacyga.optimizers import copying as _copying
+from legacyga.optimizers import inner as _updating
+from legacyga.optimizers import surface as _surface
+
+# Containers of an OptimizerV2 that it writes to.
+KEPT = ("_hyper", "_slots", "_slot_names", "_weights")
+NO_STATE = (
+    "{!r} has no hyperparameters of its own: its __init__ never calls that of its base. So it is with "
+    "LossScaleOptimizer before TF 1.15. Wrap the optimizer inside it."
+)
+
+
+class Accumulation(_base.Accumulation):
+    """The hooks of the `v2` generation."""
+
+    # In graph mode, the values of the variables that are to be made for a model, in their order.
+    _inherited = ()
+    exchanging = ("apply_gradients", "_transform_unaggregated_gradients", "_aggregate_gradients")
+
+    @property
+    def keeper(self):
+        """The optimizer that has the state: in a LossScaleOptimizer the one in it."""
+        return _copying.keeper_of(self.optimizer)
+
+    def inherit(self, optimizer):
+        if "_hyper" not in vars(_copying.keeper_of(optimizer)):
+            raise ValueError(NO_STATE.format(optimizer))
+        _copying.copy_attributes(optimizer, self.optimizer, _own, self._new_variable, KEPT)
+        weights = _copying.keeper_of(optimizer)._weights
+        if self.home.graph_mode and len(weights) > 1:
+            # The copy may be for another model, whose slots begin with these values.
+            attributes = vars(self.keeper)
+            attributes.update(_slots={}, _weights=attributes["_weights"][:1])
+            if "_m_cache" in attributes:
+                # Nadam's; it is made with the slots, where there is none.
+                attributes["_m_cache"] = None
+            self._inherited = self.home.backend.batch_get_value(weights)
+
+    def _new_variable(self, variable):
+        if not self.home.graph_mode:
+            copied = copy.deepcopy(variable)
+            if hasattr(copied, "assign"):
+                return copied
+            # In TF 2.0 to 2.3 the copy of a mirrored variable is its value; deletable with 2.3.
+            return self.home.tf.Variable(copied, trainable=False, aggregation=variable.aggregation)
+        backend, name = self.home.backend, variable.name.split(":")[0]
+        return backend.variable(backend.get_value(variable), dtype=variable.dtype.base_dtype.name, name=name)
+
+    def prepare(self, grads_and_vars, is_traced):
+        if self.has_windows or self._inherited:
+            self.create_inner_weights([var for gradient, var in grads_and_vars if gradient is not None or is_traced])
+        if self._inherited:
+            self.home.backend.batch_set_value(list(zip(self.keeper._weights, self._inherited)))
+            self._inherited = ()
+        return True
+
+    @property
+    def exchanges(self):
+        # From TF 2.4 on a function that adds up can be given.
+        aggregator = getattr(self.keeper, "gradient_aggregator", None)
+        is_given = aggregator is not None and not aggregator.__module__.startswith(self.home.root + ".")
+        return not is_given and super(Accumulation, self).exchanges
+
+    def apply(self, pairs, *args, **kwargs):
+        if self.is_applying_exchanged and self.keeper is not self.optimizer:
+            # A LossScaleOptimizer asks the one in it for the sum.
+            kwargs[_updating.AGGREGATES] = False
+        return super(AccumulatingOptimizer, self.optimizer).apply_gradients(pairs, *args, **kwargs)
+
+    def create_inner_weights(self, var_list):
+        """Make the inner optimizer's variables for these of the model's."""
+        keeper = self.keeper
+        inner = super(AccumulatingOptimizer, keeper) if keeper is self.optimizer else keeper
+        # TF 2.0 to 2.2 have no such method; deletable with 2.2.
+        if hasattr(inner, "_create_all_weights"):
+            inner._create_all_weights(var_list)
+        else:
+            keeper.iterations  # noqa: B018  (a property that creates)
+            keeper._create_hypers()
+            keeper._create_slots(var_list)
+
+    def make_variable(self, name, value, shape, dtype, beside=None):
+        tf = self.home.tf
+        placement = dict(aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA)
+        if beside is not None:
+            placement = dict(synchronization=tf.VariableSynchronization.ON_READ, aggregation=tf.VariableAggregation.SUM)
+            if not self.home.graph_mode and self.ops.has_replicas:
+                return self._make_for_each_replica(name, value, shape, dtype, beside, placement)
+        with self.ops.colocated_with(beside):
+            created = self.keeper.add_weight(
+                name,
+                shape=shape,
+                dtype=dtype,
+                initializer=tf.constant_initializer(value) if value else "zeros",
+                trainable=False,
+                **placement,
+            )
+        self.keeper._weights.append(created)
+        return created
+
+    def _make_for_each_replica(self, name, value, shape, dtype, beside, placement):
+        # add_weight would give each replica what a restored checkpoint has for all of them, and not a part of it.
+        keeper, tf = self.keeper, self.home.tf
+        with self.ops.colocated_with(beside):
+            created = tf.Variable(tf.fill(shape, tf.cast(value, dtype)), trainable=False, name=name, **placement)
+        keeper._track_trackable(created, name, overwrite=True)
+        keeper._handle_deferred_dependencies(name, created)
+        keeper._weights.append(created)
+        return created
+
+    def session(self, variable, action):
+        return self.home.session
+
+
+class AccumulatingOptimizer(_configs.ConfiguredOptimizer):
+    """Takes Keras's calls of an OptimizerV2."""
+
+    _legacyga_type = Accumulation
+    _legacyga_steps = ("_resource_apply_dense", "_resource_apply_sparse", "_resource_apply_sparse_duplicate_indices")
+
+    def apply_gradients(self, grads_and_vars, *args, **kwargs):
+        """Take one mini-step. Arguments, and what is done at the end of a window, are the inner optimizer's."""
+        # An operation, as the inner optimizer returns: it is run by name, and stands in LossScaleOptimizer's branches.
+        home = type(self)._legacyga_class[1]
+        # The init_scope of TF 2.0 to 2.13 leads out of a graph that nobody has entered.
+        with home.v1.get_default_graph().as_default() if home.graph_mode else contextlib.ExitStack():
+            accumulation = self._legacyga
+            scope = accumulation.keeper._name
+            args, kwargs = _updating.named(type(self)._legacyga_class[0].apply_gradients, args, kwargs)
+            return accumulation.take_mini_step(list(grads_and_vars), args, kwargs, scope, result=home.tf.no_op)
+
+    def get_updates(self, loss, params):
+        """The operation of a mini-step in a list, in graph mode."""
+        return self._legacyga.as_updates(super(AccumulatingOptimizer, self).get_updates(loss, params))
+
+    def _aggregate_gradients(self, grads_and_vars):
+        if self._legacyga.is_applying_exchanged:
+            return list(grads_and_vars)
+        return super(AccumulatingOptimizer, self)._aggregate_gradients(grads_and_vars)
+
+    def _create_all_weights(self, var_list):
+        self._legacyga.create_inner_weights(var_list)
+        self._legacyga.registry(var_list).build(list(var_list))
+
+
+def _own(optimizer):
+    """The optimizer's own variables: those it lists, and its hyperparameters', but for those that were given."""
+    hypers = [(name, value) for name, value in optimizer._hyper.items() if _ops.is_variable(value)]
+    steps = vars(optimizer).get("_iterations")
+    # A step that was given has a name of its own.
+    given = steps is not None and not _is_made_of_a_number("iter", steps)
+    listed = [each for each in optimizer._weights if not (given and each is steps)]
+    return listed + [value for name, value in hypers if _is_made_of_a_number(name, value)]
+
+
+def _is_made_of_a_number(name, variable):
+    """Whether a hyperparameter's variable was made by the optimizer, as `add_weight` makes it."""
+    aggregation = getattr(variable, "aggregation", None)
+    is_named = variable.name.split("/")[-1].split(":")[0].startswith(name)
+    return is_named and getattr(aggregation, "name", "") == "ONLY_FIRST_REPLICA"
+
+
+class AccumulationBefore24(Accumulation):
+    """The hooks for TF 1.14 to 2.3: means are clipped where they are applied; deletable with TF 2.3."""
+
+    # Whether K = 1 clips too where the bare optimizer does not: fit of TF 2.0 and 2.1 in eager mode never clips.
+    clips_always = False
+
+    @property
+    def clips_here(self):
+        """Whether means are clipped where they are applied."""
+        return self.settings.steps > 1 or self.settings.guards or self.clips_always
+
+    def inherit(self, optimizer):
+        super(AccumulationBefore24, self).inherit(optimizer)
+        clips = hasattr(optimizer, "clipnorm") or hasattr(optimizer, "clipvalue")
+        if clips and self.clips_here and not self.home.graph_mode and not self._has_clipping:
+            warnings.warn(
+                "In eager mode fit of TensorFlow {} does not clip gradients with the bare optimizer; this one, over {} "
+                "mini-steps, clips their mean.".format(self.home.tf_version, self.settings.steps),
+                stacklevel=4,
+            )
+
+    def apply(self, pairs, *args, **kwargs):
+        if self.clips_here:
+            present = iter(self._clip([gradient for gradient, _ in pairs if gradient is not None]))
+            pairs = [(None if gradient is None else next(present), var) for gradient, var in pairs]
+        if self.is_applying_exchanged and not self._lets_be:
+            part = 1.0 / self.ops.strategy.num_replicas_in_sync
+            pairs = [(each if each is None else self.ops.weighted(each, part, each.dtype), var) for each, var in pairs]
+        return super(AccumulationBefore24, self).apply(pairs, *args, **kwargs)
+
+    @property
+    def exchanges(self):
+        # TF 2.0 and 2.1 add up a second time, so only what is to be clipped is added up here; deletable with 2.1.
+        clips = hasattr(self.optimizer, "clipnorm") or hasattr(self.optimizer, "clipvalue")
+        return (self._lets_be or clips) and super(AccumulationBefore24, self).exchanges
+
+    @property
+    def _lets_be(self):
+        """Whether gradients that are added up over the replicas can be left as they are."""
+        return hasattr(type(self.optimizer)._legacyga_class[0], "_aggregate_gradients")
+
+    @property
+    def _has_clipping(self):
+        # TF 2.2 and 2.3 clip in this method, those before wherever they find the attributes.
+        return hasattr(super(AccumulatingOptimizerBefore24, self.optimizer), "_clip_gradients")
+
+    @contextlib.contextmanager
+    def unclipped(self):
+        """A context in which the inner optimizer finds nothing to clip by."""
+        hidden, attributes = {}, vars(self.optimizer)
+        if self.clips_here and not self._has_clipping:
+            hidden = {name: attributes.pop(name) for name in ("clipnorm", "clipvalue") if name in attributes}
+        try:
+            yield
+        finally:
+            attributes.update(hidden)
+
+    def _clip(self, gradients):
+        optimizer, tf = self.optimizer, self.home.tf
+        if self._has_clipping:
+            return super(AccumulatingOptimizerBefore24, optimizer)._clip_gradients(gradients)
+        if hasattr(optimizer, "clipnorm"):
+            gradients = [tf.clip_by_norm(gradient, optimizer.clipnorm) for gradient in gradients]
+        if hasattr(optimizer, "clipvalue"):
+            gradients = [
+                tf.clip_by_value(gradient, -optimizer.clipvalue, optimizer.clipvalue) for gradient in gradients
+            ]
+        return gradients
+
+
+class AccumulatingOptimizerBefore24(AccumulatingOptimizer):
+    """For TF 1.14 to 2.3, whose optimizers clip before `apply_gradients`; deletable with TF 2.3."""
+
+    _legacyga_type = AccumulationBefore24
+
+    @property
+    def _HAS_AGGREGATE_GRAD(self):
+        # fit of TF 2.2 and 2.3 exchanges gradients between replicas, and clips them, before it hands them over to a
+        # class that says True here.
+        return not self._legacyga.clips_here
+
+    def _aggregate_gradients(self, grads_and_vars):
+        if self._legacyga.is_applying_exchanged:
+            return [gradient for gradient, _ in grads_and_vars]
+        return super(AccumulatingOptimizerBefore24, self)._aggregate_gradients(grads_and_vars)
+
+    def get_gradients(self, loss, params):
+        with self._legacyga.unclipped():
+            return super(AccumulatingOptimizerBefore24, self).get_gradients(loss, params)
+
+    def _compute_gradients(self, *args, **kwargs):
+        with self._legacyga.unclipped():
+            return super(AccumulatingOptimizerBefore24, self)._compute_gradients(*args, **kwargs)
+
+    def _clip_gradients(self, grads):
+        if self._legacyga.clips_here:
+            return grads
+        return super(AccumulatingOptimizerBefore24, self)._clip_gradients(grads)
+
+
+def base_for(cls):
+    """The `AccumulatingOptimizer` for an optimizer class of this generation."""
+    return AccumulatingOptimizer if hasattr(cls, "_transform_gradients") else AccumulatingOptimizerBefore24
+
+
+_surface.BASES["v2"] = base_for

@@ -1,0 +1,139 @@
+"""The `v3` generation: the optimizers of tf.keras 2.11 to 2.15 and of tf_keras, `experimental` in 2.10."""
+
+import copy
+
+from legacyga.optimizers import accumulation as _base
+from legacyga.optimizers import config as _configs
+from legacyga.optimizers import copying as _copying
+from legacyga.optimizers import inner as _updating
+from legacyga.optimizers import surface as _surface
+
+# Containers of such an optimizer that it writes to.
+KEPT = ("_variables", "_index_dict")
+UNLISTED = (
+    "{!r} keeps no list of its variables: its __init__ never calls that of its base. So it is with the optimizers of "
+    "tf.keras.optimizers.experimental in TF 2.9. Take one of tf.keras.optimizers there."
+)
+
+
+class Accumulation(_base.Accumulation):
+    """The hooks of the `v3` generation."""
+
+    exchanging = ("apply_gradients", "aggregate_gradients")
+
+    @property
+    def keeper(self):
+        """The optimizer that has the state: in a LossScaleOptimizer the one in it."""
+        return _copying.keeper_of(self.optimizer)
+
+    def inherit(self, optimizer):
+        if "_variables" not in vars(_copying.keeper_of(optimizer)):
+            raise ValueError(UNLISTED.format(optimizer))
+        _copying.copy_attributes(optimizer, self.optimizer, _own, copy.deepcopy, KEPT)
+
+    def prepare(self, grads_and_vars, is_traced):
+        keeper, var_list = self.keeper, [var for _, var in grads_and_vars]
+        with_gradient = [var for gradient, var in grads_and_vars if gradient is not None]
+        self.build_inner(with_gradient if self.home.v3_is_experimental and not is_traced else var_list)
+        unknown = [var for var in with_gradient if keeper._var_key(var) not in keeper._index_dict]
+        if unknown:
+            # The inner optimizer has the error for a variable that it was not built with.
+            (_surface.as_inner(keeper) if keeper is self.optimizer else keeper)._update_step(None, unknown[0])
+        return not unknown
+
+    def apply(self, pairs, *args, **kwargs):
+        if self.is_applying_exchanged and self.keeper is not self.optimizer:
+            # A LossScaleOptimizer asks the one in it for the sum.
+            kwargs["skip_gradients_aggregation"] = True
+        return super(AccumulatingOptimizer, self.optimizer).apply_gradients(pairs, *args, **kwargs)
+
+    def build_inner(self, var_list):
+        """Make the inner optimizer's own variables."""
+        # A LossScaleOptimizer of TF 2.10 passes no build on.
+        keeper = self.keeper
+        inner = super(AccumulatingOptimizer, keeper) if keeper is self.optimizer else keeper
+        inner.build(var_list)
+
+    def make_variable(self, name, value, shape, dtype, beside=None):
+        tf = self.home.tf
+        placement = dict(aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA)
+        if beside is not None:
+            placement = dict(synchronization=tf.VariableSynchronization.ON_READ, aggregation=tf.VariableAggregation.SUM)
+        with self.ops.colocated_with(beside):
+            created = tf.Variable(tf.fill(shape, tf.cast(value, dtype)), trainable=False, name=name, **placement)
+        self.keeper._variables.append(created)
+        return created
+
+    def session(self, variable, action):
+        raise ValueError("The optimizers of this generation train in eager mode only. Received: graph mode.")
+
+
+class AccumulatingOptimizer(_configs.ConfiguredOptimizer):
+    """Takes Keras's calls of an optimizer of TF 2.11 and newer."""
+
+    _legacyga_type = Accumulation
+    # XLA's own function of a step is traced once for all that call it.
+    _legacyga_steps = ("_update_step_xla", "update_step")
+
+    def build(self, var_list):
+        self._legacyga.build_inner(var_list)
+        self._legacyga.registry().build(list(var_list))
+
+    def apply_gradients(self, grads_and_vars, *args, **kwargs):
+        """Take one mini-step. Arguments, and what is done at the end of a window, are the inner optimizer's."""
+        accumulation = self._legacyga
+        args, kwargs = _updating.named(type(self)._legacyga_class[0].apply_gradients, args, kwargs)
+        scope = kwargs.get("name") or accumulation.keeper.name or "optimizer"
+        taken = accumulation.take_mini_step(list(grads_and_vars), args, kwargs, scope)
+        # Whatever the branch, the value that the inner optimizer returns.
+        with accumulation.ops.after(taken):
+            return accumulation.ops.identity(self.iterations)
+
+    def aggregate_gradients(self, grads_and_vars):
+        if self._legacyga.is_applying_exchanged:
+            return list(grads_and_vars)
+        return super(AccumulatingOptimizer, self).aggregate_gradients(grads_and_vars)
+
+    def finalize_variable_values(self, var_list):
+        # The end of a fit, but not of a loop of one's own.
+        self._legacyga.say_no_update()
+        super(AccumulatingOptimizer, self).finalize_variable_values(var_list)
+
+    def _update_model_variables_moving_average(self, var_list):
+        own = super(AccumulatingOptimizer, self)._update_model_variables_moving_average
+        self._legacyga.for_those_present(own, var_list)
+
+    def _overwrite_model_variables_with_average_value(self, var_list):
+        own = super(AccumulatingOptimizer, self)._overwrite_model_variables_with_average_value
+        self._legacyga.for_those_present(own, var_list)
+
+    def _apply_weight_decay(self, variables):
+        self._legacyga.decay_weights(super(AccumulatingOptimizer, self)._apply_weight_decay, variables)
+
+
+class AccumulatingOptimizerSince211(AccumulatingOptimizer):
+    """For classes with this method, which raises for checkpoints of OptimizerV2. TF asks who has it for slots."""
+
+    def _create_or_restore_slot_variable(self, **kwargs):
+        # An error, of a checkpoint of another generation.
+        return _surface.as_inner(self)._create_or_restore_slot_variable(**kwargs)
+
+
+def _own(optimizer):
+    """The optimizer's own variables: those it lists, and the rate's, but for a step that was given."""
+    made = _copying.attributes_that_are_variables(optimizer)
+    # Nadam does not list its product.
+    names = ["_learning_rate", "_current_learning_rate", "_u_product"]
+    if "_iterations" in made and made["_iterations"].name.split(":")[0].split("/")[-1] == "iteration":
+        # The experimental ones do not list it. A step that was given is listed by none.
+        names.append("_iterations")
+    return list(vars(optimizer)["_variables"]) + [made[name] for name in names if name in made]
+
+
+def base_for(cls):
+    """The `AccumulatingOptimizer` for an optimizer class of this generation."""
+    raises = hasattr(cls, "_create_or_restore_slot_variable")
+    return AccumulatingOptimizerSince211 if raises else AccumulatingOptimizer
+
+
+_surface.BASES["v3"] = base_for

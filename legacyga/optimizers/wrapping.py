@@ -1,0 +1,144 @@
+"""wrap: gradient accumulation for any optimizer of any generation."""
+
+import functools
+
+from legacyga.backend import homes as _compat
+from legacyga.optimizers import config as _configs
+from legacyga.optimizers import copying as _copying
+from legacyga.optimizers import horovod as _horovod
+from legacyga.optimizers import surface as _surface
+from legacyga.windows import settings as _settings
+
+
+def _refusing_mysgds_name(wrap):
+    @functools.wraps(wrap)
+    def with_known_arguments(*args, **kwargs):
+        if "steps_per_update" in kwargs:
+            raise TypeError(
+                "wrap has no argument steps_per_update: it is MySGD's. Received: steps_per_update={!r}. Call it "
+                "gradient_accumulation_steps.".format(kwargs["steps_per_update"])
+            )
+        return wrap(*args, **kwargs)
+
+    return with_known_arguments
+
+
+@_refusing_mysgds_name
+def wrap(optimizer, gradient_accumulation_steps, reduction="mean", on_nonfinite="propagate"):
+    """A copy of `optimizer` that updates once in K mini-steps, on the mean of their gradients.
+
+    Training with it on micro-batches equals training with `optimizer` on batches K times larger. `optimizer`'s own
+    step is called once a window, with the mean. So schedules, decay, bias correction, weight decay, moving averages
+    and constraints count updates, and the mean is what is clipped.
+
+    Args:
+        optimizer: an optimizer object of standalone Keras, tf.keras, tf_keras, Keras 3 or tf.compat.v1.train, stock
+            or your own. It is not changed. The copy takes over its state, if it has one.
+        gradient_accumulation_steps: K, an int of at least 1. At 1 the copy does what `optimizer` does, but for
+            `on_nonfinite`.
+        reduction: `"mean"` (default), or `"sum"` of the window's gradients.
+        on_nonfinite: what becomes of gradients that are not finite (NaN, inf). `"propagate"` (default): what the bare
+            optimizer does with them. `"skip_mini_step"`: the mini-step keeps its place in the window and leaves the
+            mean. `"skip_window"`: the window ends without an update; nothing of the optimizer moves. `"raise"`: so it
+            does, and then an error (`tf.errors.InvalidArgumentError`) names the variables. Under tf.distribute one
+            verdict holds for all replicas. Each but the first has accumulators at K = 1, too.
+
+    Returns:
+        An optimizer of a subclass of `optimizer`'s class. Beside what that one has, it has
+        `gradient_accumulation_steps`, `mini_step`, `iterations`, `skipped_mini_steps`, `mini_step_weight`,
+        `end_windows` and `drop_windows`, which its class's docstring describes.
+
+    Raises:
+        ValueError: an argument is out of its range; `optimizer` is none, cannot train here, or accumulates already, it
+            or one within it, by `wrap`, `MySGD`, or Keras 3's own `gradient_accumulation_steps`. In a function that XLA
+            compiles (`jit_compile=True`): `on_nonfinite="raise"`, for XLA drops assertions.
+
+    Example:
+        >>> from tensorflow import keras
+        >>> import legacyga
+        >>> optimizer = legacyga.wrap(keras.optimizers.Adam(1e-3), gradient_accumulation_steps=8)
+        >>> isinstance(optimizer, keras.optimizers.Adam), optimizer.gradient_accumulation_steps
+        (True, 8)
+    """
+    settings = _settings.Settings.checked(gradient_accumulation_steps, reduction, on_nonfinite)
+    _check_is_optimizer(optimizer, settings.steps)
+    generation = _compat.generation_of(type(optimizer))
+    home = _compat.TensorFlow() if generation == "train" else _compat.home_of(optimizer)
+    if home is None:
+        raise ValueError(NO_OPTIMIZER.format(optimizer))
+    _horovod.check(optimizer, settings)
+    wrapped = _surface.wrapped(optimizer, home, settings)
+    if generation != "train":
+        _configs.register(home)
+    return wrapped
+
+
+EXAMPLE = "wrap takes an optimizer object, such as wrap(Adam(1e-3), 8). Received: {!r}"
+NO_OPTIMIZER = EXAMPLE + ", which is no optimizer of a Keras or of tf.compat.v1.train."
+AROUND_TRAIN = (
+    "{0} calls an optimizer of another generation. Received: {1!r}. Wrap the optimizer in it, and put it around what "
+    "wrap returns: {0}(wrap({2}, {3}))."
+)
+AROUND_ANOTHER = (
+    "{0} calls an optimizer of another generation. Received: {1!r}. Train in slices of a batch, with {0} as it is: "
+    "legacyga.micro_batch(model, size) after compile."
+)
+
+
+def _check_is_optimizer(optimizer, steps):
+    """Raise where there is nothing to wrap, or nothing that must not be wrapped."""
+    if isinstance(optimizer, type):
+        raise ValueError(EXAMPLE.format(optimizer) + ", a class. Call it.")
+    if isinstance(optimizer, str):
+        raise ValueError(EXAMPLE.format(optimizer) + ", a string. Make the optimizer that it names.")
+    if isinstance(optimizer, _surface.AccumulatingOptimizer):
+        raise ValueError(
+            "This optimizer accumulates already, over {} mini-steps. Received: {!r}. Wrap the optimizer that it was "
+            "made of, or set its gradient_accumulation_steps.".format(optimizer.gradient_accumulation_steps, optimizer)
+        )
+    generation = _compat.generation_of(type(optimizer))
+    if generation is None:
+        raise ValueError(NO_OPTIMIZER.format(optimizer))
+    within = _accumulating_within(optimizer)
+    if within is not None:
+        raise ValueError(
+            "An optimizer within this one accumulates already, over {} mini-steps. Received: {!r}, in {!r}. Put one "
+            "there that does not.".format(within.gradient_accumulation_steps, within, optimizer)
+        )
+    if generation == "train" and hasattr(optimizer, "get_chief_queue_runner"):
+        raise ValueError(
+            "SyncReplicasOptimizer collects the workers' gradients in queues of its own, and cannot accumulate. "
+            "Received: {!r}. Wrap the optimizer in it, and leave it out: the mini-steps of all workers go into one "
+            "window.".format(optimizer)
+        )
+    inner = _copying.inner_optimizer(optimizer)
+    if inner is not None and _compat.generation_of(type(inner)) != generation:
+        # Keras's TFOptimizer hands the gradients over as they are. What other wrappers do is not known.
+        is_known = _compat.generation_of(type(inner)) == "train"
+        message = AROUND_TRAIN if is_known else AROUND_ANOTHER
+        raise ValueError(message.format(type(optimizer).__name__, optimizer, type(inner).__name__, steps))
+    if inner is not None:
+        _check_is_optimizer(inner, steps)
+    if generation == "keras3" and optimizer.gradient_accumulation_steps:
+        raise ValueError(
+            "The optimizer has Keras's own gradient_accumulation_steps={}, and wrap would accumulate on top of it. "
+            "Received: {!r}. Leave that argument out.".format(optimizer.gradient_accumulation_steps, optimizer)
+        )
+
+
+def _accumulating_within(optimizer):
+    """An optimizer within another, however deep, that accumulates, by us or by Keras 3; None where there is none."""
+    found, seen = [], [optimizer]
+
+    def accumulates(value):
+        generation = _compat.generation_of(type(value))
+        if generation is None or any(value is each for each in seen):
+            return False
+        seen.append(value)
+        keras3s = generation == "keras3" and value.gradient_accumulation_steps
+        if isinstance(value, _surface.AccumulatingOptimizer) or keras3s:
+            found.append(value)
+        return bool(found) or any(_copying.holds(each, accumulates) for each in list(vars(value).values()))
+
+    any(_copying.holds(each, accumulates) for each in list(vars(optimizer).values()))
+    return found[0] if found else None

@@ -1,0 +1,1 @@
+"""A batch in slices, within one training step."""

@@ -1,0 +1,298 @@
+"""A batch in slices within one training step: the batch's gradient, and one call of the optimizer. Eager mode."""
+
+import collections
+import contextlib
+
+from legacyga.backend import homes as _compat
+from legacyga.backend import ops as _ops
+from legacyga.slices import batches as _batches
+from legacyga.slices import checks as _slice_checks
+from legacyga.slices import losses as _losses
+
+NOT_ONCE = "A batch in slices needs a train_step that calls the optimizer once. Received: {} calls by that of {!r}."
+
+
+def train_step(model, own, data, size):
+    """`own(model, data)`, in slices of at most `size` samples, and one call of the model's optimizer.
+
+    What does not fill a slice comes first; the others are added in a loop.
+
+    Args:
+        model: a compiled model.
+        own: the `train_step` of the model's home.
+        data: a batch, as `own` takes it.
+        size: an int of at least 1.
+
+    Returns:
+        What `own` returns after the last slice.
+    """
+    step = _Step(model, own, size)
+    samples = step.samples_in(data)
+    # Where there is nothing to train there is no gradient, and the optimizer is not called.
+    if isinstance(samples, int) and samples <= size or model.built and not model.trainable_weights:
+        return own(model, data)
+    with step.metrics_put_back():
+        return step.run(data, samples)
+
+
+class _Step(object):
+    """One training step of a model."""
+
+    def __init__(self, model, own, size):
+        self.model, self.own, self.size = model, own, size
+        self.optimizer = model.optimizer
+        self.home = _compat.home_of(self.optimizer)
+        self.ops = _ops.Ops(self.home.tf)
+        self.means = _Means(model, self.home, self.ops)
+        # The places of the pairs of which not the sum is kept: see `_accumulators.State`.
+        self.largest = set()
+        _slice_checks.check_strategy(self.home.tf)
+
+    def samples_in(self, data):
+        """The number of samples: an int where it is static, else a tensor."""
+        tf = self.ops.tf
+        static = {_batches.known_size(tf, leaf) for leaf in _batches.parts_of(tf, data)} - {None}
+        if len(static) > 1:
+            raise ValueError(_batches.SIZES.format(*sorted(static)[:2]))
+        return int(static.pop()) if static else _batches.samples_in(tf, data)
+
+    @contextlib.contextmanager
+    def metrics_put_back(self):
+        """A context: where a slice raises, no metric has what the slices before it gave. A traced function cannot."""
+        metrics = self.model.metrics if self.ops.tf.executing_eagerly() else []
+        before = [[variable + 0 for variable in each.variables] for each in metrics]
+        try:
+            yield
+        except BaseException:
+            # Some are made by the first batch of all.
+            for each in [each for each in self.model.metrics if metrics and each not in metrics]:
+                _reset(each)
+            for each, values in zip(metrics, before):
+                for variable, value in zip(each.variables, values):
+                    variable.assign(value)
+            raise
+
+    def run(self, data, samples):
+        ops, tf, size = self.ops, self.ops.tf, self.size
+        weighted = isinstance(data, (tuple, list)) and len(data) > 2 and data[2] is not None
+        _slice_checks.check_losses(self.home, self.model, weighted)
+        _slice_checks.check_activities(self.home, self.model)
+        _slice_checks.check_targets(tf, data)
+        with ops.after(self._checked(data, samples)):
+            full = (samples - 1) // size if isinstance(samples, int) else tf.maximum((samples - 1) // size, 0)
+        rest = samples - full * size
+        logs, pairs, call = self._take(data, 0, rest)
+        # A batch of one slice is as it is.
+        is_alone, one = ops.equal(full, 0), tf.ones([], "float64")
+        part = ops.where(is_alone, one, ops.cast(rest, "float64") / size)
+        whole = ops.where(is_alone, one, ops.cast(samples, "float64") / size)
+        # Those that have a gradient.
+        at = [i for i, (each, _) in enumerate(pairs) if each is not None]
+        sums = [self._sum_of(i, pairs[i][0], part, full + 1) for i in at]
+        losses = [(ops.weighted(each, part, each.dtype), count) for each, count in self.means.taken]
+        sums, losses, flat = self._loop(data, rest, full, at, (sums, losses, _flat(tf, logs)))
+        gradients = [each for each, _ in pairs]
+        for i, total in zip(at, sums):
+            gradients[i] = self._mean(i, total, whole, gradients[i])
+        if call is not None:
+            self._apply([(each, var) for each, (_, var) in zip(gradients, pairs)], *call)
+        losses = [(total / ops.cast(whole, total.dtype), sizes) for total, sizes in losses]
+        return self.means.tell(losses, samples, tf.nest.pack_sequence_as(logs, flat))
+
+    def _loop(self, data, rest, full, at, first):
+        """The sums, losses and logs after the `full` slices that come after the first `rest` samples.
+
+        Args:
+            at: the places of the pairs that have a gradient.
+            first: the sums, losses and logs of the first slice.
+        """
+        ops, tf = self.ops, self.ops.tf
+
+        def ready(number, sums, losses, flat):
+            # The next slice waits for this one, whose activations are then no more.
+            with ops.after([each for each in sums if not isinstance(each, _Rows)], losses, flat):
+                return ops.identity(number), sums, losses, flat
+
+        def body(number, sums, losses, _):
+            logs, found, _ = self._take(data, rest + number * self.size, self.size)
+            sums = [self._add(i, total, found[i][0], number + 1) for i, total in zip(at, sums)]
+            losses = [(total + each, sizes + count) for (total, sizes), (each, count) in zip(losses, self.means.taken)]
+            return ready(number + 1, sums, losses, _flat(tf, logs))
+
+        first = ready(tf.constant(0), *first)
+        return tf.while_loop(lambda number, *_: number < full, body, first, parallel_iterations=1)[1:]
+
+    def _checked(self, data, samples):
+        """Operations that raise where a part of the data has another number of samples."""
+        tf = self.ops.tf
+        sizes = [_batches.known_size(tf, leaf) for leaf in _batches.parts_of(tf, data)]
+        if isinstance(samples, int) and None not in sizes:
+            return []
+        message = _batches.SIZES.format("other", "of the first part")
+        sizes = [_batches.size_of(tf, leaf) for leaf in _batches.parts_of(tf, data)]
+        checks = [tf.debugging.assert_equal(each, samples, message) for each in sizes]
+        return [each for each in checks if each is not None]
+
+    def _take(self, data, begin, length):
+        """The logs, the (gradient, variable) pairs, and what else the optimizer was called with, of one slice."""
+        recorded, attributes = [], vars(self.model)
+        part = self.ops.tf.nest.map_structure(lambda leaf: _batches.slice_of(self.ops.tf, leaf, begin, length), data)
+        attributes["optimizer"] = _recorder(self.optimizer, recorded)
+        try:
+            with self.means.apart(), _losses.looked_at(self.home, self.model, self._check_given):
+                logs = self.own(self.model, part)
+            _slice_checks.check_added(self.home, self.model.losses)
+        finally:
+            attributes["optimizer"] = self.optimizer
+        if not recorded and not self.model.trainable_weights:
+            # Built by this slice, with nothing to train: Keras 3 does not call the optimizer then.
+            return logs, [], None
+        if len(recorded) != 1:
+            raise ValueError(NOT_ONCE.format(len(recorded), self.model))
+        pairs, args, kwargs = recorded[0]
+        self.largest = {i for i, (_, var) in enumerate(pairs) if getattr(var, "overwrite_with_gradient", False)}
+        return logs, pairs, (args, kwargs)
+
+    def _check_given(self, *args):
+        _slice_checks.check_given(self.home, self.model, *args)
+
+    def _sum_of(self, place, gradient, part, slices):
+        if place in self.largest:
+            return gradient
+        ops = self.ops
+        weighted = ops.weighted(gradient, part, ops.accumulator_dtype(gradient.dtype))
+        if not ops.is_sparse(gradient):
+            return weighted
+        # XLA has no arrays of tensors of several shapes.
+        return ops.dense(weighted) if ops.is_compiled() else _Rows.of(ops.tf, weighted, slices)
+
+    def _add(self, place, total, gradient, number):
+        if place in self.largest:
+            return self.ops.maximum(total, gradient)
+        if isinstance(total, _Rows):
+            return total.written(number, self.ops.cast(gradient.values, total.values.dtype), gradient.indices)
+        return total + self.ops.cast(self.ops.dense(gradient), total.dtype)
+
+    def _mean(self, place, total, whole, gradient):
+        if place in self.largest:
+            return total
+        ops = self.ops
+        if not isinstance(total, _Rows):
+            return ops.cast(total / ops.cast(whole, total.dtype), gradient.dtype)
+        values = total.values.concat()
+        values = ops.cast(values / ops.cast(whole, values.dtype), gradient.dtype)
+        return ops.tf.IndexedSlices(values, total.indices.concat(), gradient.dense_shape)
+
+    def _apply(self, pairs, args, kwargs):
+        optimizer = self.optimizer
+        if _clips_before(optimizer):
+            gradients = iter(optimizer._clip_gradients([each for each, _ in pairs if each is not None]))
+            pairs = [(None if each is None else next(gradients), var) for each, var in pairs]
+        optimizer.apply_gradients(pairs, *args, **kwargs)
+
+
+class _Rows(collections.namedtuple("_Rows", ["values", "indices"])):
+    """The rows of each slice's IndexedSlices: two TensorArrays."""
+
+    @classmethod
+    def of(cls, tf, gradient, slices):
+        def started(tensor):
+            made = tf.TensorArray(tensor.dtype, slices, infer_shape=False, element_shape=[None] + tensor.shape[1:])
+            return made.write(0, tensor)
+
+        return cls(started(gradient.values), started(gradient.indices))
+
+    def written(self, number, values, indices):
+        return _Rows(self.values.write(number, values), self.indices.write(number, indices))
+
+
+def _flat(tf, logs):
+    """What a train_step returned, as a list of tensors."""
+    return [tf.convert_to_tensor(each) for each in tf.nest.flatten(logs)]
+
+
+class _Means(object):
+    """The metrics that take the mean of a batch's loss as it is: of a batch in slices once, as without.
+
+    What they take of each slice is put apart. They are those of Keras 3, and of a model of TensorFlow's Keras that has
+    no loss but by `add_loss`. (The others weigh a slice's loss by its samples.)
+    """
+
+    def __init__(self, model, home, ops):
+        self._model, self._home, self._ops = model, home, ops
+        # (mean, what it was weighed by) of each metric.
+        self.taken = []
+
+    def _metrics(self):
+        model = self._model
+        if self._home.is_keras3:
+            return [model._loss_tracker] + list(getattr(model._compile_loss, "metrics", ()))
+        return [] if _slice_checks.given_losses(model) else list(model.compiled_loss.metrics)
+
+    @contextlib.contextmanager
+    def apart(self):
+        """A context: what the metrics are given in it goes to `taken`, and they are as before."""
+        metrics = self._metrics()
+        before = [[variable + 0 for variable in each.variables] for each in metrics]
+        for each in metrics:
+            _reset(each)
+        yield
+        self.taken = [(each.result() + 0, each.count + 0) for each in self._metrics()]
+        for each, values in zip(metrics, before):
+            for variable, value in zip(each.variables, values):
+                variable.assign(value)
+        # Some are made by the first batch of all.
+        for each in self._metrics()[len(metrics) :]:
+            _reset(each)
+
+    def tell(self, losses, samples, logs):
+        """Give the metrics the batch's losses; the logs with what they then say.
+
+        Args:
+            losses: the batch's mean of each, and the sum of what the slices' were weighed by.
+            samples: of the batch: an int where it is static.
+            logs: of the last slice.
+        """
+        is_keras3 = self._home.is_keras3
+        for i, (each, (loss, sizes)) in enumerate(zip(self._metrics(), losses)):
+            size = self._ops.cast(samples, sizes.dtype)
+            # Keras 3 weighs an output's by its samples where they are static, TensorFlow's Keras none of these.
+            weighs = self._ops.equal(sizes, size) if is_keras3 and not i else is_keras3 and isinstance(samples, int)
+            each.update_state(loss, sample_weight=self._ops.where(weighs, size, self._ops.ones_like(size)))
+            if each.name in logs:
+                logs[each.name] = each.result()
+        return logs
+
+
+def _reset(metric):
+    # Named so up to TF 2.4; deletable with it.
+    (getattr(metric, "reset_state", None) or metric.reset_states)()
+
+
+def _clips_before(optimizer):
+    """Whether this Keras's `fit` clips gradients ahead of `apply_gradients`: TF 2.2 and 2.3; deletable with 2.3."""
+    return hasattr(optimizer, "_aggregate_gradients") and not hasattr(optimizer, "_transform_gradients")
+
+
+def _recorder(optimizer, recorded):
+    """The same optimizer, all of its state included, that puts what it is to apply into the list `recorded`."""
+
+    class Recorder(type(optimizer)):
+        """What Keras's fit calls of an optimizer, writing nothing."""
+
+        # fit of TF 2.2 and 2.3 calls them, to exchange and to clip; deletable with 2.3.
+        _HAS_AGGREGATE_GRAD = False
+
+        def _clip_gradients(self, grads):
+            return grads
+
+        def apply_gradients(self, grads_and_vars, *args, **kwargs):
+            recorded.append((list(grads_and_vars), args, kwargs))
+
+        def apply(self, grads, trainable_variables=None):
+            variables = self._trainable_variables if trainable_variables is None else trainable_variables
+            recorded.append((list(zip(grads, variables)), (), {}))
+
+    made = object.__new__(Recorder)
+    object.__setattr__(made, "__dict__", vars(optimizer))
+    return made

@@ -1,0 +1,274 @@
+"""A batch in slices in graph mode: the training function of Keras, called once for each slice of what it is fed."""
+
+import contextlib
+
+from legacyga.backend import graph as _graph
+from legacyga.slices import batches as _batches
+from legacyga.slices import checks as _slice_checks
+from legacyga.slices import graph_results as _sliced_results
+from legacyga.slices import graph_update as _sliced_updates
+from legacyga.slices import losses as _losses
+
+# What makes the functions that train, and where they are kept. TF 1.13 has one more, for fit.
+FUNCTIONS = {"_make_train_function": "train_function", "_make_fit_function": "_fit_function"}
+
+WEIGHED = (
+    "{} divides a batch's loss by the sum of its sample weights where the loss is a function, and slices have sums of "
+    "their own. Received: slices of the mean weights {}. Compile with an object, which TF 1.13 has: "
+    "keras.losses.BinaryCrossentropy(). Before it, take windows in place of slices."
+)
+NOT_FED = (
+    "In graph mode a batch can be cut where it is fed: as arrays, by fit, fit_generator or train_on_batch. Received: "
+    "{!r}. Give a generator in place of a dataset or tensors."
+)
+ANOTHERS = (
+    "{!r} keeps the state of what was trained last, and that is another than {!r}, which has trained with it before. "
+    "Give each model an optimizer of its own, or call micro_batch right after compile."
+)
+
+OF_TWO = (
+    "Each of fit and train_on_batch has trained {!r} with moments of its own of {!r}, as in TensorFlow 1.13, and those "
+    "of one would be lost. Call micro_batch right after compile, or train by one of the two."
+)
+
+
+def install(model, home, size):
+    """Let the functions that the model makes to train with be cut, or no longer where `size` is None."""
+    # A Sequential of Keras 2.0 and 2.1 has a model of its own, which trains.
+    model = vars(model).get("model") or model
+    if size is not None:
+        _slice_checks.check_compiled(home, model, size)
+    names = [name for name in FUNCTIONS if hasattr(type(model), name)]
+    state, own = _under_way(model, names)
+    for name in names:
+        vars(model)[name] = Maker(model, home, size, name)
+        setattr(model, FUNCTIONS[name], None)
+    for name in own:
+        vars(model)[name]()
+        _copy_values(home.backend, state, _state_of(model.optimizer))
+
+
+def _under_way(model, names):
+    """The optimizer's state, and those of the names whose training function has it: they are to be made anew with it.
+
+    Optimizers of the v1 API make their variables with each function, and know those of the last one alone, whichever
+    model it trains. What `compile` has made since begins anew by itself.
+    """
+    there = [name for name in names if getattr(model, FUNCTIONS[name], None) is not None]
+    state = _state_of(model.optimizer)
+    own = [name for name in there if _writes(getattr(model, FUNCTIONS[name]), state)]
+    if there and state and not own:
+        raise ValueError(ANOTHERS.format(model.optimizer, model))
+    if state and len(own) < len(there):
+        raise ValueError(OF_TWO.format(model, model.optimizer))
+    return state, own
+
+
+def _copy_values(backend, variables, others):
+    """Give `others` the values of `variables`, where they are of one optimizer's function, and not the same."""
+    pairs = [(old, new) for old, new in zip(variables, others) if old is not new]
+    if len(variables) == len(others):
+        values = backend.batch_get_value([old for old, _ in pairs])
+        backend.batch_set_value(list(zip([new for _, new in pairs], values)))
+
+
+def _state_of(optimizer):
+    """The optimizer's variables that are a model's."""
+    try:
+        weights = list(getattr(optimizer, "weights", ()))
+    except NotImplementedError:
+        # Keras's cover of an optimizer of tf.train knows none.
+        return []
+    return [each for each in weights if each is not getattr(optimizer, "iterations", None)]
+
+
+def _writes(function, variables):
+    """Whether a training function's update needs one of these variables."""
+    handles = {getattr(getattr(each, "handle", None), "op", each.op) for each in variables}
+    return _graph.reaches(function.updates_op, handles)
+
+
+class Maker(object):
+    """Stands in the place of the method that makes a training function, and makes the same in slices.
+
+    Args:
+        model: the model.
+        home: its `_compat.Home`.
+        size: the most samples of a slice, None for a function as it would be.
+        name: that of the method.
+    """
+
+    def __init__(self, model, home, size, name):
+        self._model, self._home, self._size, self._name = model, home, size, name
+
+    def __call__(self):
+        model, attributes, made = self._model, vars(self._model), []
+        optimizer, attribute = attributes["optimizer"], FUNCTIONS[self._name]
+        if self._size is not None:
+            # It may have been compiled again.
+            _slice_checks.check_compiled(self._home, model, self._size)
+            attributes["optimizer"] = _sliced_updates.recorder(optimizer, self._home, model, made)
+        try:
+            getattr(type(model), self._name)(model)
+        finally:
+            attributes["optimizer"] = optimizer
+        if made:
+            function = getattr(model, attribute)
+            setattr(model, attribute, SlicedFunction(self._home, model, self._size, function, *made, name=self._name))
+
+
+class SlicedFunction(object):
+    """Stands in the place of a training function.
+
+    Args:
+        home, model, size, name: as of its `Maker`.
+        accumulate: Keras's own function, with a mini-step of a `GradientAccumulator` in place of the update.
+        update: a tensor, there when the update is made.
+        variables: those of the accumulator.
+    """
+
+    def __init__(self, home, model, size, accumulate, update, variables, name):
+        self._home, self._model, self._size, self._accumulate = home, model, size, accumulate
+        self._update, self._variables, self._name = update, variables, name
+        self._session = None
+        # Whether the loss of an output is one number for a whole batch, by its place among those that have one.
+        self._one_number = {}
+
+    @property
+    def updates_op(self):
+        """The operation of the update, as Keras's own functions name it."""
+        return self._update.op
+
+    def __getattr__(self, name):
+        return getattr(self._accumulate, name)
+
+    def __call__(self, inputs):
+        fed = list(inputs)
+        if not fed or any(isinstance(each, self._home.tf.Tensor) for each in fed):
+            raise ValueError(NOT_FED.format(fed))
+        samples = fed[0].shape[0]
+        parts = [slice(start, start + self._size) for start in range(0, samples or 1, self._size)]
+        losses = _sliced_results.LossMeans(self._home, self._model, parts)
+        outputs, weights = [], self._sample_weights(fed, parts)
+        with self._update_after() as accumulate:
+            for number, part in enumerate(parts):
+                cut = [_batches.part_of(each, samples, part) for each in fed]
+                for place, of_parts in weights.items():
+                    cut[place] = of_parts[number]
+                outputs.append(accumulate(cut))
+                losses.note()
+        return self._told(outputs, losses, [len(range(samples)[part]) for part in parts], self._weighed(fed, parts))
+
+    @contextlib.contextmanager
+    def _update_after(self):
+        """A context that ends with the update. Yields the function to call for each slice in it."""
+        session = self._home.session
+        if session is not self._session:
+            session.run([each.initializer for each in self._variables])
+        # Whatever ends a batch early leaves sums behind: the next one then starts them anew.
+        self._session = None
+        metrics = getattr(self._model, "metrics", None) or []
+        metrics = [value for each in metrics for value in getattr(each, "weights", [])]
+        before = self._home.backend.batch_get_value(metrics)
+        try:
+            yield self._accumulate
+        except BaseException:
+            # They have what the slices before gave.
+            self._home.backend.batch_set_value(list(zip(metrics, before)))
+            raise
+        session.run(self._update)
+        self._session = session
+
+    def _sample_weights(self, fed, parts):
+        """{place: the sample weights of each part}, where an output's loss is divided by how many of them are not 0.
+
+        So it is with losses that are functions, up to Keras 2.2 and TF 1.12: a slice's weights make up for its own
+        share. Deletable with them, and with TF 1.13.
+        """
+        model = self._model
+        losses = [each for each in getattr(model, "loss_functions", None) or [] if each is not None]
+        first = len(model._feed_inputs) + len(model._feed_targets)
+        # From TF 1.14 on tf.keras is fed those that are used, and refuses them for such a loss itself.
+        for i, loss in enumerate(losses if len(model._feed_sample_weights) == len(losses) else []):
+            if fed[first + i] is not None and _differ(_means(fed[first + i], parts)) and self._is_one_number(i):
+                raise ValueError(_slice_checks.ONE_NUMBER.format(getattr(loss, "fn", loss), self._home))
+        return {
+            first + i: self._with_shares(fed[first + i], parts)
+            for i, loss in enumerate(losses)
+            if len(parts) > 1 and not hasattr(loss, "reduction") and fed[first + i] is not None
+        }
+
+    def _is_one_number(self, place):
+        if place not in self._one_number:
+            self._one_number[place] = _losses.is_one_number(self._model, place)
+        return self._one_number[place]
+
+    def _with_shares(self, weights, parts):
+        """The parts of an array of weights, each times its share of those that are not 0 over that of them all."""
+        if _slice_checks.divides_by_weights(self._home):
+            means = _means(weights, parts)
+            if _differ(means):
+                raise ValueError(WEIGHED.format(self._home, means))
+            return [weights[part] for part in parts]
+        share, made = (weights != 0).mean(), []
+        for part in parts:
+            of_part = (weights[part] != 0).mean()
+            # A part without any has no mean: to what it gives, almost nothing. In float16 6.2e-5 is the least.
+            little = 6.2e-5 if self._home.backend.floatx() == "float16" else 1e-30
+            made.append(weights[part] * (of_part / share) if of_part else weights[part] + little)
+        return made
+
+    def _weighed(self, fed, parts):
+        """{place: the sums of the parts' sample weights}, of metrics that divide by them. Deletable with TF 1.13."""
+        named = getattr(self._model, "_per_output_weighted_metrics", None)
+        if not named or not _slice_checks.divides_by_weights(self._home):
+            return {}
+        weights = fed[len(self._model._feed_inputs) + len(self._model._feed_targets) :]
+        return {
+            self._model.metrics_names.index(name): [float(weights[i][part].sum()) for part in parts]
+            for i, names in enumerate(named)
+            for name in names
+        }
+
+    def _told(self, outputs, losses, sizes, weighed):
+        """The outputs over the batch: from `losses`, the last slice's where that is of all so far, all, or the mean."""
+        told = losses.of_the_batch(sizes)
+        for place, values in enumerate(zip(*outputs)):
+            if place not in told and (len(values) == 1 or self._is_stateful(place)):
+                told[place] = values[-1]
+            elif place not in told and self._has_samples(place):
+                told[place] = _sliced_results.joined(values)
+            elif place not in told:
+                shares = weighed.get(place, sizes)
+                mean = sum(value * share for value, share in zip(values, shares) if share) / float(sum(shares))
+                # As Keras has it: an array, or NumPy's number, of the same width.
+                told[place] = mean.astype(values[0].dtype)
+        return [told[place] for place in sorted(told)]
+
+    def _has_samples(self, place):
+        """Whether an output has a first dimension that only a batch settles."""
+        shape = self._accumulate.outputs[place].shape
+        return bool(shape.dims) and shape.as_list()[0] is None
+
+    def _is_stateful(self, place):
+        names = getattr(self._model, "stateful_metric_names", None)
+        if names is not None:
+            return self._model.metrics_names[place] in names
+        if hasattr(self._model, "metrics_tensors"):
+            # Keras 2.0 has none that are.
+            return False
+        if self._name == "_make_train_function" and hasattr(self._model, "_make_fit_function"):
+            # In TF 1.13 train_on_batch tells of those that are functions the batch's own.
+            names = self._model.metrics_names
+            ways = [getattr(self._model, way) for way in ("_all_metrics_tensors", "_all_stateful_metrics_tensors")]
+            return place > 0 and ways[0][names[place]] is ways[1][names[place]]
+        # From Keras 2.3 and TF 1.13 on all metrics are.
+        return place > 0
+
+
+def _means(weights, parts):
+    return [float(weights[part].mean()) for part in parts]
+
+
+def _differ(means):
+    return max(means) - min(means) > 1e-6 * max(means)

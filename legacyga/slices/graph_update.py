@@ -1,0 +1,66 @@
+"""The update of a batch in slices in graph mode: what the optimizer is called with in place of the loss."""
+
+import contextlib
+
+from legacyga.backend import ops as _ops
+from legacyga.backend import update_order as _update_order
+from legacyga.optimizers import lookup as _finding
+from legacyga.slices import batches as _batches
+from legacyga.windows.gradient_accumulator import GradientAccumulator
+
+GRADIENT = "LegacygaMeanGradient"
+
+
+def recorder(optimizer, home, model, made):
+    """The same optimizer, all of its state included, whose `get_updates` makes a mini-step."""
+    cls, ops = type(optimizer), _ops.Ops(home.tf)
+
+    def get_updates(self, loss, params):
+        if not params:
+            return optimizer.get_updates(loss=loss, params=params)
+        known = set(home.v1.global_variables())
+        accumulator = GradientAccumulator()
+        samples = ops.cast(_batches.size_of(ops.tf, model._feed_inputs[0]), "float64")
+        taken = accumulator(ops.tf.gradients(loss, params), samples)
+        means = accumulator.gradients
+        variables = [each for each in home.v1.global_variables() if each not in known]
+        _make_local(home, variables)
+
+        def updates():
+            # A loss of which the means are the gradients: what the optimizer does with gradients, it does with them.
+            terms = [_term(ops, mean, param) for mean, param in zip(means, params) if mean is not None]
+            return optimizer.get_updates(loss=ops.tf.add_n(terms), params=params)
+
+        # One that accumulates has its own order.
+        update = updates() if _finding.optimizers_in(optimizer) else _update_order.ordered(updates, ops, means)
+        with ops.after(update):
+            made[:] = [accumulator.reset(), variables]
+        return [taken.op]
+
+    recorder = object.__new__(type(cls.__name__, (cls,), dict(get_updates=get_updates)))
+    object.__setattr__(recorder, "__dict__", vars(optimizer))
+    return recorder
+
+
+def _make_local(home, variables):
+    """Keep variables out of what a Saver saves, and Keras."""
+    v1 = home.v1
+    known = v1.get_collection_ref(v1.GraphKeys.GLOBAL_VARIABLES)
+    known[:] = [each for each in known if not any(each is variable for variable in variables)]
+    for each in variables:
+        v1.add_to_collection(v1.GraphKeys.LOCAL_VARIABLES, each)
+
+
+def _term(ops, mean, param):
+    """A scalar whose gradient by `param` is `mean`."""
+    tf, is_sparse = ops.tf, _ops.is_sparse(mean)
+
+    def gradient(op, upstream, *_):
+        return [None, ops.cast(upstream, op.inputs[2].dtype) * op.inputs[2], None]
+
+    # Registered once. That of a tf.custom_gradient would be kept for ever, and its graph with it.
+    with contextlib.suppress(KeyError):
+        tf.RegisterGradient(GRADIENT)(gradient)
+    point = tf.gather(param, mean.indices) if is_sparse else tf.convert_to_tensor(param)
+    with ops.v1.get_default_graph().gradient_override_map({"IdentityN": GRADIENT}):
+        return tf.identity_n([tf.constant(0.0), point, mean.values if is_sparse else mean])[0]

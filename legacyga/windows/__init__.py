@@ -1,0 +1,1 @@
+"""The rule: K gradients, one update on their mean. It imports no TensorFlow."""

@@ -1,0 +1,199 @@
+"""What gradients and weights may be given, and the errors that say what else it was."""
+
+import math
+
+from legacyga.backend import graph as _graph
+from legacyga.backend import ops as _ops
+
+NO_CALL = (
+    "The gradients of a GradientAccumulator are there after its first call. Received: no call yet. Call it with a list "
+    "of gradients first."
+)
+MISSING = (
+    "The window of a checkpoint has a gradient that this program has not had yet. Received: None in every call, at the "
+    "places {}. Give zeros there once: tape.gradient(..., unconnected_gradients=tf.UnconnectedGradients.ZERO)."
+)
+NOT_PICKLED = (
+    "A GradientAccumulator can be pickled, or copied, in eager mode, outside of a strategy, and not between a restored "
+    "checkpoint and its first call. Received: {!r}. Save it by tf.train.Checkpoint(accumulator=accumulator)."
+)
+UNKNOWN_SHAPE = (
+    "A variable must have a known shape to be accumulated for. Received: {} of the shape {}. Make it without `shape=`, "
+    "so that it has that of its value, or set gradient_accumulation_steps=1."
+)
+ROWS = (
+    "An IndexedSlices must have values for each of its rows, and rows that its variable has, which has the shape {}. "
+    "Received: {} as gradient {}. Nothing was accumulated."
+)
+
+
+def as_tensors(ops, grads_and_vars):
+    """(gradient, variable) pairs with tensors in IndexedSlices; the numbers of a list take the variable's dtype."""
+    return [(ops.as_tensors(gradient, var.dtype), var) for gradient, var in grads_and_vars]
+
+
+def check_gradients(ops, gradients, number):
+    """`gradients` as a list of tensors, IndexedSlices and None; `number` is how many there were before, or None."""
+    if hasattr(gradients, "dtype") or isinstance(gradients, (str, dict)) or not hasattr(gradients, "__iter__"):
+        raise ValueError(
+            "gradients must be a list with a tensor, an IndexedSlices or None for each variable. Received: {!r}".format(
+                gradients
+            )
+        )
+    gradients = [
+        gradient if gradient is None else ops.as_tensors(gradient) if _ops.is_sparse(gradient) else ops.dense(gradient)
+        for gradient in gradients
+    ]
+    if number not in (None, len(gradients)):
+        raise ValueError(
+            "A GradientAccumulator takes as many gradients each time, in the same order: {} at first. "
+            "Received: {}. Give None for a variable without one, or make another GradientAccumulator for other "
+            "variables.".format(number, len(gradients))
+        )
+    if all(gradient is None for gradient in gradients):
+        raise ValueError(
+            "gradients must hold one that is not None. Received: {!r}. Compute the loss inside of the "
+            "GradientTape, from the variables whose gradients are asked for.".format(gradients)
+        )
+    return gradients
+
+
+def check_weight(ops, weight):
+    """`weight` as a float64 tensor, or a Python 1.0. NaN stands for one out of range that no assertion stops."""
+    message = "weight must be a finite number, or a scalar tensor, of at least 0."
+    received = "{} Received: {!r}".format(message, weight)
+    if weight is None or isinstance(weight, (str, bool)):
+        raise ValueError(received)
+    # A Python number would become a float32.
+    convert = ops.tf.convert_to_tensor
+    tensor = ops.cast(convert(weight), "float64") if hasattr(weight, "dtype") else convert(weight, "float64")
+    if tensor.shape.ndims not in (0, None):
+        raise ValueError(received)
+    try:
+        value = float(_graph.constant_value(ops.tf, tensor))
+    except ValueError:
+        infinite = ops.constant(math.inf, tensor.dtype)
+        with ops.after(
+            ops.v1.assert_non_negative(tensor, message=message), ops.v1.assert_less(tensor, infinite, message=message)
+        ):
+            # XLA drops assertions: there nothing that is out of range goes on as a weight.
+            valid = ops.logical_and(tensor >= 0, tensor < infinite)
+            return ops.where(valid, tensor, ops.constant(math.nan, tensor.dtype))
+    if not 0.0 <= value < math.inf:
+        raise ValueError(received)
+    return 1.0 if value == 1.0 else tensor
+
+
+def _shape_of(tf, i, gradient):
+    """The shape of the whole gradient, a list."""
+    if not _ops.is_sparse(gradient):
+        if not gradient.shape.is_fully_defined():
+            raise ValueError(
+                "The shape of a gradient must be known at its first call. Received: {!r} as gradient {}. Give "
+                "tf.ensure_shape(gradient, variable.shape) instead.".format(gradient, i)
+            )
+        return gradient.shape.as_list()
+    try:
+        return [int(size) for size in _dense_shape(tf, gradient)]
+    except (TypeError, ValueError, AttributeError):
+        raise ValueError(
+            "The dense_shape of an IndexedSlices must be known at its first call. Received: {!r} as gradient {}. "
+            "Give tf.IndexedSlices(gradient.values, gradient.indices, variable.shape) instead.".format(gradient, i)
+        )
+
+
+def _dense_shape(tf, gradient):
+    operation = getattr(gradient.dense_shape, "graph", None) and gradient.dense_shape.op
+    if operation is None or operation.type != "VariableShape":
+        return _graph.constant_value(tf, gradient.dense_shape)
+    # Up to TF 2.4 a function asks for the shape of its embedding only when it runs, though it knows it.
+    handle = operation.inputs[0]
+    if handle.op.type == "VarHandleOp":
+        return tf.TensorShape(handle.op.get_attr("shape")).as_list()
+    # What reading the variable would give, in a function that is traced and never called.
+    read = tf.function(lambda: tf.raw_ops.ReadVariableOp(resource=handle, dtype=gradient.dtype))
+    return read.get_concrete_function().output_shapes.as_list()
+
+
+def shapes_of(tf, gradients, sums):
+    """The shapes of the variables of gradients, lists, None of a gradient that is None: all is looked at, nothing made.
+
+    `sums` is the `_sums.Sums` that the gradients are to be added to, whose states are made by the first of them.
+    """
+    shapes = [None] * len(gradients)
+    for i, (gradient, state) in enumerate(zip(gradients, sums.states or shapes)):
+        sums.check_not_late(i, gradient, "Place {} of the gradients".format(i), "GradientAccumulator")
+        if gradient is not None and state is None:
+            shapes[i] = _shape_of(tf, i, gradient)
+        elif gradient is not None:
+            _check_alike(i, gradient, state)
+            shapes[i] = state.total.shape.as_list()
+    return shapes
+
+
+def _check_alike(i, gradient, state):
+    """Raise where a gradient has not the dtype, or does not fit the shape, of the first one at its place."""
+    if gradient.dtype.base_dtype != state.dtype:
+        raise ValueError(
+            "A GradientAccumulator takes gradients of the same dtypes each time: {} at first. Received: {} as "
+            "gradient {}. Cast it, or make another GradientAccumulator.".format(
+                state.dtype.name, gradient.dtype.name, i
+            )
+        )
+    whole = state.total.shape
+    shape, known = whole, getattr(gradient, "shape", None)
+    if _ops.is_sparse(gradient):
+        shape, known = shape[1:], gradient.values.shape[1:]
+    if not shape.is_compatible_with(known):
+        raise ValueError(
+            "A GradientAccumulator takes gradients of the same shapes each time: {} at first. Received: {!r} as "
+            "gradient {}. Make another GradientAccumulator for other variables.".format(shape, gradient, i)
+        )
+
+
+def check_rows(ops, gradients, shapes):
+    """In eager mode, raise where an IndexedSlices has a row that its variable has not: before anything is written.
+
+    In a graph or a traced function TensorFlow itself says so, as it runs.
+
+    Args:
+        gradients: list of tensors, IndexedSlices and None.
+        shapes: list of the shapes of their variables; of one without an IndexedSlices it is not looked at.
+
+    Raises:
+        tf.errors.InvalidArgumentError: there is such a row, or another number of rows than of values.
+    """
+    if not ops.tf.executing_eagerly():
+        return
+    for i, (gradient, shape) in enumerate(zip(gradients, shapes)):
+        if not _ops.is_sparse(gradient):
+            continue
+        rows, shape = gradient.indices.numpy(), [int(size) for size in shape]
+        outside, values = rows[(rows < 0) | (rows >= shape[0])], gradient.values.shape.as_list()
+        if outside.size or values != [len(rows)] + shape[1:]:
+            received = (
+                "the row {}".format(outside[0]) if outside.size else "{} rows, values {}".format(len(rows), values)
+            )
+            raise ops.tf.errors.InvalidArgumentError(None, None, ROWS.format(shape, received, i))
+
+
+def check_shapes(tf, var_list):
+    """Raise where a variable has no shape that is known, before anything is made for it."""
+    for var in var_list:
+        if not tf.TensorShape(var.shape).is_fully_defined():
+            raise ValueError(UNKNOWN_SHAPE.format(var.name, var.shape))
+
+
+def check_fit(tf, grads_and_vars):
+    """Raise where a gradient, if there is one, has not its variable's shape: before another one is added."""
+    for gradient, variable in grads_and_vars:
+        is_sparse = _ops.is_sparse(gradient)
+        shape = gradient.values.shape if is_sparse else getattr(gradient, "shape", None)
+        wanted = tf.TensorShape(getattr(variable, "shape", None))
+        if shape is not None and not wanted[is_sparse:].is_compatible_with(tf.TensorShape(shape)[is_sparse:]):
+            raise ValueError(
+                "A gradient must have the shape of its variable. Received: one of the shape {} for {} of the shape {}. "
+                "Nothing was accumulated. Pair each gradient with the variable that it is of.".format(
+                    tuple(shape), getattr(variable, "name", variable), tuple(wanted)
+                )
+            )

@@ -1,0 +1,302 @@
+"""GradientAccumulator: gradient accumulation for a training loop of one's own."""
+
+from legacyga.backend import autograph as _autograph
+from legacyga.backend import graph as _graph
+from legacyga.backend import homes as _compat
+from legacyga.backend import ops as _ops
+from legacyga.windows import checks as _gradients
+from legacyga.windows import settings as _settings
+from legacyga.windows import sums as _sums
+from legacyga.windows.accumulators import NOTHING, State
+
+
+class GradientAccumulator(object):
+    """The mean, or the sum, of the gradients of several mini-steps, for a training loop of one's own.
+
+    With g_k the gradients of the window's k-th mini-step and w_k its weight, they are reduced to
+
+        sum_k(w_k * g_k) / sum_k(w_k)      (reduction="mean")
+        sum_k(w_k * g_k)                   (reduction="sum")
+
+    Let w_k be the samples of a micro-batch, and the loss a mean over samples. Then the first is the gradient of the
+    large batch: the mean of a union is the weighted mean of the means.
+
+    It belongs to no optimizer and no Keras. It takes gradients of any `tf.GradientTape` or `tf.gradients`, and any
+    optimizer applies what it gives. It can be called eagerly, in a `tf.function`, in a loop over a dataset in one, and
+    compiled by XLA (with dense gradients). In a TensorFlow 1 graph a call makes the operation to run.
+
+    `tf.train.Checkpoint(accumulator=accumulator)` takes the window along, and so does that of a module or a model which
+    has it as an attribute (from TF 1.14 on). Restored, its sums are there once their gradients have come. Under a
+    strategy let the call within `strategy.run` come first. On another number of replicas the mini-steps of that window
+    go on weighing alike. Weights of samples count by the samples of a replica. It can be pickled in eager mode, outside
+    of a strategy.
+
+    Under `strategy.run` each replica accumulates alone, and `optimizer.apply_gradients` adds up over the replicas, once
+    an update. The loss is scaled as it would be without accumulation: a mean over a replica's samples is divided by the
+    number of replicas. All replicas divide by the mean of their sums of weights, so uneven replicas, each with its
+    samples as the weight, give the large batch.
+
+    Args:
+        reduction: `"mean"` (default) or `"sum"`.
+
+    Call arguments:
+        gradients: list of one gradient for each variable, as many and in the same order each time. Each is a tensor of
+            the variable's shape, an IndexedSlices (an embedding's), or None. None adds nothing, and its mini-step
+            counts in the mean.
+        weight: of this mini-step, a finite number or scalar tensor of at least 0. Default 1. It is the number of what
+            the loss is a mean over: samples, tokens, or the sum of the sample weights. A mini-step of weight 0 adds
+            nothing, whatever its gradients (the mean over no samples is NaN).
+
+    Returns:
+        Of a call, the mini-steps taken in this window, this one included: a scalar int64 tensor.
+
+    Raises:
+        ValueError: `reduction` is neither; there are more or fewer gradients than before, or none that is not None; a
+            gradient has no known shape, or not the one it had; a weight is out of its range; one call is within
+            `strategy.run`, and another is not; the window of a checkpoint has a gradient that no call has had yet.
+        tf.errors.InvalidArgumentError: a weight known only when a graph or a `tf.function` runs is out of its range.
+            XLA (`jit_compile=True`) drops assertions: there the gradients are NaN.
+
+    Example:
+        >>> import tensorflow as tf
+        >>> import legacyga
+        >>> accumulator = legacyga.GradientAccumulator()
+        >>> variable, optimizer = tf.Variable([1.0, 1.0]), tf.keras.optimizers.SGD(1.0)
+        >>> for gradient, samples in (([0.25, 0.5], 4), ([1.0, 2.0], 2)):
+        ...     step = accumulator([tf.constant(gradient)], weight=samples)
+        >>> int(accumulator.step), accumulator.gradients[0].numpy().tolist()
+        (2, [0.5, 1.0])
+        >>> done = optimizer.apply_gradients(zip(accumulator.gradients, [variable]))
+        >>> done = accumulator.reset()
+        >>> int(accumulator.step), variable.numpy().tolist()
+        (0, [0.5, 0.0])
+    """
+
+    def __init__(self, reduction="mean"):
+        home = _compat.TensorFlow()
+        # Here, for `import legacyga` imports no TensorFlow to make it a subclass of.
+        self.__class__ = _ops.trackable(home.tf, type(self))
+        self._home, self._ops = home, _ops.Ops(home.tf)
+        self._sums = _sums.Sums(self._ops, _settings.check_option("reduction", reduction))
+        self._strategy = None
+        self._step = self._weight = self._held = self._mutex = None
+
+    def __reduce_ex__(self, protocol):
+        # For pickle and copies: no import finds the class that it has. One of a user's own goes its own way.
+        if GradientAccumulator not in type(self).__mro__[:2]:
+            return super(GradientAccumulator, self).__reduce_ex__(protocol)
+        if self._strategy is not None or self._state_is_to_come or not self._home.tf.executing_eagerly():
+            raise ValueError(_gradients.NOT_PICKLED.format(self))
+        kinds = [state and (state.total.shape.as_list(), state.dtype.name) for state in self._sums.states]
+        values = [each.numpy() for each in self._variables]
+        return _unpickled, (self._sums.reduction, kinds, self._sums.forms, values)
+
+    def _restore(self, kinds, forms, values):
+        if values:
+            zeros = [kind and self._ops.zeros(*kind) for kind in kinds]
+            self._prepare(zeros, [kind and kind[0] for kind in kinds])
+        self._sums.forms = dict(forms)
+        for variable, value in zip(self._variables, values):
+            variable.assign(value)
+
+    @property
+    def _variables(self):
+        return [each for each in (self._step, self._weight, self._held) if each is not None] + self._sums.variables
+
+    def __call__(self, gradients, weight=1.0):
+        """Take a mini-step: the class's call arguments, and what it returns."""
+        return self._as_written(self._take_mini_step)(gradients, weight)
+
+    def _as_written(self, method):
+        # Outside of functions nothing is rewritten.
+        tf = self._home.tf
+        return method if tf.executing_eagerly() else _autograph.as_written(tf, method)
+
+    def _take_mini_step(self, gradients, weight):
+        ops = self._ops
+        gradients = _gradients.check_gradients(ops, gradients, len(self._sums.states) or None)
+        weight = _gradients.check_weight(ops, weight)
+        self._check_replica()
+        shapes = _gradients.shapes_of(ops.tf, gradients, self._sums)
+        _gradients.check_rows(ops, gradients, shapes)
+        self._prepare(gradients, shapes)
+        given = {i: gradient for i, gradient in enumerate(gradients) if gradient is not None}
+        # In a TensorFlow 1 graph nothing else keeps the gradients ahead of the writes.
+        with ops.uninterrupted(), ops.after(gradients, None if isinstance(weight, float) else weight):
+            return self._one_at_a_time(lambda: self._take(given, weight))
+
+    def _one_at_a_time(self, function):
+        """What a function without arguments returns. In a graph no other call does anything meanwhile."""
+        if self._mutex is None:
+            return function()
+        with self._mutex.held() as free:
+            return free(function())
+
+    def _take(self, given, weight):
+        ops = self._ops
+        taken, held = self._ops.local(self._step).read_value(), self._ops.local(self._held).read_value()
+        given = self._sums.weigh(given, None if isinstance(weight, float) else weight)
+        begins = ops.equal(taken, 0)
+        mask = ops.constant(self._sums.mask(given), "int32")
+        held_then = ops.maximum(held * ops.cast(ops.logical_not(begins), "int32"), mask)
+        written = ops.cond(
+            begins, lambda: self._sums.write(given, held, True), lambda: self._sums.write(given, held, False)
+        )
+        with ops.after(written):
+            # A write to a reference variable (TF 1) may change what was read of it: so one addition, made before it.
+            taken, new_weight = taken + 1, self._ops.local(self._weight).read_value() + weight
+            with ops.after(
+                self._ops.local(self._step).assign(taken),
+                self._ops.local(self._weight).assign(new_weight),
+                self._ops.local(self._held).assign(held_then),
+            ):
+                return ops.identity(taken)
+
+    @property
+    def step(self):
+        """The mini-steps taken since the start or the last `reset()`: a scalar int64 tensor."""
+        if self._step is None:
+            if self._home.tf.executing_eagerly() and not self._state_is_to_come:
+                # No variable yet: this may be outside of the strategy that it is to belong to.
+                return self._ops.constant(0, "int64")
+            self._prepare([])
+        if self._is_here():
+            return self._ops.local(self._step).read_value()
+        return self._strategy.experimental_local_results(self._step)[0].read_value()
+
+    @property
+    def gradients(self):
+        """The window's reduced gradients: a list in the order given, each in its own dtype.
+
+        Where no call ever had a gradient there is None. Where one was an IndexedSlices there is one, of the rows
+        touched in this window, each once. 16-bit ones are summed in float32. After `reset()` they are zero, or have no
+        rows.
+
+        Raises:
+            ValueError: there was no call yet.
+        """
+        if not self._sums.states:
+            raise ValueError(_gradients.NO_CALL)
+        self._note()
+        self._check_nothing_is_missing()
+        return self._as_written(self._on_each_replica)(self._reduced)
+
+    def reset(self):
+        """Forget this window's gradients and begin the next one.
+
+        Returns:
+            A boolean tensor, there when that is done: in a TensorFlow 1 graph the operation to run.
+        """
+        if self._step is None:
+            if self._home.tf.executing_eagerly() and not self._state_is_to_come:
+                return self._ops.done([])
+            # A function that is traced now is to do it another time.
+            self._prepare([])
+        self._note()
+        return self._as_written(self._on_each_replica)(lambda: self._one_at_a_time(self._clear))
+
+    @property
+    def _state_is_to_come(self):
+        """Whether a checkpoint was restored, and there are no variables yet that its window could be put in."""
+        return bool(getattr(self, "_deferred_dependencies", None))
+
+    def _check_nothing_is_missing(self):
+        # In a traced function no number can be read.
+        if not self._home.tf.executing_eagerly() or not self._is_here() or not int(self.step):
+            return
+        held = self._ops.local(self._held).numpy()
+        missing = [i for i, state in enumerate(self._sums.states) if state is None and held[i] != NOTHING]
+        if missing:
+            raise ValueError(_gradients.MISSING.format(missing))
+
+    def _reduced(self):
+        # What the last window left is there until the first mini-step of this one writes over it.
+        begins = self._ops.equal(self._ops.local(self._step).read_value(), 0)
+        # Replicas whose weights differ are divided by the same, or their sum would be no mean of the large batch.
+        weight = self._ops.mean_in_replica(self._ops.local(self._weight).read_value())
+        return self._sums.reduced({}, self._ops.local(self._held).read_value(), weight, begins)
+
+    def _clear(self):
+        scalars = [self._ops.local(each) for each in (self._step, self._weight)]
+        return self._ops.done([each.assign(self._ops.zeros_like(each.read_value())) for each in scalars])
+
+    def _prepare(self, gradients, shapes=()):
+        """Make the variables that are missing for `gradients`, whose variables have these shapes."""
+        if self._step is None:
+            # It is the same on all replicas.
+            with self._making("ONLY_FIRST_REPLICA"):
+                self._step = self._make_zeros("step", [], "int64")
+                self._ops.check_is_each_replicas(self._step)
+            with self._making("MEAN"):
+                # As wide as the widest gradient: float32 would round weights that are no integers.
+                self._weight = self._make_zeros("weight", [], "float64")
+                self._mutex = _graph.Mutex(self._ops, self._step) if self._home.graph_mode else None
+        if not gradients:
+            return
+        states = self._sums.states or [None] * len(gradients)
+        states = [
+            state if gradient is None or state is not None else self._state_for(i, gradient, shapes[i])
+            for i, (gradient, state) in enumerate(zip(gradients, states))
+        ]
+        if self._held is None:
+            with self._making("ONLY_FIRST_REPLICA"):
+                self._held = self._make_zeros("held", [len(gradients)], "int32")
+        self._sums.states = states
+        self._note(gradients)
+
+    def _note(self, gradients=()):
+        for i, gradient in enumerate(gradients or [None] * len(self._sums.states)):
+            self._sums.note(i, gradient, not self._home.tf.executing_eagerly())
+
+    def _state_for(self, i, gradient, shape):
+        ops = self._ops
+        with self._making("SUM"):
+            total = self._make_zeros("accumulator_{}".format(i), shape, ops.accumulator_dtype(gradient.dtype))
+            touched = self._make_zeros("touched_{}".format(i), shape[:1] or [1], "float32")
+            # As attributes, which checkpoints take in.
+            setattr(self, "_accumulator_{}".format(i), total)
+            setattr(self, "_touched_{}".format(i), touched)
+        _graph.check_branches_take(self._home.tf, total)
+        return State(total, touched, gradient.dtype.base_dtype, False)
+
+    def _make_zeros(self, name, shape, dtype):
+        tf = self._home.tf
+        return tf.Variable(self._ops.zeros(shape, dtype), trainable=False, name="gradient_accumulator/" + name)
+
+    def _making(self, aggregation):
+        """A context to make variables in: outside of every function, with a copy on each replica."""
+        if self._step is None:
+            self._strategy = self._ops.entered_strategy
+        return self._ops.making_for_replicas(self._strategy, aggregation)
+
+    def _is_here(self):
+        """Whether this is where the variables are one's own: a replica, or there is no strategy."""
+        if self._strategy is None:
+            return True
+        return self._ops.entered_strategy is self._strategy and self._ops.in_replica_context()
+
+    def _check_replica(self):
+        self._ops.check_workers_wait()
+        if self._step is not None and self._strategy is None and self._ops.has_replicas:
+            raise ValueError(
+                "This GradientAccumulator has variables already, which no strategy made: they would be one for all "
+                "replicas. Received: a call within strategy.run, after one, or a `step` or a `reset`, outside of the "
+                "strategy. Make a new one, and let its first use be the call within strategy.run."
+            )
+        if not self._ops.in_replica_context() or not self._is_here():
+            raise ValueError(
+                "A GradientAccumulator is called by each replica with its own gradients. Received: a call outside of "
+                "strategy.run. Call it in the function that strategy.run is given."
+            )
+
+    def _on_each_replica(self, function):
+        if self._is_here():
+            return function()
+        with self._strategy.scope():
+            return self._strategy.extended.call_for_each_replica(function)
+
+
+def _unpickled(reduction, kinds, forms, values):
+    accumulator = GradientAccumulator(reduction)
+    accumulator._restore(kinds, forms, values)
+    return accumulator

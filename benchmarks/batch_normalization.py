@@ -25,7 +25,7 @@ import tensorflow as tf
 from sklearn.datasets import load_digits
 
 import legacyga
-from legacyga.backend import homes as _compat
+from legacyga.backend import homes
 
 K = 8
 MOMENTA = (0.99, 0.9)  # Keras's default, and one that is often chosen
@@ -361,7 +361,7 @@ def main():
     tf.config.threading.set_inter_op_parallelism_threads(1)
     tf.get_logger().setLevel("ERROR")  # of the functions traced: one for each network here, and that is meant
     keras = tf.keras if args.home == "tf.keras" else importlib.import_module(args.home)
-    print("{}; K = {}".format(_compat.find_home(keras), K))
+    print("{}; K = {}".format(homes.find_home(keras), K))
     data, test = digits()
     time_constants()
     gradients(keras, data, args.micro_batches, args.seeds)

@@ -17,11 +17,11 @@ WIDTH = 256
 
 def optimizers(keras):
     """{generation: an optimizer class} of this Keras."""
-    from legacyga.backend import homes as _compat
+    from legacyga.backend import homes
 
     modules = [keras.optimizers] + [getattr(keras.optimizers, name, None) for name in ("legacy", "experimental")]
     # Keras 3 keeps names of old ones that say that they are gone.
-    found = {_compat.generation_of(module.SGD): module.SGD for module in modules if module is not None}
+    found = {homes.generation_of(module.SGD): module.SGD for module in modules if module is not None}
     return {generation: cls for generation, cls in found.items() if generation is not None}
 
 

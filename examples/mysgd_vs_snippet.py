@@ -28,7 +28,7 @@ import tensorflow as tf
 from sklearn.datasets import load_diabetes
 
 import legacyga
-from legacyga.backend import homes as _compat
+from legacyga.backend import homes
 
 N = 4  # batches of one update
 BATCH, BATCHES = 16, 24
@@ -141,7 +141,7 @@ def main():
     if hasattr(tf.compat, "v1"):  # not there before TF 1.13, and not needed there
         tf.compat.v1.disable_eager_execution()
     keras = tf.keras if args.home == "tf.keras" else importlib.import_module(args.home)
-    home = _compat.find_home(keras)
+    home = homes.find_home(keras)
     home.check_can_train()
     v1 = home.v1_optimizers  # the module of the optimizers with get_updates, which has moved from version to version
     Snippet = snippet_for(keras, v1.Optimizer)

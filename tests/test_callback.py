@@ -24,7 +24,7 @@ from epochs import (
 )
 
 import legacyga
-from legacyga.backend import homes as _compat
+from legacyga.backend import homes
 
 pytestmark = pytest.mark.capability("callback")
 
@@ -63,8 +63,8 @@ def test_a_dict_changes_k_at_the_next_window(home, partial_window):
 def test_a_function_of_the_updates(home, partial_window, monkeypatch):
     """K = 1, 2, 3, 1, 2, 3 ...; the counters are read at windows' ends, and not on every batch."""
     reads = []
-    read = _compat.Home.value_of
-    monkeypatch.setattr(_compat.Home, "value_of", lambda *args: reads.append(1) or read(*args))
+    read = homes.Home.value_of
+    monkeypatch.setattr(homes.Home, "value_of", lambda *args: reads.append(1) or read(*args))
 
     def schedule(updates):
         return 1 + updates % 3 if updates < 5 else 4
@@ -278,7 +278,7 @@ def test_within_a_loss_scale_optimizer(home):
 
 def test_it_is_a_callback_of_the_models_home(home):
     callback = legacyga.GradientAccumulationCallback()
-    if home.keras is _compat.find_home().module or home.name != "tf.keras":
+    if home.keras is homes.find_home().module or home.name != "tf.keras":
         assert isinstance(callback, home.keras.callbacks.Callback)
     fit(home, model_with(home, 3, traced=False), [callback], epochs=1)
     assert isinstance(callback, home.keras.callbacks.Callback)
@@ -287,10 +287,10 @@ def test_it_is_a_callback_of_the_models_home(home):
 def test_a_model_of_another_keras_than_was_to_be_expected(home, monkeypatch):
     """Made for a Keras that this process has imported, given to a model of another."""
     others = [name for name in ("keras", "tf_keras") if name in sys.modules and sys.modules[name] is not home.keras]
-    others = [name for name in others if _compat.Home(sys.modules[name]).root != _compat.Home(home.keras).root]
+    others = [name for name in others if homes.Home(sys.modules[name]).root != homes.Home(home.keras).root]
     if not others:
         skips.senseless("no other Keras is imported here")
-    other = _compat.Home(sys.modules[others[0]])
+    other = homes.Home(sys.modules[others[0]])
     monkeypatch.setattr(sys.modules["legacyga.callback"], "_likely_home", lambda: other)
     callback = legacyga.GradientAccumulationCallback()
     assert not isinstance(callback, home.keras.callbacks.Callback)

@@ -12,9 +12,9 @@ import skips
 import test_wrap
 
 import legacyga
-from legacyga.optimizers import surface as _surface
+from legacyga.optimizers import surface
 
-SURFACE = _surface.AccumulatingOptimizer
+SURFACE = surface.AccumulatingOptimizer
 # {name: (the first TensorFlow that runs its example in its default mode, how to skip before, and why)}.
 NEEDS = {
     "load_model": ((1, 15), skips.keras_lacks, "Keras loads no loss object before TF 1.15"),

@@ -9,7 +9,7 @@ import pytest
 from conftest import TWO
 from test_demo import command_line
 
-from legacyga.backend import homes as _compat
+from legacyga.backend import homes as _homes
 from legacyga.cli import doctor_checks
 from legacyga.cli.main import main
 
@@ -121,9 +121,9 @@ def test_what_cannot_be_checked(home, tmp_path, monkeypatch, capsys):
 
 OWN = """
 import legacyga
-from legacyga.backend import homes as _compat
+from legacyga.backend import homes as _homes
 
-home = _compat.find_home({!r} and __import__({!r}, fromlist=["x"]))
+home = _homes.find_home({!r} and __import__({!r}, fromlist=["x"]))
 optimizers = getattr(home.module.optimizers, "legacy", home.module.optimizers)
 optimizers = home.module.optimizers if home.is_keras3 else optimizers
 
@@ -200,7 +200,7 @@ def test_an_optimizer_that_its_config_does_not_hold(home, tmp_path, monkeypatch,
     (tmp_path / "held_for_doctor.py").write_text(OWN.format(module, module))
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "held_for_doctor", raising=False)
-    its_home = repr(_compat.find_home(home.keras))
+    its_home = repr(_homes.find_home(home.keras))
     path, told = str(tmp_path / "found.json"), ["--optimizer", "held_for_doctor:" + name]
     code = main(["doctor", "--steps", "3", "--json", path, "--mode", home.mode] + told)
     with open(path) as file:
@@ -223,12 +223,12 @@ def test_a_file_that_cannot_be_written(home, tmp_path, capsys):
 
 
 def test_without_tensorflow(tmp_path, capsys, monkeypatch):
-    from legacyga.backend import homes as _compat
+    from legacyga.backend import homes as _homes
 
     def missing():
         raise ImportError("No module named tensorflow. Install the tensorflow, and the Keras, that the project uses.")
 
-    monkeypatch.setattr(_compat, "_tensorflow", missing)
+    monkeypatch.setattr(_homes, "_tensorflow", missing)
     assert main(["doctor"]) == 2
     assert "Install the tensorflow" in capsys.readouterr().err
 

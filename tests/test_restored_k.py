@@ -13,7 +13,7 @@ import test_weights
 from kinds import MOMENTUM, RATE
 
 import legacyga
-from legacyga.backend import homes as _compat
+from legacyga.backend import homes
 
 pytestmark = pytest.mark.capability("R8 change of K")
 
@@ -282,7 +282,7 @@ def test_the_callback_after_a_restore(home, schedule, tmpdir):
 def trains_in_sessions(home):
     if home.mode != "graph" or home.name == "keras":
         skips.elsewhere("sessions are of graph mode, and belong to the run of tf.keras")
-    return _compat.TensorFlow().v1
+    return homes.TensorFlow().v1
 
 
 START = test_weights.START[0]

@@ -11,7 +11,7 @@ from kinds import RATE
 from test_micro_batch import BATCH, START, X, Y, assert_alike, start_anew  # noqa: F401
 
 import legacyga
-from legacyga.slices import checks as _slice_checks
+from legacyga.slices import checks
 from legacyga.slices import losses as _losses
 
 pytestmark = pytest.mark.capability("micro_batch")
@@ -95,7 +95,7 @@ def test_a_training_step_of_ones_own_is_the_first_that_is_cut(home, monkeypatch)
     """What is asked of a home once is asked within its trace then."""
     if home.mode == "graph" or home.tf_version < (2, 2):
         skips.senseless("no training step that a model has")
-    for each in (_losses, _slice_checks):
+    for each in (_losses, checks):
         monkeypatch.setattr(each, "_DIVIDES", {})
 
     def make(size):
@@ -612,7 +612,7 @@ def test_a_strategy_of_one_replica(home, name):
         skips.senseless("graph mode")
     strategy = getattr(home.tf.distribute, name)(["cpu:0"] if name == "MirroredStrategy" else "cpu:0")
     # As in a process that has cut no batch before.
-    _slice_checks._DIVIDES.clear()
+    checks._DIVIDES.clear()
     with strategy.scope():
         model = home.network(START)
         model.compile(test_micro_batch.sgd(home), "mse", metrics=["mae"])

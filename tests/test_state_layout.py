@@ -10,7 +10,7 @@ import skips
 from kinds import MOMENTUM, RATE
 
 import legacyga
-from legacyga.backend import homes as _compat
+from legacyga.backend import homes as _homes
 
 pytestmark = pytest.mark.capability("R9 state")
 
@@ -20,7 +20,7 @@ START = [TABLE, RANDOM.randn(3, 2).astype("float32"), RANDOM.randn(4).astype("fl
 
 
 def classes(home, *names):
-    found = [(_compat.generation_of(cls), cls) for _, cls in home.optimizer_classes() if cls.__name__ in names]
+    found = [(_homes.generation_of(cls), cls) for _, cls in home.optimizer_classes() if cls.__name__ in names]
     return list({generation + "-" + cls.__name__: cls for generation, cls in reversed(found)}.items())
 
 
@@ -124,7 +124,7 @@ class Trained(homes.Fed):
         if hasattr(self.optimizer, "get_updates"):
             updates = self.optimizer.get_updates(loss=loss, params=self.variables)
         else:
-            v1 = _compat.TensorFlow().v1
+            v1 = _homes.TensorFlow().v1
             updates = [self.optimizer.minimize(loss, var_list=self.variables)]
             backend.get_session().run(v1.variables_initializer(self.optimizer.variables()))
         self.apply = backend.function([], [loss], updates=list(updates))
@@ -187,7 +187,7 @@ def test_one_layout_where_a_variable_has_no_gradient(home, kind):
         for unused in (False, True):
             with in_a_session_of_its_own(home):
                 if kind.generation == "train":
-                    bare = _compat.TensorFlow().v1.train.GradientDescentOptimizer(RATE)
+                    bare = _homes.TensorFlow().v1.train.GradientDescentOptimizer(RATE)
                 else:
                     bare = kind.cls(RATE)
                 trained = Trained(kind, is_built, True, unused, optimizer=legacyga.wrap(bare, 3))

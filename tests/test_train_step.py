@@ -6,7 +6,7 @@ import pytest
 import skips
 
 import legacyga
-from legacyga.slices import batches as _batches
+from legacyga.slices import batches
 
 RANDOM = np.random.RandomState(4)
 X = RANDOM.randn(14, 3).astype("float32")
@@ -281,7 +281,7 @@ def test_samples_of_any_input(home):
         ((sparse, None), 5),
         ((X, {"b": np.float32(1.0), "c": ragged}), 3),
     ):
-        assert int(_batches.samples_in(tf, data)) == samples
+        assert int(batches.samples_in(tf, data)) == samples
 
 
 @pytest.mark.capability("errors")

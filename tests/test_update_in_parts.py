@@ -11,7 +11,7 @@ from homes import generation_of
 
 import legacyga
 from legacyga.backend import graph as _graph
-from legacyga.backend import update_order as _update_order
+from legacyga.backend import update_order
 
 pytestmark = pytest.mark.capability("R7 one result")
 
@@ -384,7 +384,7 @@ def test_what_was_computed_before_of_a_parameter(home, sgd):
 def test_new_values_wait(home, adam, monkeypatch):
     """The new values of a parameter are made when another's are written; the rate that all share is not."""
     of_v1(adam)
-    found, ordered = [], _update_order.ordered
+    found, ordered = [], update_order.ordered
 
     def noting(get_updates, *args, **kwargs):
         def noted():
@@ -393,7 +393,7 @@ def test_new_values_wait(home, adam, monkeypatch):
 
         return ordered(noted, *args, **kwargs)
 
-    monkeypatch.setattr(_update_order, "ordered", noting)
+    monkeypatch.setattr(update_order, "ordered", noting)
     steps_of(home, lambda variables: legacyga.wrap(adam(clipnorm=1.0), 2))
     writes = [getattr(each, "op", each) for each in found]
     # Two slots and the parameter. tf.keras writes `iterations` ahead of everything, Keras lists it first.

@@ -9,7 +9,7 @@ import skips
 import test_weights
 
 import legacyga
-from legacyga.backend import homes as _compat
+from legacyga.backend import homes
 
 pytestmark = pytest.mark.capability("R2 weights")
 
@@ -76,7 +76,7 @@ class Training(object):
         if hasattr(self.optimizer, "get_updates"):
             updates = self.optimizer.get_updates(loss=loss, params=self.variables)
         else:
-            v1 = _compat.TensorFlow().v1
+            v1 = homes.TensorFlow().v1
             updates = [self.optimizer.minimize(loss, var_list=self.variables)]
             fresh = [
                 each for each in self.optimizer.variables() if not backend.get_session().run(is_initialized(v1, each))

@@ -3,7 +3,7 @@
 import contextlib
 import importlib
 
-from legacyga.backend import homes as _compat
+from legacyga.backend import homes
 
 
 def lifts_variables(tf):
@@ -13,13 +13,13 @@ def lifts_variables(tf):
 
 def variable_creator_scope(tf):
     """tf.variable_creator_scope, which is public from TF 1.12 on."""
-    found = getattr(_compat.v1_of(tf), "variable_creator_scope", None)
+    found = getattr(homes.v1_of(tf), "variable_creator_scope", None)
     return found or importlib.import_module("tensorflow.python.ops.variable_scope").variable_creator_scope
 
 
 def check_branches_take(tf, variable):
     """Raise where a reference variable cannot be written inside of a conditional."""
-    in_functions = getattr(_compat.v1_of(tf), "control_flow_v2_enabled", bool)
+    in_functions = getattr(homes.v1_of(tf), "control_flow_v2_enabled", bool)
     if not hasattr(variable, "handle") and in_functions():
         raise ValueError(
             "The conditionals of this graph are functions, which cannot write to reference variables. Received: "
@@ -81,7 +81,7 @@ class Mutex(object):
     Without it nothing orders them: neither of them needs what the other makes.
 
     Args:
-        ops: an `_ops.Ops`.
+        ops: an `ops.Ops`.
         beside: a variable of the window. Where it is on a parameter server the lock is there too, one for all workers.
     """
 
@@ -122,7 +122,7 @@ def with_values_of(pairs, update, ops):
         pairs: list of (other variable, variable). The variables begin with the values of the others, and the others
             end with theirs.
         update: a tensor or operation after which all is written.
-        ops: an `_ops.Ops`.
+        ops: an `ops.Ops`.
     """
     made = ops.v1.get_default_graph().get_operations()
     begun = [new.assign(old.read_value()).op for old, new in pairs]

@@ -7,8 +7,7 @@ import math
 import signal
 import threading
 
-from legacyga.backend import homes as _compat
-from legacyga.backend import replicas as _replicas
+from legacyga.backend import homes, replicas
 
 # By class, what `trackable` has made of it.
 _TRACKABLE = {}
@@ -72,13 +71,13 @@ def _is_traced_with_outer(graph):
     return graph.name.startswith(("reduce_", "Dataset_", "tf_data_"))
 
 
-class Ops(_replicas.Replicas):
+class Ops(replicas.Replicas):
     """The few TensorFlow operations that the rule is written with, under one name in every version."""
 
     def __init__(self, tf):
         self.tf = tf
         # TF 1's cond alone can be told, by `strict`, to return a list of one as a list.
-        self.v1 = v1 = _compat.v1_of(tf)
+        self.v1 = v1 = homes.v1_of(tf)
         self.cond = functools.partial(v1.cond, strict=True)
         # Public from TF 1.11 on.
         self.init_scope = getattr(tf, "init_scope", None) or importlib.import_module(tf.Tensor.__module__).init_scope

@@ -2,7 +2,7 @@
 
 import contextlib
 
-from legacyga.backend import graph as _graph
+from legacyga.backend import graph
 
 
 def replica_local_variables(tf, aggregation="SUM"):
@@ -20,7 +20,7 @@ def counted_variables(tf):
 
 @contextlib.contextmanager
 def _variables_with(tf, synchronization, aggregation):
-    if not _graph.lifts_variables(tf):
+    if not graph.lifts_variables(tf):
         yield
         return
 
@@ -33,12 +33,12 @@ def _variables_with(tf, synchronization, aggregation):
         kwargs.update(aggregation=names[known])
         return next_creator(**kwargs)
 
-    with _graph.variable_creator_scope(tf)(make):
+    with graph.variable_creator_scope(tf)(make):
         yield
 
 
 class Replicas(object):
-    """The part of `_ops.Ops` that knows of replicas. Where TensorFlow knows of none there is one."""
+    """The part of `ops.Ops` that knows of replicas. Where TensorFlow knows of none there is one."""
 
     @property
     def strategy(self):
@@ -220,7 +220,7 @@ class Replicas(object):
         if not (hasattr(distribute, "has_strategy") and distribute.has_strategy() and self.in_replica_context()):
             return None
         number = distribute.get_replica_context().replica_id_in_sync_group
-        return number if isinstance(number, int) else int(_graph.constant_value(self.tf, number))
+        return number if isinstance(number, int) else int(graph.constant_value(self.tf, number))
 
     def in_replica_context(self):
         """Whether gradients can be applied here: everywhere but in the cross-replica context of a strategy."""

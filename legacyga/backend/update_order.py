@@ -28,7 +28,7 @@ def ordered(get_updates, ops, gradients, in_parts=True):
 
     Args:
         get_updates: function that returns the updates, whose operations it makes.
-        ops: an `_ops.Ops`.
+        ops: an `ops.Ops`.
         gradients: what they are made of: list of tensors or IndexedSlices, None for a variable without.
         in_parts: whether the gradients are there before the update begins. Then the update of one gradient's variables
             goes after another's, where neither needs the other, so that only its new values are there beside the old.

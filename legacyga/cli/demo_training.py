@@ -6,7 +6,7 @@ import logging
 import sys
 
 import legacyga
-from legacyga.backend import homes as _compat
+from legacyga.backend import homes
 from legacyga.cli import demo
 
 # An old project that has standalone Keras trains with it. Newer ones are what tf.keras is.
@@ -80,13 +80,13 @@ def find_home(name, mode):
 
 def homes_here(name, mode, names=HOMES):
     """Yield each `Home` that can train here, of this name or these names; an error if there is none."""
-    tf = _compat.TensorFlow().tf
+    tf = homes.TensorFlow().tf
     if mode == "graph" and tf.executing_eagerly():
         tf.compat.v1.disable_eager_execution()
     roots, problem = set(), None
     for candidate in (name,) if name else names:
         try:
-            home = _compat.find_home(tf.keras if candidate == "tf.keras" else importlib.import_module(candidate))
+            home = homes.find_home(tf.keras if candidate == "tf.keras" else importlib.import_module(candidate))
             home.check_can_train()
             if mode == "eager" and home.graph_mode:
                 raise ValueError("{!r} has no eager mode to train in".format(home))

@@ -4,7 +4,7 @@ import collections
 import sys
 import types
 
-from legacyga.backend import homes as _compat
+from legacyga.backend import homes
 from legacyga.cli import doctor_optimizers, versions
 
 # float32 that is computed in another order: of each weight, and of those below 1 of 1.
@@ -18,7 +18,7 @@ class Patient(object):
     """What is looked at.
 
     Args:
-        home: a `_compat.Home`.
+        home: a `homes.Home`.
         optimizer, steps: as of `run`.
         is_told: whether the user has named the home. Else it is that of an optimizer of the user's own.
     """
@@ -68,7 +68,7 @@ class Patient(object):
         """What was found here, by name."""
         names = ("legacyga",) + versions.NAMES
         numbers = collections.OrderedDict(python="{}.{}.{}".format(*sys.version_info))
-        numbers.update((name, _compat.installed_version(name)) for name in names)
+        numbers.update((name, homes.installed_version(name)) for name in names)
         mode = "graph" if self.home.graph_mode else "eager"
         return [("versions", numbers), ("home", repr(self.home)), ("mode", mode)]
 
@@ -122,9 +122,9 @@ class Patient(object):
         """What other packages have put into the home's classes: a list of "class.attribute of module"."""
         module = self.home.module
         tops = (type(self.accumulating(self.steps)), module.models.Model, module.layers.Dense)
-        classes = {cls for top in tops for cls in top.__mro__ if _root_of(cls) in _compat.KERAS}
+        classes = {cls for top in tops for cls in top.__mro__ if _root_of(cls) in homes.KERAS}
         found = [(cls, name, getattr(value, "__func__", value)) for cls in classes for name, value in vars(cls).items()]
-        known = _compat.KERAS + NO_CHANGE
+        known = homes.KERAS + NO_CHANGE
         return sorted(
             "{}.{} is of {}".format(cls.__name__, name, function.__module__)
             for cls, name, function in found

@@ -2,7 +2,7 @@
 
 import importlib
 
-from legacyga.backend import homes as _compat
+from legacyga.backend import homes
 
 
 def copied_by_config(given):
@@ -19,7 +19,7 @@ def _is_like(copied, given):
     """Whether a copy by its config has what an optimizer, and the optimizers within it, have."""
     for name, value in vars(given).items():
         other = vars(copied).get(name)
-        if _compat.generation_of(type(value)) is not None:
+        if homes.generation_of(type(value)) is not None:
             is_like = type(other) is type(value) and _is_like(other, value)
         elif _is_plain(value):
             # What Keras counts for checkpoints begins with _self_.
@@ -61,8 +61,8 @@ def made_by(home, text):
         given = getattr(given, part)
     is_made = callable(given) and (isinstance(given, type) or not hasattr(given, "get_config"))
     made = given() if is_made else given
-    if _compat.generation_of(type(made)) is None:
+    if homes.generation_of(type(made)) is None:
         raise ValueError("--optimizer {} must be, or make, an optimizer. Received: {!r}".format(text, made))
-    its_home = _compat.home_of(made) or home
+    its_home = homes.home_of(made) or home
     # A function may hand over one that there is.
     return (given, None, its_home) if is_made and given() is not made else (None, made, its_home)

@@ -3,7 +3,7 @@
 import platform
 import sys
 
-from legacyga.backend import homes as _compat
+from legacyga.backend import homes
 
 NAMES = ("tensorflow", "keras", "tf_keras", "numpy", "h5py")
 
@@ -20,7 +20,7 @@ def show_versions():
         python ...
         tensorflow ...
     """
-    print("legacyga", _compat.installed_version("legacyga"))
+    print("legacyga", homes.installed_version("legacyga"))
     print("python", platform.python_version(), sys.platform, platform.machine())
     for name in NAMES:
-        print(name, _compat.installed_version(name))
+        print(name, homes.installed_version(name))

@@ -3,13 +3,10 @@
 import sys
 import warnings
 
-from legacyga.backend import homes as _compat
-from legacyga.fit import hooks as _fit_hooks
-from legacyga.fit import model_step as _train_steps
-from legacyga.fit import sample_counts as _sample_counts
+from legacyga.backend import homes
+from legacyga.fit import hooks, model_step, sample_counts
 from legacyga.fit import schedule as _schedule
-from legacyga.optimizers import lookup as _finding
-from legacyga.optimizers import surface as _surface
+from legacyga.optimizers import lookup, surface
 
 PARTIAL_WINDOWS = ("flush", "carry", "drop")
 LOGS = ("updates", "gradient_accumulation_steps", "effective_batch_size")
@@ -71,10 +68,10 @@ def GradientAccumulationCallback(schedule=None, partial_window="flush"):
 
 def _likely_home():
     try:
-        return _compat.find_home()
+        return homes.find_home()
     except ValueError:
         # Two Keras are imported. Which one is the model's is known when there is a model.
-        return _compat.find_home(sys.modules["tf_keras"])
+        return homes.find_home(sys.modules["tf_keras"])
 
 
 class _Count(int):
@@ -93,11 +90,11 @@ class _Callback(object):
         super(_Callback, self).__init__()
         self.schedule, self.partial_window = schedule, partial_window
         self._optimizers = []
-        if _fit_hooks.has_raw_logs(self.home):
+        if hooks.has_raw_logs(self.home):
             # Then Keras does not fetch the loss from the device on every batch for our hook.
             self._supports_tf_logs = True
         self._tells_early = not self.home.graph_mode and (
-            _fit_hooks.has_two_dicts(self.home) or _fit_hooks.bar_is_first(self.home)
+            hooks.has_two_dicts(self.home) or hooks.bar_is_first(self.home)
         )
 
     def __reduce__(self):
@@ -114,8 +111,8 @@ class _Callback(object):
     _implements_predict_batch_hooks = _implements_test_batch_hooks
 
     def set_model(self, model):
-        optimizers = _finding.optimizers_of(model)
-        home = _surface.home_of(optimizers[0]) if optimizers else None
+        optimizers = lookup.optimizers_of(model)
+        home = surface.home_of(optimizers[0]) if optimizers else None
         if home is not None and hasattr(home, "module") and home.root != self.home.root:
             # It is of another Keras than was taken before there was a model.
             params = getattr(self, "params", None)
@@ -127,12 +124,12 @@ class _Callback(object):
         super(_Callback, self).set_model(model)
         # A fit or an `evaluate` begins. Where an exception ended the last fit, its epoch did not end.
         self._epoch_is_open = False
-        if _fit_hooks.homes_train_step(type(model)) is not None:
+        if hooks.homes_train_step(type(model)) is not None:
             # fit of TF 2.2 and 2.3 takes its training function before it calls `on_train_begin`.
-            _sample_counts.start_fit(model, optimizers)
+            sample_counts.start_fit(model, optimizers)
 
     def on_train_begin(self, logs=None):
-        self._optimizers = _finding.optimizers_of(self.model)
+        self._optimizers = lookup.optimizers_of(self.model)
         if not self._optimizers:
             raise ValueError(
                 "GradientAccumulationCallback needs a model whose optimizer accumulates. Received: {!r}. Compile the "
@@ -154,7 +151,7 @@ class _Callback(object):
         _schedule.check_steps_to_come(
             self._optimizers, self.schedule, self._params.get("epochs"), self._batches(), self.partial_window
         )
-        if _fit_hooks.has_two_dicts(self.home):
+        if hooks.has_two_dicts(self.home):
             # What we put into raw logs reaches CSVLogger and History by the last batch alone, which must be known,
             # and not in graph mode.
             self._supports_tf_logs = bool(self._batches()) and not self.home.graph_mode
@@ -164,7 +161,7 @@ class _Callback(object):
             self._params["metrics"] = known + [name for name in LOGS if name not in known]
         self._follow_schedule()
         self._windows, self._is_first_batch = [], False
-        self._counts = _sample_counts.start_fit(self.model, self._optimizers)
+        self._counts = sample_counts.start_fit(self.model, self._optimizers)
         self._sizes, self._samples = set(), 0
 
     def on_epoch_begin(self, epoch, logs=None):
@@ -174,7 +171,7 @@ class _Callback(object):
             # A callback that comes after this one, such as BackupAndRestore, may have restored another K, and windows.
             self._follow_schedule()
             with self.home.default_session():
-                self._windows = [_finding.WindowsOfFit(self.model, each) for each in self._optimizers]
+                self._windows = [lookup.WindowsOfFit(self.model, each) for each in self._optimizers]
         if isinstance(self.schedule, dict):
             steps = _schedule.steps_at(self.schedule, epoch)
             if steps is not None:
@@ -191,12 +188,12 @@ class _Callback(object):
             self._epoch_is_open = self._goes_on = True
         size = (logs or {}).get("size") or 0
         self._samples += size
-        if isinstance(self._counts, _sample_counts.ToldSizes):
+        if isinstance(self._counts, sample_counts.ToldSizes):
             self._counts.tell(size)
         elif self._counts is None and size:
             self._sizes.add(size)
             if len(self._sizes) > 1:
-                _sample_counts.say_unweighed(
+                sample_counts.say_unweighed(
                     self._optimizers, "Keras does not tell an optimizer here how many samples a batch has."
                 )
         # Of a dataset it is 1, whatever it is.
@@ -205,7 +202,7 @@ class _Callback(object):
 
     def on_batch_end(self, batch, logs=None):
         if self._counts is None and self._has_own_train_step:
-            _sample_counts.say_unweighed(
+            sample_counts.say_unweighed(
                 self._optimizers, "The model has a train_step of its own, which may call legacyga.train_step."
             )
         if self._is_first_batch:
@@ -230,7 +227,7 @@ class _Callback(object):
 
     @property
     def _has_own_train_step(self):
-        return not self.home.graph_mode and _fit_hooks.homes_train_step(type(self.model)) is not None
+        return not self.home.graph_mode and hooks.homes_train_step(type(self.model)) is not None
 
     def on_test_begin(self, logs=None):
         # Within fit: the epoch's validation.
@@ -241,20 +238,20 @@ class _Callback(object):
         if logs is not None:
             told_before = LOGS[0] in logs
             values = self._write(logs)
-            if self._params.get("verbose") and not told_before and _fit_hooks.bar_lacks_our_logs(self.home):
+            if self._params.get("verbose") and not told_before and hooks.bar_lacks_our_logs(self.home):
                 # In graph mode of TF 2.3 to 2.5 the bar's line is still open.
-                begin = "\n" if self.home.graph_mode and _fit_hooks.has_two_dicts(self.home) else ""
+                begin = "\n" if self.home.graph_mode and hooks.has_two_dicts(self.home) else ""
                 print(begin + " - ".join("{}: {}".format(name, value) for name, value in values))
 
     def on_train_end(self, logs=None):
         self._end_epoch()
-        if isinstance(self._counts, _sample_counts.ToldSizes):
+        if isinstance(self._counts, sample_counts.ToldSizes):
             self._counts.tell(0)
 
     def _write(self, logs):
         steps = self._optimizers[0].gradient_accumulation_steps
         values = [self.home.value_of(self._optimizers[0].iterations), steps]
-        if not self._batch_size and isinstance(self._counts, _train_steps.TrainStep):
+        if not self._batch_size and isinstance(self._counts, model_step.TrainStep):
             self._batch_size = self._counts.counts()[0]
         if self._batch_size:
             samples = self._params.get("samples") or self._samples_so_far() - self._samples_before
@@ -265,7 +262,7 @@ class _Callback(object):
         return values
 
     def _samples_so_far(self):
-        return self._counts.counts()[1] if isinstance(self._counts, _train_steps.TrainStep) else self._samples
+        return self._counts.counts()[1] if isinstance(self._counts, model_step.TrainStep) else self._samples
 
     def _end_epoch(self):
         """End, keep or drop what is in the windows, once an epoch."""

@@ -2,7 +2,7 @@
 
 import importlib
 
-from legacyga.backend import homes as _compat
+from legacyga.backend import homes
 
 
 def callbacks_of(home):
@@ -41,7 +41,7 @@ def bar_lacks_our_logs(home):
 def homes_train_step(cls):
     """The `train_step` of the first of Keras's own classes that a model's class is made of, None if none has it."""
     for each in cls.__mro__:
-        if each.__module__.partition(".")[0] in _compat.KERAS and "train_step" in vars(each):
+        if each.__module__.partition(".")[0] in homes.KERAS and "train_step" in vars(each):
             return vars(each)["train_step"]
     return None
 

@@ -1,11 +1,9 @@
 """micro_batch: each batch trains in slices, within one training step."""
 
-from legacyga.backend import homes as _compat
-from legacyga.fit import hooks as _fit_hooks
-from legacyga.fit import model_step as _train_steps
-from legacyga.slices import checks as _slice_checks
-from legacyga.slices import graph as _sliced_functions
-from legacyga.windows import settings as _settings
+from legacyga.backend import homes
+from legacyga.fit import hooks, model_step
+from legacyga.slices import checks, graph
+from legacyga.windows import settings
 
 
 def micro_batch(model, size):
@@ -48,23 +46,23 @@ def micro_batch(model, size):
         ([[1.0]], 1)
     """
     if size is not None:
-        size = _settings.check_steps("size", size)
+        size = settings.check_steps("size", size)
     optimizer = getattr(model, "optimizer", None)
-    home = optimizer and _compat.home_of(optimizer)
+    home = optimizer and homes.home_of(optimizer)
     if not home:
         raise ValueError(
             "micro_batch takes a compiled model of a Keras. Received: {!r} with the optimizer {!r}. Call "
             "model.compile first.".format(model, optimizer)
         )
     if home.graph_mode and not home.is_standalone_in_eager_mode:
-        _sliced_functions.install(model, home, size)
+        graph.install(model, home, size)
     else:
         _cut_train_step(model, home, size)
 
 
 def _cut_train_step(model, home, size):
     """What `micro_batch` does in eager mode."""
-    if _fit_hooks.homes_train_step(type(model)) is None:
+    if hooks.homes_train_step(type(model)) is None:
         raise ValueError(
             "In eager mode of TensorFlow 2.0 and 2.1, and of Keras 2.3, fit has no training step that could be cut. "
             "Received: {!r} on TensorFlow {}. Call tf.compat.v1.disable_eager_execution() first, or give fit batches "
@@ -72,12 +70,12 @@ def _cut_train_step(model, home, size):
                 model, home.tf_version, size
             )
         )
-    step = _train_steps.installed(model)
+    step = model_step.installed(model)
     if step is None:
         raise ValueError(
             "micro_batch cuts what Keras's own train_step trains on. Received: {!r}, whose train_step is its own. Call "
             "legacyga.train_step(self, data, micro_batch_size={}) in it.".format(model, size)
         )
     if size is not None:
-        _slice_checks.check_compiled(home, model, size)
+        checks.check_compiled(home, model, size)
     step.cut(size)

@@ -5,16 +5,12 @@ import types
 import warnings
 import weakref
 
-from legacyga.backend import homes as _compat
+from legacyga.backend import homes, replicas
 from legacyga.backend import ops as _ops
-from legacyga.backend import replicas as _replicas
-from legacyga.fit import hooks as _fit_hooks
-from legacyga.optimizers import lookup as _finding
-from legacyga.optimizers import surface as _surface
-from legacyga.slices import batches as _batches
-from legacyga.slices import eager as _slices
-from legacyga.slices import losses as _losses
-from legacyga.windows import window as _window
+from legacyga.fit import hooks
+from legacyga.optimizers import lookup, surface
+from legacyga.slices import batches, eager, losses
+from legacyga.windows import window
 
 
 def train_step(model, data, optimizer=None, weight=None, size=None):
@@ -22,30 +18,30 @@ def train_step(model, data, optimizer=None, weight=None, size=None):
 
     Where an `optimizer` is given its mini-step has a weight: by default the samples of `data`.
     """
-    own = _fit_hooks.homes_train_step(type(model))
+    own = hooks.homes_train_step(type(model))
 
     def step():
-        return own(model, data) if size is None else _slices.train_step(model, own, data, size)
+        return own(model, data) if size is None else eager.train_step(model, own, data, size)
 
     if optimizer is None:
         return step()
-    home, accumulation = _surface.home_of(optimizer), _surface.accumulation_of(optimizer)
+    home, accumulation = surface.home_of(optimizer), surface.accumulation_of(optimizer)
     if weight is not None:
-        with accumulation.weighing(_window.Weight(weight, False)):
+        with accumulation.weighing(window.Weight(weight, False)):
             return step()
 
     def look(given, y_pred, sample_weight):
-        count, problem = _losses.divisor(home, given, y_pred, sample_weight)
+        count, problem = losses.divisor(home, given, y_pred, sample_weight)
         if count is not None:
             accumulation.weigh_anew(count)
         if problem and accumulation.has_windows and not accumulation.has_warned:
             accumulation.has_warned = True
             warnings.warn(problem, stacklevel=2)
 
-    with accumulation.weighing(_window.Weight(_batches.samples_in(home.tf, data), True)):
+    with accumulation.weighing(window.Weight(batches.samples_in(home.tf, data), True)):
         if size is not None:
             return step()
-        with _losses.looked_at(home, model, look):
+        with losses.looked_at(home, model, look):
             return step()
 
 
@@ -65,7 +61,7 @@ class TrainStep(object):
     def __init__(self, model):
         self._model = weakref.ref(model)
         self.size = self._counts = None
-        self._ops = _ops.Ops(_compat.home_of(model.optimizer).tf)
+        self._ops = _ops.Ops(homes.home_of(model.optimizer).tf)
 
     def __deepcopy__(self, memo):
         copied = memo.get(id(self._model()))
@@ -85,7 +81,7 @@ class TrainStep(object):
                 self._counts.assign(self._ops.tf.zeros([2], "int64"))
         else:
             model, tf = self._model(), self._ops.tf
-            with model.distribute_strategy.scope(), _replicas.replica_local_variables(tf):
+            with model.distribute_strategy.scope(), replicas.replica_local_variables(tf):
                 # Of the largest batch of the fit, and of all of them.
                 self._counts = tf.Variable(tf.zeros([2], "int64"), trainable=False, name="sample_counts/counts")
             _make_anew(model)
@@ -105,11 +101,11 @@ class TrainStep(object):
         if not _trains_as_home(model):
             # Its class was given a train_step since.
             return type(model).train_step(model, data)
-        optimizers = _finding.optimizers_in(model.optimizer)
+        optimizers = lookup.optimizers_in(model.optimizer)
         if self._counts is None or not are_counted(optimizers):
             # The model may have been compiled again, with another optimizer.
             return train_step(model, data, size=self.size)
-        counts, samples = ops.local(self._counts), ops.cast(_batches.samples_in(ops.tf, data), "int64")
+        counts, samples = ops.local(self._counts), ops.cast(batches.samples_in(ops.tf, data), "int64")
         largest, all_of_them = ops.unstack(counts.read_value(), 2)
         counts.assign(ops.tf.stack([ops.maximum(largest, samples), all_of_them + samples]))
         return train_step(model, data, optimizers[0], size=self.size)
@@ -142,8 +138,8 @@ def _make_anew(model):
 
 def are_counted(optimizers):
     """Whether mini-steps can be weighed: one optimizer, and a mean."""
-    return len(optimizers) == 1 and _surface.accumulation_of(optimizers[0]).settings.reduction == "mean"
+    return len(optimizers) == 1 and surface.accumulation_of(optimizers[0]).settings.reduction == "mean"
 
 
 def _trains_as_home(model):
-    return type(model).train_step is _fit_hooks.homes_train_step(type(model))
+    return type(model).train_step is hooks.homes_train_step(type(model))

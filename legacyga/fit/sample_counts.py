@@ -2,13 +2,10 @@
 
 import warnings
 
-from legacyga.backend import homes as _compat
-from legacyga.fit import hooks as _fit_hooks
-from legacyga.fit import model_step as _train_steps
-from legacyga.optimizers import lookup as _finding
-from legacyga.optimizers import surface as _surface
-from legacyga.slices import checks as _slice_checks
-from legacyga.slices import losses as _losses
+from legacyga.backend import homes
+from legacyga.fit import hooks, model_step
+from legacyga.optimizers import lookup, surface
+from legacyga.slices import checks, losses
 
 MASKED = (
     "{} divides a loss by the time steps that a mask leaves, and in graph mode batches weigh alike. A window is "
@@ -56,19 +53,19 @@ def start_fit(model, optimizers):
     The training step is put in place for the model's training function, which is made anew if it was without.
 
     Returns:
-        A `_train_steps.TrainStep`, a `ToldSizes`, or None where nothing is weighed.
+        A `model_step.TrainStep`, a `ToldSizes`, or None where nothing is weighed.
     """
-    if not _train_steps.are_counted(optimizers) or _finding.optimizers_in(model.optimizer) != optimizers:
+    if not model_step.are_counted(optimizers) or lookup.optimizers_in(model.optimizer) != optimizers:
         return None
-    home, homes_own = _surface.home_of(optimizers[0]), _fit_hooks.homes_train_step(type(model))
+    home, homes_own = surface.home_of(optimizers[0]), hooks.homes_train_step(type(model))
     if home.graph_mode:
-        _say_unequal(_compat.home_of(model.optimizer), model, _surface.accumulation_of(optimizers[0]))
+        _say_unequal(homes.home_of(model.optimizer), model, surface.accumulation_of(optimizers[0]))
         return None
     if homes_own is None:
         # A model of Keras 2.3 has made its training function before any callback is told of the fit.
-        is_told = _fit_hooks.is_of_tensorflow(type(model))
-        return _told_sizes(home, _surface.accumulation_of(optimizers[0])) if is_told else None
-    step = _train_steps.installed(model)
+        is_told = hooks.is_of_tensorflow(type(model))
+        return _told_sizes(home, surface.accumulation_of(optimizers[0])) if is_told else None
+    step = model_step.installed(model)
     # A train_step of the user's own need not count, nor call the optimizer once a batch.
     if step is None:
         return None
@@ -79,7 +76,7 @@ def start_fit(model, optimizers):
 def say_unweighed(optimizers, reason):
     """Say, once of an optimizer, that its mini-steps weigh alike, unless something else has given them weights."""
     for optimizer in optimizers:
-        accumulation = _surface.accumulation_of(optimizer)
+        accumulation = surface.accumulation_of(optimizer)
         if not accumulation.knows_weights and accumulation.settings.reduction == "mean":
             accumulation.knows_weights = True
             warnings.warn(
@@ -94,8 +91,8 @@ def _say_unequal(home, model, accumulation):
     """Say, once of an optimizer in graph mode, why its mini-steps would need weights that nothing tells here."""
     if accumulation.has_warned or not accumulation.has_windows:
         return
-    text = MASKED.format(home) if _slice_checks.is_divided_by_masks(home, model) else None
-    found = _losses.number_in_graph(model) if home.multiplies_one_number and not text else None
+    text = MASKED.format(home) if checks.is_divided_by_masks(home, model) else None
+    found = losses.number_in_graph(model) if home.multiplies_one_number and not text else None
     if found is not None:
         text = ONE_NUMBER.format(found, home)
     if text:

@@ -3,8 +3,8 @@
 import operator
 import warnings
 
-from legacyga.optimizers import surface as _surface
-from legacyga.windows import settings as _settings
+from legacyga.optimizers import surface
+from legacyga.windows import settings
 
 LARGE_WINDOW = 'gradient_accumulation_steps is to be {0}, and an epoch has {1} batches. With partial_window="{2}" '
 EFFECTS = {
@@ -22,11 +22,11 @@ def check(value):
         if not value:
             raise ValueError("schedule must name at least one epoch, such as {0: 4}. Received: {}")
         return {
-            _check_epoch(epoch): _settings.check_steps("schedule[{!r}]".format(epoch), steps)
+            _check_epoch(epoch): settings.check_steps("schedule[{!r}]".format(epoch), steps)
             for epoch, steps in value.items()
         }
     try:
-        return _settings.check_steps("schedule", value)
+        return settings.check_steps("schedule", value)
     except ValueError:
         raise ValueError(
             "schedule must be None, an integer of at least 1, a dict {{epoch: K}} or a function of the number of "
@@ -68,12 +68,12 @@ def check_steps_to_come(optimizers, schedule, epochs, batches, partial_window):
     to_come = _steps_to_come(schedule, epochs or float("inf"))
     most = max(to_come + [2 if callable(schedule) else 1])
     for optimizer in optimizers:
-        accumulation = _surface.accumulation_of(optimizer)
+        accumulation = surface.accumulation_of(optimizer)
         if not accumulation.registry().has_no_accumulators:
             # A graph that is still to be built has accumulators, though it may begin at K = 1.
             accumulation.most_steps = max(accumulation.most_steps, most)
         elif max(to_come + [1]) > 1:
-            raise ValueError(_settings.NO_ACCUMULATORS.format(most))
+            raise ValueError(settings.NO_ACCUMULATORS.format(most))
     largest = max(to_come or [optimizers[0].gradient_accumulation_steps])
     if batches and largest > batches:
         message = LARGE_WINDOW + EFFECTS[partial_window]
@@ -87,7 +87,7 @@ def set_steps(home, optimizers, steps):
         for optimizer, each in zip(optimizers, steps):
             # Without variables yet it is to hold against a checkpoint that is restored into them. By the property this
             # cannot be said: TensorFlow's objects leave an attribute alone that is set to what it is.
-            accumulation = _surface.accumulation_of(optimizer)
+            accumulation = surface.accumulation_of(optimizer)
             if each is not None and (not accumulation.registry().windows or accumulation.next_steps != each):
                 accumulation.set_steps(each)
 
@@ -97,8 +97,8 @@ def ask(home, optimizers, schedule):
     steps = []
     with home.default_session():
         for optimizer in optimizers:
-            under_way = _surface.accumulation_of(optimizer).mini_steps_under_way
+            under_way = surface.accumulation_of(optimizer).mini_steps_under_way
             updates = None if under_way else home.value_of(optimizer.iterations)
             name = "schedule({})".format(updates)
-            steps.append(None if under_way else _settings.check_steps(name, schedule(updates)))
+            steps.append(None if under_way else settings.check_steps(name, schedule(updates)))
     set_steps(home, optimizers, steps)

@@ -1,10 +1,9 @@
 """train_step: micro-batches that weigh as much as they have samples, and batches in slices."""
 
-from legacyga.backend import homes as _compat
-from legacyga.fit import hooks as _fit_hooks
-from legacyga.fit import model_step as _train_steps
-from legacyga.optimizers import lookup as _finding
-from legacyga.windows import settings as _settings
+from legacyga.backend import homes
+from legacyga.fit import hooks, model_step
+from legacyga.optimizers import lookup
+from legacyga.windows import settings
 
 
 def train_step(model, data, weight=None, micro_batch_size=None):
@@ -58,23 +57,23 @@ def train_step(model, data, weight=None, micro_batch_size=None):
         >>> model.get_weights()[0].tolist()  # with equal weights of the batches it would be 1.25
         [[1.0]]
     """
-    size = micro_batch_size if micro_batch_size is None else _settings.check_steps("micro_batch_size", micro_batch_size)
+    size = micro_batch_size if micro_batch_size is None else settings.check_steps("micro_batch_size", micro_batch_size)
     optimizer = _accumulating_optimizer(model, weight is not None or size is None)
-    home = _compat.home_of(model.optimizer)
-    if _fit_hooks.homes_train_step(type(model)) is None or home.graph_mode:
+    home = homes.home_of(model.optimizer)
+    if hooks.homes_train_step(type(model)) is None or home.graph_mode:
         raise ValueError(
             "train_step is for models that Keras trains by theirs: from TensorFlow 2.2 on, in eager mode. Received: "
             "{!r} on TensorFlow {}{}. Let plain fit train it, on batches of one size.".format(
                 model, home.tf_version, " in graph mode" if home.graph_mode else ""
             )
         )
-    return _train_steps.train_step(model, data, optimizer, weight, size)
+    return model_step.train_step(model, data, optimizer, weight, size)
 
 
 def _accumulating_optimizer(model, must_be):
     """The model's optimizer, out of the LossScaleOptimizer that it may be in; None where it does not accumulate."""
     optimizer = getattr(model, "optimizer", None)
-    found = _finding.optimizers_in(optimizer)
+    found = lookup.optimizers_in(optimizer)
     if not found and (must_be or optimizer is None):
         raise ValueError(
             "train_step takes a model whose optimizer accumulates. Received: {!r} with the optimizer {!r}. Compile it "

@@ -4,12 +4,10 @@ import contextlib
 import copy
 import warnings
 
-from legacyga.backend import ops as _ops
-from legacyga.optimizers import horovod as _horovod
-from legacyga.optimizers import inner as _updating
-from legacyga.optimizers import weights as _weighing
+from legacyga.backend import ops
+from legacyga.optimizers import horovod, inner, weights
 from legacyga.optimizers.registry import Registry
-from legacyga.windows import checks as _gradients
+from legacyga.windows import checks
 
 HOOKS = []
 NO_UPDATE = (
@@ -25,20 +23,20 @@ def hook(function):
     return function
 
 
-class Accumulation(_updating.Updating, _weighing.Weighing):
+class Accumulation(inner.Updating, weights.Weighing):
     """What an accumulating optimizer knows, and how it takes a mini-step. A generation's subclass supplies the hooks.
 
     Args:
         optimizer: the accumulating optimizer.
-        home: its `_compat.Home`.
-        settings: the `_settings.Settings` that it was made with.
+        home: its `homes.Home`.
+        settings: the `settings.Settings` that it was made with.
     """
 
     def __init__(self, optimizer, home, settings):
-        _updating.Updating.__init__(self, optimizer)
-        _weighing.Weighing.__init__(self)
+        inner.Updating.__init__(self, optimizer)
+        weights.Weighing.__init__(self)
         self.home, self.settings = home, settings
-        self.ops = _ops.Ops(self.home.tf)
+        self.ops = ops.Ops(self.home.tf)
         # K where there is no variable of it, until the first window is made and at K = 1; and whether it was set there.
         self.steps, self.was_set = settings.steps, False
         # The largest K that is to come.
@@ -112,12 +110,12 @@ class Accumulation(_updating.Updating, _weighing.Weighing):
         """
         kwargs = dict(kwargs)
         at = [i for i, (gradient, _) in enumerate(grads_and_vars) if gradient is not None]
-        self.note_made(_updating.are_exchanged(kwargs))
+        self.note_made(inner.are_exchanged(kwargs))
         if not at or not self.ops.in_replica_context():
             # Nothing to accumulate, or a call from where none is allowed: the inner optimizer has the error for it.
             return self.update(grads_and_vars, args, kwargs)
         self._check_can_accumulate()
-        grads_and_vars = _gradients.as_tensors(self.ops, grads_and_vars)
+        grads_and_vars = checks.as_tensors(self.ops, grads_and_vars)
         is_traced = self._is_in_function
         with self._outside_of_functions(scope):
             window = self._window_for_step(grads_and_vars, is_traced)
@@ -128,7 +126,7 @@ class Accumulation(_updating.Updating, _weighing.Weighing):
                 return self.update(grads_and_vars, args, kwargs)
         if is_traced and len(at) < len(grads_and_vars):
             self.say_what_is_missing(grads_and_vars)
-        _gradients.check_rows(self.ops, *zip(*[(each, var.shape) for each, var in grads_and_vars]))
+        checks.check_rows(self.ops, *zip(*[(each, var.shape) for each, var in grads_and_vars]))
         window.remember(args, kwargs)
         weight = self.weight_here()
 
@@ -144,7 +142,7 @@ class Accumulation(_updating.Updating, _weighing.Weighing):
             with self.ops.after(updated):
                 return result()
 
-        are_reduced = _updating.are_exchanged(kwargs)
+        are_reduced = inner.are_exchanged(kwargs)
         # Here, for across replicas a gradient does not show that it is an IndexedSlices.
         gradients, places = [grads_and_vars[i][0] for i in at], [window.places[i] for i in at]
         gradients = self.as_each_replicas(gradients, kwargs, 1.0 / self.ops.replicas)
@@ -156,7 +154,7 @@ class Accumulation(_updating.Updating, _weighing.Weighing):
         return taken
 
     def _check_can_accumulate(self):
-        _horovod.check_inside(self.optimizer)
+        horovod.check_inside(self.optimizer)
         if self.has_windows:
             self.ops.check_workers_wait()
 
@@ -250,7 +248,7 @@ class Accumulation(_updating.Updating, _weighing.Weighing):
 
     def _window_for_step(self, grads_and_vars, is_traced):
         if self.has_windows:
-            _gradients.check_fit(self.home.tf, grads_and_vars)
+            checks.check_fit(self.home.tf, grads_and_vars)
         if not self.prepare(grads_and_vars, is_traced):
             return None
         window = self.window_for([var for _, var in grads_and_vars])

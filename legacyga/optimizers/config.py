@@ -3,10 +3,8 @@
 import contextlib
 import importlib
 
-from legacyga.backend import homes as _compat
-from legacyga.optimizers import copying as _copying
-from legacyga.optimizers import state as _restoring
-from legacyga.optimizers import surface as _surface
+from legacyga.backend import homes
+from legacyga.optimizers import copying, state, surface
 from legacyga.windows import settings as _settings
 
 NOT_HERE = (
@@ -31,7 +29,7 @@ def _optimizer_class(home, generation, name, module):
     # Keras registers its own as "Custom>Adam" from TF 2.12 to 2.15; a program may have a package of its own.
     plain = name.rpartition(">")[2]
     named = [find(name)] + [getattr(place, plain, None) for place in places]
-    found = [cls for cls in named if _compat.generation_of(cls) == generation]
+    found = [cls for cls in named if homes.generation_of(cls) == generation]
     if found:
         # TF 2.9 and 2.10 have OptimizerV2 twice, `legacy` or not.
         return next((cls for cls in found if cls.__module__ == module), found[0])
@@ -49,7 +47,7 @@ def from_config(home, config, custom_objects=None):
         raise ValueError("This is no config of an optimizer that legacyga.wrap returned. Received: {!r}".format(config))
     with _known(home, custom_objects or {}):
         cls = _optimizer_class(home, generation, name, inner.get("module"))
-        return _surface.wrapped(cls.from_config(inner_config), home, settings)
+        return surface.wrapped(cls.from_config(inner_config), home, settings)
 
 
 @contextlib.contextmanager
@@ -66,7 +64,7 @@ def _known(home, objects):
             registered.pop(name, None)
 
 
-LOADERS = {_surface.NAME: from_config}
+LOADERS = {surface.NAME: from_config}
 
 
 def loaders(home):
@@ -96,7 +94,7 @@ def load(name, inner, home, config, custom_objects=None):
         return LOADERS[name](home, config, custom_objects)
 
 
-class ConfiguredOptimizer(_surface.AccumulatingOptimizer):
+class ConfiguredOptimizer(surface.AccumulatingOptimizer):
     """`AccumulatingOptimizer` for the optimizers of a Keras, which can be described, and saved."""
 
     def get_config(self):
@@ -108,7 +106,7 @@ class ConfiguredOptimizer(_surface.AccumulatingOptimizer):
         described = {
             "class_name": home.registered_name(cls),
             "config": inner,
-            "generation": _compat.generation_of(cls),
+            "generation": homes.generation_of(cls),
             "module": cls.__module__,
         }
         settings = self._legacyga.settings._asdict()
@@ -119,12 +117,12 @@ class ConfiguredOptimizer(_surface.AccumulatingOptimizer):
     def from_config(cls, config, custom_objects=None):
         """The optimizer that `get_config` described."""
         inner, home = cls._legacyga_class
-        made = load(_surface.NAME, inner, home, config, custom_objects)
-        if _surface.is_own(cls):
+        made = load(surface.NAME, inner, home, config, custom_objects)
+        if surface.is_own(cls):
             return made
         # Horovod extends the class, and has what its methods need from an `__init__` that this call comes by.
-        extended = super(_surface.AccumulatingOptimizer, cls).from_config(config["optimizer"]["config"])
-        _surface.start(extended, _surface.accumulation_of(made).settings)
+        extended = super(surface.AccumulatingOptimizer, cls).from_config(config["optimizer"]["config"])
+        surface.start(extended, surface.accumulation_of(made).settings)
         return extended
 
     def set_weights(self, weights):
@@ -137,18 +135,18 @@ class ConfiguredOptimizer(_surface.AccumulatingOptimizer):
             ValueError: one array too few or too many, or of another shape. Nothing is written then.
         """
         if _is_built(self):
-            weights = _restoring.fitting(self, self._legacyga, weights)
+            weights = state.fitting(self, self._legacyga, weights)
         if not _is_built(self) or not hasattr(self, "update_step"):
             super(ConfiguredOptimizer, self).set_weights(weights)
             return
         # Those of TF 2.11 and newer that hold another optimizer take themselves to be unbuilt, or leave it out.
-        for variable, value in zip(_restoring.variables_of(self), weights):
+        for variable, value in zip(state.variables_of(self), weights):
             variable.assign(value)
 
     def save_own_variables(self, store):
         """Put all variables into the store of a `.keras` or `.weights.h5` file."""
         self._legacyga.registry().check_all_is_here("a file")
-        values = type(self)._legacyga_class[1].values_of(_restoring.variables_of(self))
+        values = type(self)._legacyga_class[1].values_of(state.variables_of(self))
         for i, value in enumerate(values):
             store[str(i)] = value
 
@@ -162,6 +160,6 @@ class ConfiguredOptimizer(_surface.AccumulatingOptimizer):
 
 
 def _is_built(optimizer):
-    keeper = _copying.keeper_of(optimizer)
+    keeper = copying.keeper_of(optimizer)
     # Those of the v1 API and of OptimizerV2 have no such thing. The others of tf.keras have it once they are built.
     return getattr(keeper, "built", getattr(keeper, "_built", not hasattr(keeper, "update_step")))

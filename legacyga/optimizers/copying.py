@@ -3,8 +3,7 @@
 import copy
 import types
 
-from legacyga.backend import homes as _compat
-from legacyga.backend import ops as _ops
+from legacyga.backend import homes, ops
 
 
 def copy_attributes(optimizer, copied, own, new_variable, kept=(), names=None, known=()):
@@ -74,7 +73,7 @@ class _Pins(object):
 
     def _is_copied(self, value):
         value = value.__self__ if isinstance(value, types.MethodType) else value
-        return id(value) in self._variables or _compat.generation_of(type(value)) is not None
+        return id(value) in self._variables or homes.generation_of(type(value)) is not None
 
     def _pin(self, value, seen):
         if id(value) in self.memo or id(value) in seen:
@@ -109,9 +108,9 @@ def _items(value):
 
 def inner_optimizer(optimizer):
     """The optimizer that a wrapper of the v1 API keeps, None of all others."""
-    attributes = vars(optimizer) if _compat.generation_of(type(optimizer)) == "v1" else {}
+    attributes = vars(optimizer) if homes.generation_of(type(optimizer)) == "v1" else {}
     inner = attributes.get("optimizer", attributes.get("_optimizer"))
-    return inner if _compat.generation_of(type(inner)) else None
+    return inner if homes.generation_of(type(inner)) else None
 
 
 def keeper_of(optimizer):
@@ -130,4 +129,4 @@ def _kept_beside(optimizer):
 
 def attributes_that_are_variables(optimizer):
     """{name: variable} of an optimizer's attributes."""
-    return {name: value for name, value in vars(optimizer).items() if _ops.is_variable(value)}
+    return {name: value for name, value in vars(optimizer).items() if ops.is_variable(value)}

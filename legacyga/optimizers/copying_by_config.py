@@ -4,7 +4,7 @@ import collections
 import contextlib
 import types
 
-from legacyga.optimizers import copying as _copying
+from legacyga.optimizers import copying
 
 PLAIN = (bool, int, float, str, type(None), types.FunctionType)
 
@@ -80,7 +80,7 @@ def copy_what_no_config_has(optimizer, copied, optimizers):
     """Give a copy the attributes that its config did not have; `optimizers` is the module of Keras's own."""
     names, made = _names_to_copy(optimizer, optimizers), within(copied, optimizers)
     known = [(each, made[place]) for place, each in within(optimizer, optimizers).items() if place in made]
-    _copying.copy_attributes(optimizer, copied, lambda each: [], None, names=names, known=known)
+    copying.copy_attributes(optimizer, copied, lambda each: [], None, names=names, known=known)
 
 
 def _names_to_copy(optimizer, optimizers):
@@ -97,7 +97,7 @@ def _names_to_copy(optimizer, optimizers):
     return {
         name
         for name, value in vars(optimizer).items()
-        if (isinstance(value, PLAIN) and name != "built") or not (name in kept or _copying.holds(value, is_of_the_copy))
+        if (isinstance(value, PLAIN) and name != "built") or not (name in kept or copying.holds(value, is_of_the_copy))
     }
 
 

@@ -1,7 +1,6 @@
 """flush: the update of a window that is not full."""
 
-from legacyga.optimizers import lookup as _finding
-from legacyga.optimizers import surface as _surface
+from legacyga.optimizers import lookup, surface
 
 
 def flush(optimizer):
@@ -25,9 +24,9 @@ def flush(optimizer):
         >>> legacyga.flush(legacyga.wrap(keras.optimizers.Adam(1e-3), gradient_accumulation_steps=8))
         False
     """
-    found = _finding.optimizers_in(optimizer)
+    found = lookup.optimizers_in(optimizer)
     if len(found) != 1:
         raise ValueError(
             "flush takes an optimizer that legacyga.wrap or legacyga.MySGD returned. Received: {!r}".format(optimizer)
         )
-    return _surface.accumulation_of(found[0]).registry().end()
+    return surface.accumulation_of(found[0]).registry().end()

@@ -5,7 +5,7 @@ Horovod makes a class of the optimizer's class. Each of its methods calls the op
 themselves, without end. So an accumulating class has the optimizer's own methods in their place.
 """
 
-from legacyga.backend import ops as _ops
+from legacyga.backend import ops
 
 NO_POLICY = (
     "on_nonfinite={!r} cannot hold with Horovod: each process decides on its own gradients, and one that makes no "
@@ -24,7 +24,7 @@ def _made_by_horovod(cls):
 
 
 def check(optimizer, settings):
-    """Raise where an optimizer of Horovod's cannot accumulate with these `_settings.Settings`."""
+    """Raise where an optimizer of Horovod's cannot accumulate with these `settings.Settings`."""
     if _made_by_horovod(type(optimizer)) is None:
         return
     if optimizer._agg_helper is not None:
@@ -63,5 +63,5 @@ def exchanged(optimizer, pairs, rows_once=None):
     together = optimizer._allreduce(gradients, variables)
     if rows_once is not None:
         # A row that two processes have is one row: its values are added before anything is clipped.
-        together = [rows_once([each]) if _ops.is_sparse(each) else each for each in together]
+        together = [rows_once([each]) if ops.is_sparse(each) else each for each in together]
     return list(zip(together, variables))

@@ -5,9 +5,8 @@ import inspect
 import math
 import sys
 
-from legacyga.backend import homes as _compat
-from legacyga.backend import ops as _ops
-from legacyga.optimizers import horovod as _horovod
+from legacyga.backend import homes, ops
+from legacyga.optimizers import horovod
 
 # The argument of OptimizerV2; that of the optimizers of 2.11 and newer says the opposite.
 AGGREGATES = "experimental_aggregate_gradients"
@@ -42,7 +41,7 @@ def named(method, args, kwargs):
 
 
 class Updating(object):
-    """The part of an `_base.Accumulation` that makes updates, of its `optimizer`."""
+    """The part of an `accumulation.Accumulation` that makes updates, of its `optimizer`."""
 
     # The inner optimizer's methods that take part in the exchange between replicas.
     exchanging = ()
@@ -64,7 +63,7 @@ class Updating(object):
         self._applying[exchanged] += 1
         try:
             rows_once = self.ops.sum_of_rows if self.has_windows else None
-            return self.apply(_horovod.exchanged(self.optimizer, pairs, rows_once), *args, **kwargs)
+            return self.apply(horovod.exchanged(self.optimizer, pairs, rows_once), *args, **kwargs)
         finally:
             self._applying[exchanged] -= 1
 
@@ -89,7 +88,7 @@ class Updating(object):
 
     def where_present(self, variable, step):
         """What `step()` returns, which updates a variable: run only where the window has a gradient of it."""
-        key = _ops.variable_key(variable) if self._present else None
+        key = ops.variable_key(variable) if self._present else None
         if key not in self._present:
             return step()
         # One step may call another, of the same variable.
@@ -118,13 +117,13 @@ class Updating(object):
         if self.ops.has_replicas:
             # They meet in an update, which no conditional can hold.
             return update(pairs)
-        without = [(None if _ops.variable_key(var) in asked else gradient, var) for gradient, var in pairs]
+        without = [(None if ops.variable_key(var) in asked else gradient, var) for gradient, var in pairs]
         is_any_there = self.ops.reduce_any(self.ops.tf.stack(list(asked.values())))
         return self.ops.cond(is_any_there, lambda: update(pairs), lambda: update(without))
 
     def for_those_present(self, own, variables):
         """Do `own(variables)`, which the inner optimizer does to all, to those that have a gradient in the window."""
-        asked = [each for each in variables if _ops.variable_key(each) in self._present]
+        asked = [each for each in variables if ops.variable_key(each) in self._present]
         if not self.home.finds_averages_by_variable:
             # Keras takes the list for that of all variables. Delete with TF 2.13.
             asked = []
@@ -135,9 +134,9 @@ class Updating(object):
     def decay_weights(self, own, variables):
         """The inner optimizer's decay of weights, `own(variables)`, of those that the window has a gradient of."""
         attributes, before = vars(self.optimizer), vars(self.optimizer).get("weight_decay")
-        own([each for each in variables if _ops.variable_key(each) not in self._present])
+        own([each for each in variables if ops.variable_key(each) not in self._present])
         for each in variables if before is not None else ():
-            is_there = self._present.get(_ops.variable_key(each))
+            is_there = self._present.get(ops.variable_key(each))
             if is_there is not None:
                 # Not in a conditional: replicas meet in it.
                 attributes["weight_decay"] = self.ops.cast(is_there, "float32") * before
@@ -177,7 +176,7 @@ class Updating(object):
                 gradients, variables = zip(*pairs)
                 pairs = list(zip(self.ops.exchanged(gradients, variables), variables))
             asked = [(var_list[i], is_there) for i, is_there in present.items() if var_list[i] is not None]
-            asked = {_ops.variable_key(var): is_there for var, is_there in asked}
+            asked = {ops.variable_key(var): is_there for var, is_there in asked}
             if asked and self.is_around_others:
                 return self._with_or_without(asked, pairs, call, exchanges)
             self._present = asked
@@ -282,7 +281,7 @@ class _MiniStep(list):
 
     def _check(self, caller):
         other, accumulation = caller.f_locals.get("self"), self.accumulation
-        is_optimizer = other is not accumulation.optimizer and _compat.generation_of(type(other)) is not None
+        is_optimizer = other is not accumulation.optimizer and homes.generation_of(type(other)) is not None
         if is_optimizer and caller.f_code.co_name == "get_updates":
             raise ValueError(AROUND.format(type(other).__name__, other, accumulation.next_steps))
 

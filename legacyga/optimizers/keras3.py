@@ -4,14 +4,11 @@ import contextlib
 import importlib
 import inspect
 
-from legacyga.backend import homes as _compat
-from legacyga.backend import ops as _ops
-from legacyga.optimizers import accumulation as _base
-from legacyga.optimizers import config as _configs
-from legacyga.optimizers import copying as _copying
-from legacyga.optimizers import copying_by_config as _copying_by_config
-from legacyga.optimizers import inner as _updating
-from legacyga.optimizers import surface as _surface
+from legacyga.backend import homes, ops
+from legacyga.optimizers import accumulation as _accumulation
+from legacyga.optimizers import config as _config
+from legacyga.optimizers import copying, copying_by_config, surface
+from legacyga.optimizers import inner as _inner
 
 ONE_FOR_TWO = (
     "A config has an optimizer anew for each pattern, and this MultiOptimizer has one for several. Received: {!r}. "
@@ -19,7 +16,7 @@ ONE_FOR_TWO = (
 )
 
 
-class Accumulation(_base.Accumulation):
+class Accumulation(_accumulation.Accumulation):
     """The hooks of the `keras3` generation."""
 
     # Variables that a function makes have no value before it has run.
@@ -32,7 +29,7 @@ class Accumulation(_base.Accumulation):
     def is_around_others(self):
         optimizer_class = self.home.module.optimizers.Optimizer
         return any(
-            _copying.holds(each, lambda value: isinstance(value, optimizer_class))
+            copying.holds(each, lambda value: isinstance(value, optimizer_class))
             for each in vars(self.optimizer).values()
         )
 
@@ -54,29 +51,29 @@ class Accumulation(_base.Accumulation):
         # A copy by its config, as Keras 3's deepcopy makes it, and then the state, which that forgets. What no config
         # holds goes along as it is: a rate that is a function or a schedule, and what a subclass has besides.
         optimizers = self.home.module.optimizers
-        within = _copying_by_config.within(optimizer, optimizers)
+        within = copying_by_config.within(optimizer, optimizers)
         with self.home.module.utils.CustomObjectScope({type(each).__name__: type(each) for each in within.values()}):
-            copied = _copying_by_config.from_config(optimizer)
+            copied = copying_by_config.from_config(optimizer)
             is_multi = isinstance(optimizer, getattr(optimizers, "MultiOptimizer", ()))
-            if is_multi and len(_copying_by_config.within(copied, optimizers)) != len(within):
+            if is_multi and len(copying_by_config.within(copied, optimizers)) != len(within):
                 raise ValueError(ONE_FOR_TWO.format(optimizer))
             if not is_multi:
-                _copying_by_config.give_optimizers_within(copied, optimizer, optimizers)
+                copying_by_config.give_optimizers_within(copied, optimizer, optimizers)
         attributes = vars(self.optimizer)
         attributes.update((name, value) for name, value in vars(copied).items() if name != "_legacyga")
-        _copying_by_config.copy_what_no_config_has(optimizer, self.optimizer, optimizers)
+        copying_by_config.copy_what_no_config_has(optimizer, self.optimizer, optimizers)
         if optimizer.built:
-            self.build_inner(_copying_by_config.knowing(optimizer)._trainable_variables)
+            self.build_inner(copying_by_config.knowing(optimizer)._trainable_variables)
         else:
             # What a checkpoint has for slots that are yet to be made.
             to_come = self.optimizer._variables._deferred_dependencies
             to_come.update((i, list(each)) for i, each in optimizer._variables._deferred_dependencies.items())
-        _copying_by_config.take_over(self.optimizer, optimizer)
-        _copying_by_config.complete_within(self.optimizer, optimizer, optimizers)
+        copying_by_config.take_over(self.optimizer, optimizer)
+        copying_by_config.complete_within(self.optimizer, optimizer, optimizers)
         self._start_averages(self.optimizer)
 
     def prepare(self, grads_and_vars, is_traced):
-        _copying_by_config.knowing(self.optimizer)._check_variables_are_known([var for _, var in grads_and_vars])
+        copying_by_config.knowing(self.optimizer)._check_variables_are_known([var for _, var in grads_and_vars])
         return True
 
     def apply(self, pairs, called="apply", *args, **kwargs):
@@ -92,9 +89,9 @@ class Accumulation(_base.Accumulation):
         """Take one mini-step: of a call of the method `called`, with these lists and with arguments of a user's own."""
         optimizer, grads = self.optimizer, list(grads)
         method = getattr(type(optimizer)._legacyga_class[0], called)
-        _updating.check_arguments(method, (None,) * (called == "apply") + args, kwargs)
+        _inner.check_arguments(method, (None,) * (called == "apply") + args, kwargs)
         given = None if variables is None else list(variables)
-        variables = _copying_by_config.knowing(optimizer)._trainable_variables if given is None else given
+        variables = copying_by_config.knowing(optimizer)._trainable_variables if given is None else given
         if len(grads) != len(variables):
             # The inner optimizer has the error for it.
             self.apply_inner(grads, given, *args, **kwargs)
@@ -121,7 +118,7 @@ class Accumulation(_base.Accumulation):
 
         Keras leaves them at zero up to the first update, before which none of its optimizers would have them read.
         """
-        for each in _copying_by_config.within(optimizer, self.home.module.optimizers).values():
+        for each in copying_by_config.within(optimizer, self.home.module.optimizers).values():
             self._start_averages(each)
         averages = getattr(optimizer, "_model_variables_moving_average", [])
         if not averages or self.ops.has_replicas and self.ops.in_replica_context():
@@ -131,7 +128,7 @@ class Accumulation(_base.Accumulation):
             if self.home.value_of(optimizer.iterations):
                 return
             for average, var in zip(averages, optimizer._trainable_variables):
-                value = var if _ops.is_variable(var) else var.value
+                value = var if ops.is_variable(var) else var.value
                 # A variable that a function has made has no value before it has run.
                 if average is not None and value.is_initialized():
                     average.assign(value)
@@ -175,10 +172,10 @@ class Accumulation(_base.Accumulation):
 
 
 def _unpickled(name, inner, module, config):
-    return _configs.load(name, inner, _compat.find_home(importlib.import_module(module)), config)
+    return _config.load(name, inner, homes.find_home(importlib.import_module(module)), config)
 
 
-class AccumulatingOptimizer(_configs.ConfiguredOptimizer):
+class AccumulatingOptimizer(_config.ConfiguredOptimizer):
     """Takes Keras 3's calls.
 
     Keras 3 has an accumulation of its own under the same argument. Its code must never see our K: it sees None.
@@ -209,7 +206,7 @@ class AccumulatingOptimizer(_configs.ConfiguredOptimizer):
     @gradient_accumulation_steps.setter
     def gradient_accumulation_steps(self, value):
         if self._legacyga is not None:
-            _surface.AccumulatingOptimizer.gradient_accumulation_steps.fset(self, value)
+            surface.AccumulatingOptimizer.gradient_accumulation_steps.fset(self, value)
 
     @property
     def iterations(self):
@@ -263,4 +260,4 @@ class AccumulatingOptimizer(_configs.ConfiguredOptimizer):
         return super(AccumulatingOptimizer, self).stateless_apply(*args, **kwargs)
 
 
-_surface.BASES["keras3"] = lambda cls: AccumulatingOptimizer
+surface.BASES["keras3"] = lambda cls: AccumulatingOptimizer

@@ -1,18 +1,17 @@
 """The accumulating optimizers of a model, and which windows are its fit's."""
 
-from legacyga.backend import homes as _compat
-from legacyga.backend import ops as _ops
-from legacyga.optimizers import surface as _surface
+from legacyga.backend import homes, ops
+from legacyga.optimizers import surface
 
 
 def optimizers_in(value):
     """The optimizers that accumulate in a value, each once: itself, in a list or a dict, or inside of a wrapper."""
-    if isinstance(value, _surface.AccumulatingOptimizer):
+    if isinstance(value, surface.AccumulatingOptimizer):
         return [value]
     inner = []
     if isinstance(value, (list, tuple, dict)):
         inner = list(value.values()) if isinstance(value, dict) else value
-    elif _compat.generation_of(type(value)) is not None:
+    elif homes.generation_of(type(value)) is not None:
         # LossScaleOptimizer of Keras 3 and of TF 2.4 on, of TF 2.0 to 2.3, and TFOptimizer.
         inner = [getattr(value, name, None) for name in ("inner_optimizer", "_optimizer", "optimizer", "optimizers")]
     distinct = []
@@ -41,7 +40,7 @@ class WindowsOfFit(object):
     """
 
     def __init__(self, model, optimizer):
-        self._model, self._accumulation = model, _surface.accumulation_of(optimizer)
+        self._model, self._accumulation = model, surface.accumulation_of(optimizer)
         self._untouched = self._registry.under_way()
 
     @property
@@ -84,4 +83,4 @@ def _trained_now(model, keys):
 
 
 def _keys(variables):
-    return {_ops.variable_key(variable) for variable in variables}
+    return {ops.variable_key(variable) for variable in variables}

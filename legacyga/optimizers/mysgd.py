@@ -2,12 +2,9 @@
 
 import numbers
 
-from legacyga.backend import homes as _compat
-from legacyga.optimizers import config as _configs
-from legacyga.optimizers import keras3
-from legacyga.optimizers import surface as _surface
-from legacyga.optimizers import v1 as keras_v1
-from legacyga.optimizers import v2 as optimizer_v2
+from legacyga.backend import homes
+from legacyga.optimizers import config as _config
+from legacyga.optimizers import keras3, surface, v1, v2
 from legacyga.windows import settings as _settings
 
 # The defaults of arguments with two names: objects of their own, for an equal number that somebody gives is given.
@@ -66,9 +63,9 @@ def MySGD(
         >>> optimizer.gradient_accumulation_steps
         8
     """
-    home = _compat.find_home(keras)
+    home = homes.find_home(keras)
     home.check_can_train()
-    _configs.register(home)
+    _config.register(home)
     return _made(_class_for(home), lr, momentum, decay, nesterov, steps_per_update, on_nonfinite, **kwargs)
 
 
@@ -85,7 +82,7 @@ def _made(
     momentum = _check_number("momentum", momentum, most=1)
     decay = _check_number("decay", decay)
     optimizer = cls(lr=lr, momentum=momentum, decay=decay, nesterov=bool(nesterov), **kwargs)
-    _surface.start(optimizer, settings)
+    surface.start(optimizer, settings)
     return optimizer
 
 
@@ -111,7 +108,7 @@ def _check_number(name, value, most=None):
 
 
 def _takes_schedules(cls):
-    return not issubclass(cls, keras_v1.AccumulatingOptimizer)
+    return not issubclass(cls, v1.AccumulatingOptimizer)
 
 
 def _schedule_of(cls, lr, custom_objects=None):
@@ -129,7 +126,7 @@ class _MySGD(object):
     def __str__(self):
         return (
             "<MySGD for {!r} in {} mode. A model of another Keras needs legacyga.MySGD(..., keras=that_keras)>".format(
-                _surface.home_of(self), "graph" if isinstance(self, keras_v1.AccumulatingOptimizer) else "eager"
+                surface.home_of(self), "graph" if isinstance(self, v1.AccumulatingOptimizer) else "eager"
             )
         )
 
@@ -170,7 +167,7 @@ def _from_config(home, config, custom_objects=None):
     return _class_for(home).from_config(config, custom_objects)
 
 
-_configs.LOADERS["MySGD"] = _from_config
+_config.LOADERS["MySGD"] = _from_config
 
 
 class _GraphSGD(_MySGD):
@@ -180,7 +177,7 @@ class _GraphSGD(_MySGD):
         super(_GraphSGD, self).__init__(lr=lr, momentum=momentum, decay=decay, nesterov=nesterov, **kwargs)
 
     def _decay_argument(self):
-        return float(_surface.home_of(self).values_of([self.decay])[0])
+        return float(surface.home_of(self).values_of([self.decay])[0])
 
     # Keras 2.3.1 has `learning_rate` and an `lr` that cannot be set, the others have `lr` alone.
     @property
@@ -191,14 +188,14 @@ class _GraphSGD(_MySGD):
     @learning_rate.setter
     def learning_rate(self, value):
         if isinstance(value, numbers.Real):
-            _surface.home_of(self).backend.set_value(self._learning_rate, value)
+            surface.home_of(self).backend.set_value(self._learning_rate, value)
         else:
             self._learning_rate = value
 
     lr = learning_rate
 
 
-class _GraphAccumulation(keras_v1.Accumulation):
+class _GraphAccumulation(v1.Accumulation):
     def create_weights(self, params):
         backend = self.home.backend
         slots = [backend.zeros(backend.int_shape(param), dtype=param.dtype.base_dtype.name) for param in params]
@@ -227,7 +224,7 @@ class _GraphAccumulation(keras_v1.Accumulation):
         return self.ordered(get_updates, gradients)
 
 
-class _EagerAccumulation(optimizer_v2.AccumulationBefore24):
+class _EagerAccumulation(v2.AccumulationBefore24):
     clips_always = True
 
 
@@ -274,13 +271,13 @@ class _Keras3SGD(_MySGD):
 def _class_for(home):
     attributes = {"__name__": "MySGD", "__qualname__": "MySGD", "__doc__": MySGD.__doc__}
     if home.graph_mode:
-        form, base, cls = _GraphSGD, keras_v1.AccumulatingOptimizer, home.v1_optimizers.SGD
+        form, base, cls = _GraphSGD, v1.AccumulatingOptimizer, home.v1_optimizers.SGD
         attributes["_legacyga_type"] = _GraphAccumulation
     elif home.is_keras3:
         form, base, cls = _Keras3SGD, keras3.AccumulatingOptimizer, home.eager_optimizers.SGD
     else:
         form, cls = _EagerSGD, home.eager_optimizers.SGD
-        base = optimizer_v2.base_for(cls)
-        if base is optimizer_v2.AccumulatingOptimizerBefore24:
+        base = v2.base_for(cls)
+        if base is v2.AccumulatingOptimizerBefore24:
             attributes["_legacyga_type"] = _EagerAccumulation
-    return _surface.class_for((form, base), cls, home, **attributes)
+    return surface.class_for((form, base), cls, home, **attributes)

@@ -4,10 +4,8 @@ import copy
 
 from legacyga.backend import graph as _graph
 from legacyga.backend import ops as _ops
-from legacyga.optimizers import sharing as _sharing
-from legacyga.optimizers import state_to_come as _waiting
-from legacyga.windows import checks as _gradients
-from legacyga.windows import nonfinite as _nonfinite
+from legacyga.optimizers import sharing, state_to_come
+from legacyga.windows import checks, nonfinite
 from legacyga.windows import settings as _settings
 from legacyga.windows import sums as _sums
 from legacyga.windows import window as _window
@@ -31,7 +29,7 @@ class Registry(object):
     window. Else a checkpoint was restored whose optimizer was made with another K, and the program's K holds.
 
     Args:
-        accumulation: the optimizer's `_base.Accumulation`.
+        accumulation: the optimizer's `accumulation.Accumulation`.
         graph: the TensorFlow 1 graph, None outside of all. With it goes how state is read and written: TF 2 in eager
             mode has graphs, too, and their sessions are open outside of them.
     """
@@ -50,7 +48,7 @@ class Registry(object):
         self._built = None
         # Which restored state, that waits for the first window, is to be dropped.
         self._dropped = None
-        self._sharing = _sharing.Sharing()
+        self._sharing = sharing.Sharing()
 
     def shared_with(self, accumulation):
         """The same windows, of another optimizer."""
@@ -140,24 +138,24 @@ class Registry(object):
 
     def drop(self, pick=None):
         """Forget what is in the windows that are under way; `pick` as in `end`."""
-        self._dropped = _waiting.latest(self._keeper) if self._state_is_to_come else None
+        self._dropped = state_to_come.latest(self._keeper) if self._state_is_to_come else None
         for window in self._picked(pick):
             self._run(window, self._drop)
 
     def check_all_is_here(self, action):
         """Raise where an action needs a state that is to come."""
         if self._state_is_to_come:
-            _waiting.check_is_not_to_come(self._owner.optimizer, self._keeper, action)
+            state_to_come.check_is_not_to_come(self._owner.optimizer, self._keeper, action)
 
     @property
     def _state_is_to_come(self):
         """Whether a checkpoint was restored, and there are no windows yet that it could be put in."""
-        return self._owner.has_windows and not self.windows and _waiting.is_to_come(self._keeper)
+        return self._owner.has_windows and not self.windows and state_to_come.is_to_come(self._keeper)
 
     @property
     def _drops_first(self):
         """Whether the state that waits is the one that was to be dropped: no other was restored since."""
-        return self._dropped is not None and self._dropped == _waiting.latest(self._keeper)
+        return self._dropped is not None and self._dropped == state_to_come.latest(self._keeper)
 
     @property
     def _keeper(self):
@@ -170,7 +168,7 @@ class Registry(object):
     def _number_to_come(self, name):
         if not self._state_is_to_come or self._drops_first and name == "mini_step":
             return None
-        return _waiting.number_to_come(self._owner.home.tf, self._keeper, name)
+        return state_to_come.number_to_come(self._owner.home.tf, self._keeper, name)
 
     @property
     def counters(self):
@@ -275,7 +273,7 @@ class Registry(object):
     def _make(self, var_list):
         owner, prefix = self._owner, "window_{}/".format(len(self.windows))
         # Before there is any variable of the window.
-        _gradients.check_shapes(owner.home.tf, var_list)
+        checks.check_shapes(owner.home.tf, var_list)
 
         def scalar(name, value, dtype, shape=()):
             return owner.make_variable(prefix + name, value, shape, owner.home.tf.as_dtype(dtype))
@@ -292,7 +290,7 @@ class Registry(object):
         sums = _sums.Sums(owner.ops, owner.settings.reduction)
         mutex = _graph.Mutex(owner.ops, next_steps) if self._graph is not None else None
         scale = owner if owner.adapts_scale else None
-        guard = _nonfinite.Guard(owner.ops, settings.on_nonfinite, skipped, scale) if settings.guards else None
+        guard = nonfinite.Guard(owner.ops, settings.on_nonfinite, skipped, scale) if settings.guards else None
         window = _window.Window(sums, var_list, scalar, self._next_steps, owner.steps, guard, mutex)
         sums.states.extend([self._state(prefix, i, var) for i, var in enumerate(var_list)])
         self.next_steps, self.made_with, self.skipped = next_steps, made_with, skipped

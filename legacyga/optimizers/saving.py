@@ -2,11 +2,8 @@
 
 import os
 
-from legacyga.backend import homes as _compat
-from legacyga.optimizers import config as _configs
-from legacyga.optimizers import lookup as _finding
-from legacyga.optimizers import state_to_come as _waiting
-from legacyga.optimizers import surface as _surface
+from legacyga.backend import homes
+from legacyga.optimizers import config, lookup, state_to_come, surface
 
 
 def load_model(path, keras=None, custom_objects=None, **kwargs):
@@ -41,23 +38,23 @@ def load_model(path, keras=None, custom_objects=None, **kwargs):
         >>> legacyga.load_model(path, keras=keras).optimizer.gradient_accumulation_steps
         4
     """
-    home = _compat.find_home(keras)
+    home = homes.find_home(keras)
     if not isinstance(custom_objects, (dict, type(None))):
         raise ValueError(
             "custom_objects must be a dict of classes and functions by name. Received: {!r}".format(custom_objects)
         )
-    objects = dict(_configs.loaders(home), **(custom_objects or {}))
+    objects = dict(config.loaders(home), **(custom_objects or {}))
     with home.module.utils.CustomObjectScope(objects):
         model = home.module.models.load_model(path, custom_objects=objects, **kwargs)
-    found = _finding.optimizers_of(model)
+    found = lookup.optimizers_of(model)
     variables = os.path.join(str(path), "variables", "variables")
     if found and os.path.exists(variables + ".index"):
         for optimizer in found:
-            _waiting.build_if_it_fits(home.tf, optimizer, model.trainable_variables, variables)
+            state_to_come.build_if_it_fits(home.tf, optimizer, model.trainable_variables, variables)
         # Of a SavedModel Keras restores no optimizer.
         model.load_weights(variables)
     for optimizer in found:
-        refused = _surface.accumulation_of(optimizer).refused
+        refused = surface.accumulation_of(optimizer).refused
         if refused is not None:
             raise ValueError("{} holds a state of the optimizer that does not fit. {}".format(path, refused))
     return model
@@ -81,4 +78,4 @@ def custom_objects(keras=None):
         >>> sorted(legacyga.custom_objects())
         ['AccumulatingOptimizer', 'MySGD']
     """
-    return _configs.loaders(_compat.find_home(keras))
+    return config.loaders(homes.find_home(keras))

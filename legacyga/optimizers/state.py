@@ -1,6 +1,6 @@
 """The state of an optimizer as a list of arrays: all of it is looked at before any of it is written."""
 
-from legacyga.backend import ops as _ops
+from legacyga.backend import ops
 
 
 def variables_of(optimizer):
@@ -15,8 +15,8 @@ def fitting(optimizer, accumulation, values):
 
     Args:
         optimizer: the optimizer, built.
-        accumulation: its `_base.Accumulation`, which remembers the error of a file that does not fit: Keras makes a
-            line in the log of it.
+        accumulation: its `Accumulation`, which remembers the error of a file that does not fit: Keras makes a line in
+            the log of it.
         values: list of arrays: of all its variables, or of those that the bare optimizer has. Then no window is open.
 
     Returns:
@@ -25,7 +25,7 @@ def fitting(optimizer, accumulation, values):
     Raises:
         ValueError: they are of another optimizer, or of one for another model.
     """
-    variables, values = [(_ops.variable_key(each), each) for each in variables_of(optimizer)], list(values)
+    variables, values = [(ops.variable_key(each), each) for each in variables_of(optimizer)], list(values)
     registry = accumulation.registry()
     counts, windows = registry.state()
     accumulation.refused = None
@@ -59,7 +59,7 @@ def _layout_of(number, variables, windows):
 def _without_empty_windows(values, settings):
     """The values without the windows at their beginning that hold no mini-step.
 
-    An optimizer that has trained several lists of variables has a window for each. `_window.Window` makes its variables
+    An optimizer that has trained several lists of variables has a window for each. `window.Window` makes its variables
     in this order: five numbers, the first of which counts mini-steps, a vector with an element for each of the model's
     variables, and two arrays for each.
 

@@ -1,17 +1,15 @@
 """What an accumulating optimizer is: an object of a subclass of the user's optimizer class.
 
-All that we know of it stands in one object, its `_base.Accumulation`, so that no name of ours meets one of the user's.
+All that we know of it stands in one object, its `Accumulation`, so that no name of ours meets one of the user's.
 """
 
 import inspect
 import weakref
 
-from legacyga.backend import autograph as _autograph
-from legacyga.backend import graph as _graph
-from legacyga.backend import homes as _compat
-from legacyga.optimizers import horovod as _horovod
+from legacyga.backend import autograph, graph, homes
+from legacyga.optimizers import horovod
 from legacyga.windows import settings as _settings
-from legacyga.windows import window as _window
+from legacyga.windows import window
 
 # A class goes with its last optimizer: that of a user may be made in a function, and refer to what is large.
 _CLASSES = weakref.WeakValueDictionary()
@@ -28,7 +26,7 @@ def class_for(bases, cls, home, **attributes):
     Args:
         bases: the classes to put before it, the generation's `AccumulatingOptimizer` the last.
         cls: the optimizer class.
-        home: its `_compat.Home`.
+        home: its `homes.Home`.
         attributes: more of the class, `__name__` included.
     """
     key = bases, cls, home.root
@@ -37,12 +35,12 @@ def class_for(bases, cls, home, **attributes):
         name = attributes.pop("__name__", NAME)
         attributes.setdefault("__qualname__", "Accumulating" + cls.__name__)
         attributes.update(_legacyga_class=(cls, home))
-        attributes.update(_autograph.methods_as_written(home.tf, bases, cls))
+        attributes.update(autograph.methods_as_written(home.tf, bases, cls))
         # Where the user's class has a method of the same name, that one is kept.
         attributes.update({name: getattr(cls, name) for name in PUBLIC_METHODS if hasattr(cls, name)})
         docs = [inspect.getdoc(each) or "" for each in (AccumulatingOptimizer, cls)]
         attributes.setdefault("__doc__", WRAPPED.format(cls.__name__, *docs))
-        found = _CLASSES[key] = type(name, bases + _horovod.bases_before(cls) + (cls,), attributes)
+        found = _CLASSES[key] = type(name, bases + horovod.bases_before(cls) + (cls,), attributes)
         for name in bases[-1]._legacyga_steps:
             if hasattr(cls, name):
                 setattr(found, name, _step_of(found, name, getattr(cls, name)))
@@ -74,7 +72,7 @@ def accumulation_of(optimizer):
 
 
 def home_of(optimizer):
-    """The `_compat.Home` of an accumulating optimizer."""
+    """The `homes.Home` of an accumulating optimizer."""
     return type(optimizer)._legacyga_class[1]
 
 
@@ -191,7 +189,7 @@ class AccumulatingOptimizer(object):
             tf.errors.InvalidArgumentError: known only when a graph or `tf.function` runs, it is out of its range. XLA
                 (`jit_compile=True`) drops assertions: there the update is NaN.
         """
-        return self._legacyga.weighing(_window.Weight(weight, False))
+        return self._legacyga.weighing(window.Weight(weight, False))
 
     # Its name until 0.1.
     mini_steps_weigh = mini_step_weight
@@ -218,7 +216,7 @@ PUBLIC_METHODS = ("mini_step_weight", "mini_steps_weigh", "end_windows", "drop_w
 def wrapped(optimizer, home, settings):
     """The accumulating copy of an optimizer of any generation, which must be able to train here."""
     cls = type(optimizer)
-    generation = _compat.generation_of(cls)
+    generation = homes.generation_of(cls)
     _check_can_train(optimizer, generation, home)
     return copy_of(class_for((BASES[generation](cls),), cls, home), optimizer, settings)
 
@@ -237,7 +235,7 @@ def _check_can_train(optimizer, generation, home):
             "{!r} is an optimizer of the v1 API, which trains in graph mode only, and this is eager mode. Take one of "
             "tf.keras.optimizers, or call tf.compat.v1.disable_eager_execution() first.".format(optimizer)
         )
-    if generation == "v1" and not _graph.lifts_variables(home.tf):
+    if generation == "v1" and not graph.lifts_variables(home.tf):
         raise ValueError(
             "wrap needs TensorFlow 1.11 or newer for optimizers of the v1 API. Received: TensorFlow {}. "
             "legacyga.MySGD works there.".format(home.tf_version)

@@ -4,19 +4,16 @@ import contextlib
 import copy
 
 from legacyga.backend import graph as _graph
-from legacyga.backend import ops as _ops
-from legacyga.backend import replicas as _replicas
-from legacyga.optimizers import accumulation as _base
-from legacyga.optimizers import copying as _copying
-from legacyga.optimizers import inner as _updating
-from legacyga.optimizers import surface as _surface
+from legacyga.backend import ops, replicas
+from legacyga.optimizers import accumulation, copying, surface
+from legacyga.optimizers import inner as _inner
 from legacyga.optimizers.registry import NO_SESSION
 
 # Containers of such an optimizer that it writes to.
 KEPT = ("_slots", "_non_slot_dict")
 
 
-class Accumulation(_base.Accumulation):
+class Accumulation(accumulation.Accumulation):
     """The hooks of the `train` generation. An Estimator takes one optimizer through many graphs."""
 
     def __init__(self, *args):
@@ -33,10 +30,10 @@ class Accumulation(_base.Accumulation):
                 "that calls the __init__ of tf.compat.v1.train.Optimizer.".format(optimizer)
             )
         if not self.home.graph_mode:
-            _copying.copy_attributes(optimizer, self.optimizer, _own, copy.deepcopy, KEPT)
+            copying.copy_attributes(optimizer, self.optimizer, _own, copy.deepcopy, KEPT)
             return
         # Variables of a graph cannot be copied: they begin with the values of the original's (`inherited_slot`).
-        inner = _copying.copy_attributes(optimizer, self.optimizer, lambda each: [], None)
+        inner = copying.copy_attributes(optimizer, self.optimizer, lambda each: [], None)
         if any(_own(each) for each in inner):
             raise ValueError(
                 "In graph mode the state of an optimizer within a wrapper cannot be copied. Received: {!r}, which has "
@@ -73,7 +70,7 @@ class Accumulation(_base.Accumulation):
 
     def _iterations_beside(self, var):
         # Found, not made, where the graph of this variable has one.
-        with self._scope(), _replicas.counted_variables(self.home.tf):
+        with self._scope(), replicas.counted_variables(self.home.tf):
             return self.optimizer._create_non_slot_variable(self.ops.constant(0, "int64"), "iterations", var)
 
     def _scope(self):
@@ -91,7 +88,7 @@ class Accumulation(_base.Accumulation):
             return
         v1 = self.home.v1
         # Another graph has other variables, which may have the same names.
-        key = var_list[0].graph, tuple(_ops.variable_key(var) for var in var_list)
+        key = var_list[0].graph, tuple(ops.variable_key(var) for var in var_list)
         reuse = v1.AUTO_REUSE if key in self._made_by_updates else None
         made = self._made_by_updates.setdefault(key, [])
         with contextlib.ExitStack() as entered:
@@ -105,7 +102,7 @@ class Accumulation(_base.Accumulation):
         if beside is None:
             with self._scope():
                 return self.optimizer._create_non_slot_variable(value, name, self.iterations)
-        with self._scope(), _replicas.replica_local_variables(self.home.tf):
+        with self._scope(), replicas.replica_local_variables(self.home.tf):
             return self.optimizer._create_non_slot_variable(value, name, beside)
 
     def session(self, variable, action):
@@ -145,7 +142,7 @@ class Accumulation(_base.Accumulation):
         return None if original is None else self.ops.present_value(original, self.home.graph_mode)
 
 
-class AccumulatingOptimizer(_surface.AccumulatingOptimizer):
+class AccumulatingOptimizer(surface.AccumulatingOptimizer):
     """Takes the calls of an optimizer of tf.compat.v1.train."""
 
     _legacyga_type = Accumulation
@@ -161,7 +158,7 @@ class AccumulatingOptimizer(_surface.AccumulatingOptimizer):
 
         `global_step` counts updates.
         """
-        _updating.check_arguments(type(self)._legacyga_class[0].apply_gradients, (), kwargs)
+        _inner.check_arguments(type(self)._legacyga_class[0].apply_gradients, (), kwargs)
         kwargs.update(global_step=global_step, name=name)
         return self._legacyga.mini_step_of(list(grads_and_vars), kwargs)
 
@@ -198,4 +195,4 @@ def _own(optimizer):
     return slots + list(optimizer._non_slot_dict.values())
 
 
-_surface.BASES["train"] = lambda cls: AccumulatingOptimizer
+surface.BASES["train"] = lambda cls: AccumulatingOptimizer

@@ -6,11 +6,9 @@ Standalone Keras up to 2.3.1, and the v1 optimizers that tf.keras and tf_keras s
 import contextlib
 
 from legacyga.backend import graph as _graph
-from legacyga.backend import update_order as _update_order
-from legacyga.optimizers import accumulation as _base
-from legacyga.optimizers import config as _configs
-from legacyga.optimizers import copying as _copying
-from legacyga.optimizers import surface as _surface
+from legacyga.backend import update_order
+from legacyga.optimizers import accumulation as _accumulation
+from legacyga.optimizers import config, copying, surface
 
 NO_LOSS = (
     "get_updates of {!r} is called with loss=None, for the gradients of a window are of no one loss. Received: an "
@@ -23,7 +21,7 @@ RUNS_SESSION = (
 )
 
 
-class Accumulation(_base.Accumulation):
+class Accumulation(_accumulation.Accumulation):
     """The hooks of the `v1` generation."""
 
     def __init__(self, *args):
@@ -48,7 +46,7 @@ class Accumulation(_base.Accumulation):
             name = variable.name.split("/")[-1].split(":")[0]
             return backend.variable(values[id(variable)], dtype=backend.dtype(variable), name=name)
 
-        inner = _copying.copy_attributes(optimizer, self.optimizer, own, new_variable)
+        inner = copying.copy_attributes(optimizer, self.optimizer, own, new_variable)
         for each in [self.optimizer] + inner:
             # Variables that it makes for a model are found, or made anew, by its own get_updates.
             each.updates, each.weights = [], []
@@ -84,7 +82,7 @@ class Accumulation(_base.Accumulation):
         gave it. The global step is the program's.
         """
         # Not by the config, which reads them: a program may initialize them later.
-        made = _copying.attributes_that_are_variables(optimizer)
+        made = copying.attributes_that_are_variables(optimizer)
         given = self.home.v1.get_collection(self.home.v1.GraphKeys.GLOBAL_STEP)
         return [var for name, var in made.items() if _is_named(var, name) and all(var is not each for each in given)]
 
@@ -93,7 +91,7 @@ class Accumulation(_base.Accumulation):
         """The optimizer whose `get_gradients` makes the gradients: the innermost, up to one that has its own."""
         optimizer, cls = self.optimizer, type(self.optimizer)._legacyga_class[0]
         while cls.get_gradients is self.home.v1_optimizers.Optimizer.get_gradients:
-            inner = _copying.inner_optimizer(optimizer)
+            inner = copying.inner_optimizer(optimizer)
             if inner is None:
                 break
             optimizer, cls = inner, type(inner)
@@ -247,7 +245,7 @@ class Accumulation(_base.Accumulation):
     def ordered(self, get_updates, gradients):
         """The operation of an update with these gradients, whose reads and writes `get_updates` makes."""
         # At K = 1 it stands in no branch of its own, and another update may take what was made for it.
-        return _update_order.ordered(get_updates, self.ops, gradients, in_parts=self.has_windows)
+        return update_order.ordered(get_updates, self.ops, gradients, in_parts=self.has_windows)
 
     @contextlib.contextmanager
     def _answered(self, inner, gradients, all_params):
@@ -284,7 +282,7 @@ class Accumulation(_base.Accumulation):
         return self.home.v1_optimizers.Optimizer.get_gradients(optimizer, surrogate, points)
 
 
-class AccumulatingOptimizer(_configs.ConfiguredOptimizer):
+class AccumulatingOptimizer(config.ConfiguredOptimizer):
     """Takes Keras's calls of a v1 optimizer. Made in a graph, and of use in that graph only."""
 
     _legacyga_type = Accumulation
@@ -342,4 +340,4 @@ def _hide(optimizer, *names):
     return {name: vars(optimizer).pop(name) for name in names if name in vars(optimizer)}
 
 
-_surface.BASES["v1"] = lambda cls: AccumulatingOptimizer
+surface.BASES["v1"] = lambda cls: AccumulatingOptimizer

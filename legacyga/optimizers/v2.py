@@ -4,12 +4,10 @@ import contextlib
 import copy
 import warnings
 
-from legacyga.backend import ops as _ops
-from legacyga.optimizers import accumulation as _base
-from legacyga.optimizers import config as _configs
-from legacyga.optimizers import copying as _copying
-from legacyga.optimizers import inner as _updating
-from legacyga.optimizers import surface as _surface
+from legacyga.backend import ops
+from legacyga.optimizers import accumulation as _accumulation
+from legacyga.optimizers import config, copying, surface
+from legacyga.optimizers import inner as _inner
 
 # Containers of an OptimizerV2 that it writes to.
 KEPT = ("_hyper", "_slots", "_slot_names", "_weights")
@@ -19,7 +17,7 @@ NO_STATE = (
 )
 
 
-class Accumulation(_base.Accumulation):
+class Accumulation(_accumulation.Accumulation):
     """The hooks of the `v2` generation."""
 
     # In graph mode, the values of the variables that are to be made for a model, in their order.
@@ -29,13 +27,13 @@ class Accumulation(_base.Accumulation):
     @property
     def keeper(self):
         """The optimizer that has the state: in a LossScaleOptimizer the one in it."""
-        return _copying.keeper_of(self.optimizer)
+        return copying.keeper_of(self.optimizer)
 
     def inherit(self, optimizer):
-        if "_hyper" not in vars(_copying.keeper_of(optimizer)):
+        if "_hyper" not in vars(copying.keeper_of(optimizer)):
             raise ValueError(NO_STATE.format(optimizer))
-        _copying.copy_attributes(optimizer, self.optimizer, _own, self._new_variable, KEPT)
-        weights = _copying.keeper_of(optimizer)._weights
+        copying.copy_attributes(optimizer, self.optimizer, _own, self._new_variable, KEPT)
+        weights = copying.keeper_of(optimizer)._weights
         if self.home.graph_mode and len(weights) > 1:
             # The copy may be for another model, whose slots begin with these values.
             attributes = vars(self.keeper)
@@ -73,7 +71,7 @@ class Accumulation(_base.Accumulation):
     def apply(self, pairs, *args, **kwargs):
         if self.is_applying_exchanged and self.keeper is not self.optimizer:
             # A LossScaleOptimizer asks the one in it for the sum.
-            kwargs[_updating.AGGREGATES] = False
+            kwargs[_inner.AGGREGATES] = False
         return super(AccumulatingOptimizer, self.optimizer).apply_gradients(pairs, *args, **kwargs)
 
     def create_inner_weights(self, var_list):
@@ -121,7 +119,7 @@ class Accumulation(_base.Accumulation):
         return self.home.session
 
 
-class AccumulatingOptimizer(_configs.ConfiguredOptimizer):
+class AccumulatingOptimizer(config.ConfiguredOptimizer):
     """Takes Keras's calls of an OptimizerV2."""
 
     _legacyga_type = Accumulation
@@ -135,7 +133,7 @@ class AccumulatingOptimizer(_configs.ConfiguredOptimizer):
         with home.v1.get_default_graph().as_default() if home.graph_mode else contextlib.ExitStack():
             accumulation = self._legacyga
             scope = accumulation.keeper._name
-            args, kwargs = _updating.named(type(self)._legacyga_class[0].apply_gradients, args, kwargs)
+            args, kwargs = _inner.named(type(self)._legacyga_class[0].apply_gradients, args, kwargs)
             return accumulation.take_mini_step(list(grads_and_vars), args, kwargs, scope, result=home.tf.no_op)
 
     def get_updates(self, loss, params):
@@ -154,7 +152,7 @@ class AccumulatingOptimizer(_configs.ConfiguredOptimizer):
 
 def _own(optimizer):
     """The optimizer's own variables: those it lists, and its hyperparameters', but for those that were given."""
-    hypers = [(name, value) for name, value in optimizer._hyper.items() if _ops.is_variable(value)]
+    hypers = [(name, value) for name, value in optimizer._hyper.items() if ops.is_variable(value)]
     steps = vars(optimizer).get("_iterations")
     # A step that was given has a name of its own.
     given = steps is not None and not _is_made_of_a_number("iter", steps)
@@ -274,4 +272,4 @@ def base_for(cls):
     return AccumulatingOptimizer if hasattr(cls, "_transform_gradients") else AccumulatingOptimizerBefore24
 
 
-_surface.BASES["v2"] = base_for
+surface.BASES["v2"] = base_for

@@ -2,11 +2,9 @@
 
 import copy
 
-from legacyga.optimizers import accumulation as _base
-from legacyga.optimizers import config as _configs
-from legacyga.optimizers import copying as _copying
-from legacyga.optimizers import inner as _updating
-from legacyga.optimizers import surface as _surface
+from legacyga.optimizers import accumulation as _accumulation
+from legacyga.optimizers import config, copying, surface
+from legacyga.optimizers import inner as _inner
 
 # Containers of such an optimizer that it writes to.
 KEPT = ("_variables", "_index_dict")
@@ -16,7 +14,7 @@ UNLISTED = (
 )
 
 
-class Accumulation(_base.Accumulation):
+class Accumulation(_accumulation.Accumulation):
     """The hooks of the `v3` generation."""
 
     exchanging = ("apply_gradients", "aggregate_gradients")
@@ -24,12 +22,12 @@ class Accumulation(_base.Accumulation):
     @property
     def keeper(self):
         """The optimizer that has the state: in a LossScaleOptimizer the one in it."""
-        return _copying.keeper_of(self.optimizer)
+        return copying.keeper_of(self.optimizer)
 
     def inherit(self, optimizer):
-        if "_variables" not in vars(_copying.keeper_of(optimizer)):
+        if "_variables" not in vars(copying.keeper_of(optimizer)):
             raise ValueError(UNLISTED.format(optimizer))
-        _copying.copy_attributes(optimizer, self.optimizer, _own, copy.deepcopy, KEPT)
+        copying.copy_attributes(optimizer, self.optimizer, _own, copy.deepcopy, KEPT)
 
     def prepare(self, grads_and_vars, is_traced):
         keeper, var_list = self.keeper, [var for _, var in grads_and_vars]
@@ -38,7 +36,7 @@ class Accumulation(_base.Accumulation):
         unknown = [var for var in with_gradient if keeper._var_key(var) not in keeper._index_dict]
         if unknown:
             # The inner optimizer has the error for a variable that it was not built with.
-            (_surface.as_inner(keeper) if keeper is self.optimizer else keeper)._update_step(None, unknown[0])
+            (surface.as_inner(keeper) if keeper is self.optimizer else keeper)._update_step(None, unknown[0])
         return not unknown
 
     def apply(self, pairs, *args, **kwargs):
@@ -68,7 +66,7 @@ class Accumulation(_base.Accumulation):
         raise ValueError("The optimizers of this generation train in eager mode only. Received: graph mode.")
 
 
-class AccumulatingOptimizer(_configs.ConfiguredOptimizer):
+class AccumulatingOptimizer(config.ConfiguredOptimizer):
     """Takes Keras's calls of an optimizer of TF 2.11 and newer."""
 
     _legacyga_type = Accumulation
@@ -82,7 +80,7 @@ class AccumulatingOptimizer(_configs.ConfiguredOptimizer):
     def apply_gradients(self, grads_and_vars, *args, **kwargs):
         """Take one mini-step. Arguments, and what is done at the end of a window, are the inner optimizer's."""
         accumulation = self._legacyga
-        args, kwargs = _updating.named(type(self)._legacyga_class[0].apply_gradients, args, kwargs)
+        args, kwargs = _inner.named(type(self)._legacyga_class[0].apply_gradients, args, kwargs)
         scope = kwargs.get("name") or accumulation.keeper.name or "optimizer"
         taken = accumulation.take_mini_step(list(grads_and_vars), args, kwargs, scope)
         # Whatever the branch, the value that the inner optimizer returns.
@@ -116,12 +114,12 @@ class AccumulatingOptimizerSince211(AccumulatingOptimizer):
 
     def _create_or_restore_slot_variable(self, **kwargs):
         # An error, of a checkpoint of another generation.
-        return _surface.as_inner(self)._create_or_restore_slot_variable(**kwargs)
+        return surface.as_inner(self)._create_or_restore_slot_variable(**kwargs)
 
 
 def _own(optimizer):
     """The optimizer's own variables: those it lists, and the rate's, but for a step that was given."""
-    made = _copying.attributes_that_are_variables(optimizer)
+    made = copying.attributes_that_are_variables(optimizer)
     # Nadam does not list its product.
     names = ["_learning_rate", "_current_learning_rate", "_u_product"]
     if "_iterations" in made and made["_iterations"].name.split(":")[0].split("/")[-1] == "iteration":
@@ -136,4 +134,4 @@ def base_for(cls):
     return AccumulatingOptimizerSince211 if raises else AccumulatingOptimizer
 
 
-_surface.BASES["v3"] = base_for
+surface.BASES["v3"] = base_for

@@ -2,12 +2,11 @@
 
 import contextlib
 
-from legacyga.windows import checks as _gradients
-from legacyga.windows import window as _window
+from legacyga.windows import checks, window
 
 
 class Weighing(object):
-    """The part of an `_base.Accumulation` that knows what a mini-step weighs."""
+    """The part of an `accumulation.Accumulation` that knows what a mini-step weighs."""
 
     def __init__(self):
         # Whether a mini-step has ever had a weight, or somebody was told that none has; and a function of the weight of
@@ -31,7 +30,7 @@ class Weighing(object):
         # One that was given outside of all replicas is each one's.
         weight = self._weights.get(self.ops.replica_number()) or self._weights.get(None)
         if weight is None:
-            return None if self.told is None else _window.Weight(self.ops.cast(self.told(), "float64"), False)
+            return None if self.told is None else window.Weight(self.ops.cast(self.told(), "float64"), False)
         if not weight.is_sample_count and not self.ops.is_made_with(weight.given_in):
             raise ValueError(
                 "A function that is traced keeps the weight of its first trace. Received: mini_step_weight({!r}) "
@@ -46,7 +45,7 @@ class Weighing(object):
         """A context: the mini-steps taken in it on this replica have this `Weight`."""
         given = weight.value
         if not weight.is_sample_count:
-            value = _gradients.check_weight(self.ops, given)
+            value = checks.check_weight(self.ops, given)
             weight = weight._replace(value=value, given_in=self.ops.graph_here())
         # Eager mode alone takes no mini-step behind our back, and a LossScaleOptimizer counts what it skips: up to TF
         # 2.4 it does not say that it is there.

@@ -2,11 +2,8 @@
 
 import functools
 
-from legacyga.backend import homes as _compat
-from legacyga.optimizers import config as _configs
-from legacyga.optimizers import copying as _copying
-from legacyga.optimizers import horovod as _horovod
-from legacyga.optimizers import surface as _surface
+from legacyga.backend import homes
+from legacyga.optimizers import config, copying, horovod, surface
 from legacyga.windows import settings as _settings
 
 
@@ -62,14 +59,14 @@ def wrap(optimizer, gradient_accumulation_steps, reduction="mean", on_nonfinite=
     """
     settings = _settings.Settings.checked(gradient_accumulation_steps, reduction, on_nonfinite)
     _check_is_optimizer(optimizer, settings.steps)
-    generation = _compat.generation_of(type(optimizer))
-    home = _compat.TensorFlow() if generation == "train" else _compat.home_of(optimizer)
+    generation = homes.generation_of(type(optimizer))
+    home = homes.TensorFlow() if generation == "train" else homes.home_of(optimizer)
     if home is None:
         raise ValueError(NO_OPTIMIZER.format(optimizer))
-    _horovod.check(optimizer, settings)
-    wrapped = _surface.wrapped(optimizer, home, settings)
+    horovod.check(optimizer, settings)
+    wrapped = surface.wrapped(optimizer, home, settings)
     if generation != "train":
-        _configs.register(home)
+        config.register(home)
     return wrapped
 
 
@@ -91,12 +88,12 @@ def _check_is_optimizer(optimizer, steps):
         raise ValueError(EXAMPLE.format(optimizer) + ", a class. Call it.")
     if isinstance(optimizer, str):
         raise ValueError(EXAMPLE.format(optimizer) + ", a string. Make the optimizer that it names.")
-    if isinstance(optimizer, _surface.AccumulatingOptimizer):
+    if isinstance(optimizer, surface.AccumulatingOptimizer):
         raise ValueError(
             "This optimizer accumulates already, over {} mini-steps. Received: {!r}. Wrap the optimizer that it was "
             "made of, or set its gradient_accumulation_steps.".format(optimizer.gradient_accumulation_steps, optimizer)
         )
-    generation = _compat.generation_of(type(optimizer))
+    generation = homes.generation_of(type(optimizer))
     if generation is None:
         raise ValueError(NO_OPTIMIZER.format(optimizer))
     within = _accumulating_within(optimizer)
@@ -111,10 +108,10 @@ def _check_is_optimizer(optimizer, steps):
             "Received: {!r}. Wrap the optimizer in it, and leave it out: the mini-steps of all workers go into one "
             "window.".format(optimizer)
         )
-    inner = _copying.inner_optimizer(optimizer)
-    if inner is not None and _compat.generation_of(type(inner)) != generation:
+    inner = copying.inner_optimizer(optimizer)
+    if inner is not None and homes.generation_of(type(inner)) != generation:
         # Keras's TFOptimizer hands the gradients over as they are. What other wrappers do is not known.
-        is_known = _compat.generation_of(type(inner)) == "train"
+        is_known = homes.generation_of(type(inner)) == "train"
         message = AROUND_TRAIN if is_known else AROUND_ANOTHER
         raise ValueError(message.format(type(optimizer).__name__, optimizer, type(inner).__name__, steps))
     if inner is not None:
@@ -131,14 +128,14 @@ def _accumulating_within(optimizer):
     found, seen = [], [optimizer]
 
     def accumulates(value):
-        generation = _compat.generation_of(type(value))
+        generation = homes.generation_of(type(value))
         if generation is None or any(value is each for each in seen):
             return False
         seen.append(value)
         keras3s = generation == "keras3" and value.gradient_accumulation_steps
-        if isinstance(value, _surface.AccumulatingOptimizer) or keras3s:
+        if isinstance(value, surface.AccumulatingOptimizer) or keras3s:
             found.append(value)
-        return bool(found) or any(_copying.holds(each, accumulates) for each in list(vars(value).values()))
+        return bool(found) or any(copying.holds(each, accumulates) for each in list(vars(value).values()))
 
-    any(_copying.holds(each, accumulates) for each in list(vars(optimizer).values()))
+    any(copying.holds(each, accumulates) for each in list(vars(optimizer).values()))
     return found[0] if found else None

@@ -3,10 +3,10 @@
 import collections
 import contextlib
 
-from legacyga.backend import homes as _compat
+from legacyga.backend import homes
 from legacyga.backend import ops as _ops
-from legacyga.slices import batches as _batches
-from legacyga.slices import checks as _slice_checks
+from legacyga.slices import batches
+from legacyga.slices import checks as _checks
 from legacyga.slices import losses as _losses
 
 NOT_ONCE = "A batch in slices needs a train_step that calls the optimizer once. Received: {} calls by that of {!r}."
@@ -41,20 +41,20 @@ class _Step(object):
     def __init__(self, model, own, size):
         self.model, self.own, self.size = model, own, size
         self.optimizer = model.optimizer
-        self.home = _compat.home_of(self.optimizer)
+        self.home = homes.home_of(self.optimizer)
         self.ops = _ops.Ops(self.home.tf)
         self.means = _Means(model, self.home, self.ops)
-        # The places of the pairs of which not the sum is kept: see `_accumulators.State`.
+        # The places of the pairs of which not the sum is kept: see `accumulators.State`.
         self.largest = set()
-        _slice_checks.check_strategy(self.home.tf)
+        _checks.check_strategy(self.home.tf)
 
     def samples_in(self, data):
         """The number of samples: an int where it is static, else a tensor."""
         tf = self.ops.tf
-        static = {_batches.known_size(tf, leaf) for leaf in _batches.parts_of(tf, data)} - {None}
+        static = {batches.known_size(tf, leaf) for leaf in batches.parts_of(tf, data)} - {None}
         if len(static) > 1:
-            raise ValueError(_batches.SIZES.format(*sorted(static)[:2]))
-        return int(static.pop()) if static else _batches.samples_in(tf, data)
+            raise ValueError(batches.SIZES.format(*sorted(static)[:2]))
+        return int(static.pop()) if static else batches.samples_in(tf, data)
 
     @contextlib.contextmanager
     def metrics_put_back(self):
@@ -75,9 +75,9 @@ class _Step(object):
     def run(self, data, samples):
         ops, tf, size = self.ops, self.ops.tf, self.size
         weighted = isinstance(data, (tuple, list)) and len(data) > 2 and data[2] is not None
-        _slice_checks.check_losses(self.home, self.model, weighted)
-        _slice_checks.check_activities(self.home, self.model)
-        _slice_checks.check_targets(tf, data)
+        _checks.check_losses(self.home, self.model, weighted)
+        _checks.check_activities(self.home, self.model)
+        _checks.check_targets(tf, data)
         with ops.after(self._checked(data, samples)):
             full = (samples - 1) // size if isinstance(samples, int) else tf.maximum((samples - 1) // size, 0)
         rest = samples - full * size
@@ -125,23 +125,23 @@ class _Step(object):
     def _checked(self, data, samples):
         """Operations that raise where a part of the data has another number of samples."""
         tf = self.ops.tf
-        sizes = [_batches.known_size(tf, leaf) for leaf in _batches.parts_of(tf, data)]
+        sizes = [batches.known_size(tf, leaf) for leaf in batches.parts_of(tf, data)]
         if isinstance(samples, int) and None not in sizes:
             return []
-        message = _batches.SIZES.format("other", "of the first part")
-        sizes = [_batches.size_of(tf, leaf) for leaf in _batches.parts_of(tf, data)]
+        message = batches.SIZES.format("other", "of the first part")
+        sizes = [batches.size_of(tf, leaf) for leaf in batches.parts_of(tf, data)]
         checks = [tf.debugging.assert_equal(each, samples, message) for each in sizes]
         return [each for each in checks if each is not None]
 
     def _take(self, data, begin, length):
         """The logs, the (gradient, variable) pairs, and what else the optimizer was called with, of one slice."""
         recorded, attributes = [], vars(self.model)
-        part = self.ops.tf.nest.map_structure(lambda leaf: _batches.slice_of(self.ops.tf, leaf, begin, length), data)
+        part = self.ops.tf.nest.map_structure(lambda leaf: batches.slice_of(self.ops.tf, leaf, begin, length), data)
         attributes["optimizer"] = _recorder(self.optimizer, recorded)
         try:
             with self.means.apart(), _losses.looked_at(self.home, self.model, self._check_given):
                 logs = self.own(self.model, part)
-            _slice_checks.check_added(self.home, self.model.losses)
+            _checks.check_added(self.home, self.model.losses)
         finally:
             attributes["optimizer"] = self.optimizer
         if not recorded and not self.model.trainable_weights:
@@ -154,7 +154,7 @@ class _Step(object):
         return logs, pairs, (args, kwargs)
 
     def _check_given(self, *args):
-        _slice_checks.check_given(self.home, self.model, *args)
+        _checks.check_given(self.home, self.model, *args)
 
     def _sum_of(self, place, gradient, part, slices):
         if place in self.largest:
@@ -227,7 +227,7 @@ class _Means(object):
         model = self._model
         if self._home.is_keras3:
             return [model._loss_tracker] + list(getattr(model._compile_loss, "metrics", ()))
-        return [] if _slice_checks.given_losses(model) else list(model.compiled_loss.metrics)
+        return [] if _checks.given_losses(model) else list(model.compiled_loss.metrics)
 
     @contextlib.contextmanager
     def apart(self):

@@ -2,11 +2,8 @@
 
 import contextlib
 
-from legacyga.backend import graph as _graph
-from legacyga.slices import batches as _batches
-from legacyga.slices import checks as _slice_checks
-from legacyga.slices import graph_results as _sliced_results
-from legacyga.slices import graph_update as _sliced_updates
+from legacyga.backend import graph
+from legacyga.slices import batches, checks, graph_results, graph_update
 from legacyga.slices import losses as _losses
 
 # What makes the functions that train, and where they are kept. TF 1.13 has one more, for fit.
@@ -37,7 +34,7 @@ def install(model, home, size):
     # A Sequential of Keras 2.0 and 2.1 has a model of its own, which trains.
     model = vars(model).get("model") or model
     if size is not None:
-        _slice_checks.check_compiled(home, model, size)
+        checks.check_compiled(home, model, size)
     names = [name for name in FUNCTIONS if hasattr(type(model), name)]
     state, own = _under_way(model, names)
     for name in names:
@@ -85,7 +82,7 @@ def _state_of(optimizer):
 def _writes(function, variables):
     """Whether a training function's update needs one of these variables."""
     handles = {getattr(getattr(each, "handle", None), "op", each.op) for each in variables}
-    return _graph.reaches(function.updates_op, handles)
+    return graph.reaches(function.updates_op, handles)
 
 
 class Maker(object):
@@ -93,7 +90,7 @@ class Maker(object):
 
     Args:
         model: the model.
-        home: its `_compat.Home`.
+        home: its `homes.Home`.
         size: the most samples of a slice, None for a function as it would be.
         name: that of the method.
     """
@@ -106,8 +103,8 @@ class Maker(object):
         optimizer, attribute = attributes["optimizer"], FUNCTIONS[self._name]
         if self._size is not None:
             # It may have been compiled again.
-            _slice_checks.check_compiled(self._home, model, self._size)
-            attributes["optimizer"] = _sliced_updates.recorder(optimizer, self._home, model, made)
+            checks.check_compiled(self._home, model, self._size)
+            attributes["optimizer"] = graph_update.recorder(optimizer, self._home, model, made)
         try:
             getattr(type(model), self._name)(model)
         finally:
@@ -148,11 +145,11 @@ class SlicedFunction(object):
             raise ValueError(NOT_FED.format(fed))
         samples = fed[0].shape[0]
         parts = [slice(start, start + self._size) for start in range(0, samples or 1, self._size)]
-        losses = _sliced_results.LossMeans(self._home, self._model, parts)
+        losses = graph_results.LossMeans(self._home, self._model, parts)
         outputs, weights = [], self._sample_weights(fed, parts)
         with self._update_after() as accumulate:
             for number, part in enumerate(parts):
-                cut = [_batches.part_of(each, samples, part) for each in fed]
+                cut = [batches.part_of(each, samples, part) for each in fed]
                 for place, of_parts in weights.items():
                     cut[place] = of_parts[number]
                 outputs.append(accumulate(cut))
@@ -191,7 +188,7 @@ class SlicedFunction(object):
         # From TF 1.14 on tf.keras is fed those that are used, and refuses them for such a loss itself.
         for i, loss in enumerate(losses if len(model._feed_sample_weights) == len(losses) else []):
             if fed[first + i] is not None and _differ(_means(fed[first + i], parts)) and self._is_one_number(i):
-                raise ValueError(_slice_checks.ONE_NUMBER.format(getattr(loss, "fn", loss), self._home))
+                raise ValueError(checks.ONE_NUMBER.format(getattr(loss, "fn", loss), self._home))
         return {
             first + i: self._with_shares(fed[first + i], parts)
             for i, loss in enumerate(losses)
@@ -205,7 +202,7 @@ class SlicedFunction(object):
 
     def _with_shares(self, weights, parts):
         """The parts of an array of weights, each times its share of those that are not 0 over that of them all."""
-        if _slice_checks.divides_by_weights(self._home):
+        if checks.divides_by_weights(self._home):
             means = _means(weights, parts)
             if _differ(means):
                 raise ValueError(WEIGHED.format(self._home, means))
@@ -221,7 +218,7 @@ class SlicedFunction(object):
     def _weighed(self, fed, parts):
         """{place: the sums of the parts' sample weights}, of metrics that divide by them. Deletable with TF 1.13."""
         named = getattr(self._model, "_per_output_weighted_metrics", None)
-        if not named or not _slice_checks.divides_by_weights(self._home):
+        if not named or not checks.divides_by_weights(self._home):
             return {}
         weights = fed[len(self._model._feed_inputs) + len(self._model._feed_targets) :]
         return {
@@ -237,7 +234,7 @@ class SlicedFunction(object):
             if place not in told and (len(values) == 1 or self._is_stateful(place)):
                 told[place] = values[-1]
             elif place not in told and self._has_samples(place):
-                told[place] = _sliced_results.joined(values)
+                told[place] = graph_results.joined(values)
             elif place not in told:
                 shares = weighed.get(place, sizes)
                 mean = sum(value * share for value, share in zip(values, shares) if share) / float(sum(shares))

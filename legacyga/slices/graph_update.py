@@ -3,9 +3,9 @@
 import contextlib
 
 from legacyga.backend import ops as _ops
-from legacyga.backend import update_order as _update_order
-from legacyga.optimizers import lookup as _finding
-from legacyga.slices import batches as _batches
+from legacyga.backend import update_order
+from legacyga.optimizers import lookup
+from legacyga.slices import batches
 from legacyga.windows.gradient_accumulator import GradientAccumulator
 
 GRADIENT = "LegacygaMeanGradient"
@@ -20,7 +20,7 @@ def recorder(optimizer, home, model, made):
             return optimizer.get_updates(loss=loss, params=params)
         known = set(home.v1.global_variables())
         accumulator = GradientAccumulator()
-        samples = ops.cast(_batches.size_of(ops.tf, model._feed_inputs[0]), "float64")
+        samples = ops.cast(batches.size_of(ops.tf, model._feed_inputs[0]), "float64")
         taken = accumulator(ops.tf.gradients(loss, params), samples)
         means = accumulator.gradients
         variables = [each for each in home.v1.global_variables() if each not in known]
@@ -32,7 +32,7 @@ def recorder(optimizer, home, model, made):
             return optimizer.get_updates(loss=ops.tf.add_n(terms), params=params)
 
         # One that accumulates has its own order.
-        update = updates() if _finding.optimizers_in(optimizer) else _update_order.ordered(updates, ops, means)
+        update = updates() if lookup.optimizers_in(optimizer) else update_order.ordered(updates, ops, means)
         with ops.after(update):
             made[:] = [accumulator.reset(), variables]
         return [taken.op]

@@ -2,7 +2,7 @@
 
 import math
 
-from legacyga.backend import graph as _graph
+from legacyga.backend import graph
 from legacyga.backend import ops as _ops
 
 NO_CALL = (
@@ -70,7 +70,7 @@ def check_weight(ops, weight):
     if tensor.shape.ndims not in (0, None):
         raise ValueError(received)
     try:
-        value = float(_graph.constant_value(ops.tf, tensor))
+        value = float(graph.constant_value(ops.tf, tensor))
     except ValueError:
         infinite = ops.constant(math.inf, tensor.dtype)
         with ops.after(
@@ -105,7 +105,7 @@ def _shape_of(tf, i, gradient):
 def _dense_shape(tf, gradient):
     operation = getattr(gradient.dense_shape, "graph", None) and gradient.dense_shape.op
     if operation is None or operation.type != "VariableShape":
-        return _graph.constant_value(tf, gradient.dense_shape)
+        return graph.constant_value(tf, gradient.dense_shape)
     # Up to TF 2.4 a function asks for the shape of its embedding only when it runs, though it knows it.
     handle = operation.inputs[0]
     if handle.op.type == "VarHandleOp":
@@ -118,7 +118,7 @@ def _dense_shape(tf, gradient):
 def shapes_of(tf, gradients, sums):
     """The shapes of the variables of gradients, lists, None of a gradient that is None: all is looked at, nothing made.
 
-    `sums` is the `_sums.Sums` that the gradients are to be added to, whose states are made by the first of them.
+    `sums` is the `sums.Sums` that the gradients are to be added to, whose states are made by the first of them.
     """
     shapes = [None] * len(gradients)
     for i, (gradient, state) in enumerate(zip(gradients, sums.states or shapes)):

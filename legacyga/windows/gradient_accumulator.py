@@ -1,12 +1,8 @@
 """GradientAccumulator: gradient accumulation for a training loop of one's own."""
 
-from legacyga.backend import autograph as _autograph
-from legacyga.backend import graph as _graph
-from legacyga.backend import homes as _compat
+from legacyga.backend import autograph, graph, homes
 from legacyga.backend import ops as _ops
-from legacyga.windows import checks as _gradients
-from legacyga.windows import settings as _settings
-from legacyga.windows import sums as _sums
+from legacyga.windows import checks, settings, sums
 from legacyga.windows.accumulators import NOTHING, State
 
 
@@ -73,11 +69,11 @@ class GradientAccumulator(object):
     """
 
     def __init__(self, reduction="mean"):
-        home = _compat.TensorFlow()
+        home = homes.TensorFlow()
         # Here, for `import legacyga` imports no TensorFlow to make it a subclass of.
         self.__class__ = _ops.trackable(home.tf, type(self))
         self._home, self._ops = home, _ops.Ops(home.tf)
-        self._sums = _sums.Sums(self._ops, _settings.check_option("reduction", reduction))
+        self._sums = sums.Sums(self._ops, settings.check_option("reduction", reduction))
         self._strategy = None
         self._step = self._weight = self._held = self._mutex = None
 
@@ -86,7 +82,7 @@ class GradientAccumulator(object):
         if GradientAccumulator not in type(self).__mro__[:2]:
             return super(GradientAccumulator, self).__reduce_ex__(protocol)
         if self._strategy is not None or self._state_is_to_come or not self._home.tf.executing_eagerly():
-            raise ValueError(_gradients.NOT_PICKLED.format(self))
+            raise ValueError(checks.NOT_PICKLED.format(self))
         kinds = [state and (state.total.shape.as_list(), state.dtype.name) for state in self._sums.states]
         values = [each.numpy() for each in self._variables]
         return _unpickled, (self._sums.reduction, kinds, self._sums.forms, values)
@@ -110,15 +106,15 @@ class GradientAccumulator(object):
     def _as_written(self, method):
         # Outside of functions nothing is rewritten.
         tf = self._home.tf
-        return method if tf.executing_eagerly() else _autograph.as_written(tf, method)
+        return method if tf.executing_eagerly() else autograph.as_written(tf, method)
 
     def _take_mini_step(self, gradients, weight):
         ops = self._ops
-        gradients = _gradients.check_gradients(ops, gradients, len(self._sums.states) or None)
-        weight = _gradients.check_weight(ops, weight)
+        gradients = checks.check_gradients(ops, gradients, len(self._sums.states) or None)
+        weight = checks.check_weight(ops, weight)
         self._check_replica()
-        shapes = _gradients.shapes_of(ops.tf, gradients, self._sums)
-        _gradients.check_rows(ops, gradients, shapes)
+        shapes = checks.shapes_of(ops.tf, gradients, self._sums)
+        checks.check_rows(ops, gradients, shapes)
         self._prepare(gradients, shapes)
         given = {i: gradient for i, gradient in enumerate(gradients) if gradient is not None}
         # In a TensorFlow 1 graph nothing else keeps the gradients ahead of the writes.
@@ -176,7 +172,7 @@ class GradientAccumulator(object):
             ValueError: there was no call yet.
         """
         if not self._sums.states:
-            raise ValueError(_gradients.NO_CALL)
+            raise ValueError(checks.NO_CALL)
         self._note()
         self._check_nothing_is_missing()
         return self._as_written(self._on_each_replica)(self._reduced)
@@ -207,7 +203,7 @@ class GradientAccumulator(object):
         held = self._ops.local(self._held).numpy()
         missing = [i for i, state in enumerate(self._sums.states) if state is None and held[i] != NOTHING]
         if missing:
-            raise ValueError(_gradients.MISSING.format(missing))
+            raise ValueError(checks.MISSING.format(missing))
 
     def _reduced(self):
         # What the last window left is there until the first mini-step of this one writes over it.
@@ -230,7 +226,7 @@ class GradientAccumulator(object):
             with self._making("MEAN"):
                 # As wide as the widest gradient: float32 would round weights that are no integers.
                 self._weight = self._make_zeros("weight", [], "float64")
-                self._mutex = _graph.Mutex(self._ops, self._step) if self._home.graph_mode else None
+                self._mutex = graph.Mutex(self._ops, self._step) if self._home.graph_mode else None
         if not gradients:
             return
         states = self._sums.states or [None] * len(gradients)
@@ -256,7 +252,7 @@ class GradientAccumulator(object):
             # As attributes, which checkpoints take in.
             setattr(self, "_accumulator_{}".format(i), total)
             setattr(self, "_touched_{}".format(i), touched)
-        _graph.check_branches_take(self._home.tf, total)
+        graph.check_branches_take(self._home.tf, total)
         return State(total, touched, gradient.dtype.base_dtype, False)
 
     def _make_zeros(self, name, shape, dtype):

@@ -19,7 +19,7 @@ class Guard(object):
     Both is asked in cross-replica context. The verdict is one for all replicas, on all workers.
 
     Args:
-        ops: an `_ops.Ops`.
+        ops: an `ops.Ops`.
         policy: one of POLICIES, but for the first.
         skipped: variable: the mini-steps of all windows that were left out.
         scale: where the inner optimizer is a LossScaleOptimizer whose scale is to shrink, an object with

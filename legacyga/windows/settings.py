@@ -3,7 +3,7 @@
 import collections
 import operator
 
-from legacyga.windows import nonfinite as _nonfinite
+from legacyga.windows import nonfinite
 
 NO_ACCUMULATORS = (
     "gradient_accumulation_steps was 1 when this optimizer's training graph was built, and a graph built at 1 has no "
@@ -25,7 +25,7 @@ def check_steps(name, value):
 class Settings(collections.namedtuple("Settings", ["steps", "reduction", "on_nonfinite"])):
     """What an optimizer was made with: K, and the options, each checked. An option is named here and in `wrap`."""
 
-    OPTIONS = {"reduction": ("mean", "sum"), "on_nonfinite": _nonfinite.POLICIES}
+    OPTIONS = {"reduction": ("mean", "sum"), "on_nonfinite": nonfinite.POLICIES}
 
     @classmethod
     def checked(cls, steps, reduction="mean", on_nonfinite="propagate", name="gradient_accumulation_steps"):
@@ -36,7 +36,7 @@ class Settings(collections.namedtuple("Settings", ["steps", "reduction", "on_non
     @property
     def guards(self):
         """Whether something is done about gradients that are not finite."""
-        return self.on_nonfinite != _nonfinite.POLICIES[0]
+        return self.on_nonfinite != nonfinite.POLICIES[0]
 
     @property
     def options(self):

@@ -1,6 +1,6 @@
 """The sums of several variables' gradients, for windows and for GradientAccumulator. No TensorFlow is imported here."""
 
-from legacyga.windows import accumulators as _accumulators
+from legacyga.windows import accumulators
 from legacyga.windows.accumulators import NOTHING, ROWS, WHOLE
 
 LATE_GRADIENT = (
@@ -16,11 +16,11 @@ class Sums(object):
     All of it is done on one replica, on variables that are its own.
 
     Args:
-        ops: an `_ops.Ops`.
+        ops: an `ops.Ops`.
         reduction: `"mean"` or `"sum"`.
 
     Attributes:
-        states: an `_accumulators.State` a place, None where there can be no gradient.
+        states: an `accumulators.State` a place, None where there can be no gradient.
         forms: {place: ROWS or WHOLE}, what this process has seen there: ROWS where a gradient was an IndexedSlices.
         without: the places whose gradient a traced function takes to be absent.
     """
@@ -152,7 +152,7 @@ class Sums(object):
     def _accumulator(self, state, form):
         local = self.ops.local
         own = state._replace(total=local(state.total), touched=local(state.touched))
-        return _accumulators.accumulator(self.ops, own, form)
+        return accumulators.accumulator(self.ops, own, form)
 
     def _form(self, gradient):
         return ROWS if self.ops.is_sparse(gradient) else WHOLE

@@ -8,7 +8,7 @@ end in one update of the inner optimizer with
 
 which for a loss that is a mean over its samples is the gradient of the K micro-batches taken as one batch.
 
-No TensorFlow is imported here. `ops` (`_ops.Ops`) brings the handful of operations.
+No TensorFlow is imported here. `ops` (`ops.Ops`) brings the handful of operations.
 """
 
 import collections
@@ -38,8 +38,8 @@ class Window(object):
         var_list: the model's variables, held weakly, so that a copy of the optimizer is no copy of the model.
         scalar: `scalar(name, value, dtype, shape=())` makes a variable of the optimizer.
         next_steps: function without arguments, of the K that a window beginning now has: a tensor.
-        guard: a `_nonfinite.Guard`, None for the policy "propagate".
-        mutex: a `_graph.Mutex`, None where mini-steps have an order already.
+        guard: a `nonfinite.Guard`, None for the policy "propagate".
+        mutex: a `graph.Mutex`, None where mini-steps have an order already.
 
     Attributes:
         mini_step: the mini-steps taken in this window, 0 to K - 1.

@@ -107,6 +107,22 @@ def test_a_generation_supplies_every_hook_and_no_other(module):
     assert set(taken) & shared <= ({"gradient_accumulation_steps", "get_config"} if module == "keras3" else set())
 
 
+def test_the_architecture_page_names_files_that_there_are():
+    with open(os.path.join(ROOT, "docs", "design.md"), encoding="utf-8") as file:
+        page = file.read()
+    table, files = page.split("## Where is it?")[1].split("## Files")
+    rows = [line.split("|")[1:4] for line in table.splitlines() if line.startswith("| ") and "---" not in line][1:]
+    assert len(rows) > 20
+    for behaviour, where, tests in rows:
+        for folder, cell in ((PACKAGE, where), (os.path.join(ROOT, "tests"), tests)):
+            found = re.findall(r"`([\w/]+\.py)`", cell)
+            assert found and all(os.path.exists(os.path.join(folder, each)) for each in found), behaviour
+    # Each module has a line of its own.
+    said = re.findall(r"`([a-z]+/\w+)\.py`", files.split("| elsewhere |")[0])
+    modules_there = {name.replace(".", "/") for name, _ in modules() if "." in name and not name.endswith("__init__")}
+    assert set(said) == modules_there
+
+
 def test_import_is_quiet():
     """R15: no TensorFlow, no Keras, nothing patched, and nothing but the package and the standard library."""
     code = (

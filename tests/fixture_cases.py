@@ -82,7 +82,7 @@ def structures_of(home):
 
 
 def groups_of(home):
-    """The cases in groups of eight structures, whose cases are lists of one length."""
+    """The cases in groups of eight structures."""
     alike = structures_of(home)
     return [alike[i : i + 8] for i in range(0, len(alike), 8)]
 
@@ -153,7 +153,9 @@ def driven_in_graphs(home, group):
     weights = [weight for model, _ in pairs for weight in model.weights]
     counters = [counter for _, optimizer in pairs for counter in (optimizer.iterations, optimizer.mini_step)]
     found = {}
-    for side_by_side in zip(*group):
+    for place in range(max(map(len, group))):
+        # Where a structure has fewer cases, its first ones are run again beside the others'.
+        side_by_side = [cases[place % len(cases)] for cases in group]
         momenta = [(optimizer.momentum, case["momentum"]) for (_, optimizer), case in zip(pairs, side_by_side)]
         backend.batch_set_value(start + momenta)
         for (_, optimizer), case in zip(pairs, side_by_side):

@@ -291,7 +291,7 @@ def test_a_model_of_another_keras_than_was_to_be_expected(home, monkeypatch):
     if not others:
         skips.senseless("no other Keras is imported here")
     other = homes.Home(sys.modules[others[0]])
-    monkeypatch.setattr(sys.modules["legacyga.callback"], "_likely_home", lambda: other)
+    monkeypatch.setattr(sys.modules["legacyga.fit.callback"], "_likely_home", lambda: other)
     callback = legacyga.GradientAccumulationCallback()
     assert not isinstance(callback, home.keras.callbacks.Callback)
     weights, logs = fit(home, model_with(home, 3, traced=False), [callback], epochs=1)

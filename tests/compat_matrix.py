@@ -1,10 +1,10 @@
-"""Make compat_matrix.md from the result files of test runs: `python tests/compat_matrix.py [--check]`.
+"""Make compat_matrix.md from what runs of the tests found: `python tests/compat_matrix.py [--check]`.
 
-A result file is written by a run of the tests (run_homes.py), one for every environment, home and mode, into
-.tox/results. Those of the last runs are kept in tests/results: full_matrix.py puts them there, and so does
+A run of the tests (run_homes.py) writes a result file for every environment, home and mode, into .tox/results. What the
+last whole runs came to is kept in tests/results.jsonl, a line a run: full_matrix.py puts it there, and so does
 `--results .tox/results --keep`. With --check nothing is written: it ends with 1 if compat_matrix.md is not what the
-kept files say; or, with --results, if an environment of the label was not run, or a kept file claims what this run
-does not show. An environment of which nothing is kept stands in the table as not run.
+kept lines say; or, with --results, if an environment of the label was not run, or a kept line claims what this run does
+not show.
 """
 
 import argparse
@@ -13,7 +13,6 @@ import difflib
 import glob
 import os
 import re
-import shutil
 import sys
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -24,7 +23,7 @@ import result_files  # noqa: E402
 from environments import as_numbers, minor  # noqa: E402
 
 ROOT = os.path.dirname(HERE)
-KEPT = os.path.join(HERE, "results")
+KEPT = os.path.join(HERE, "results.jsonl")
 NOT_INSTALLABLE = os.path.join(HERE, "not_installable.json")
 TARGET = os.path.join(ROOT, "compat_matrix.md")
 
@@ -87,34 +86,60 @@ KINDS = collections.OrderedDict(
 )
 # What a test says that the core run leaves out, and a run of the full matrix does not.
 TAKES_LONG = "takes long: tests/full_matrix.py runs it"
-COUNTS = [("passed", "passed"), ("failed", "failed"), ("xfailed", "known to fail")] + list(KINDS.items())
 NO_SUCH_THING, NOT_RUN = "there is no such thing", "not run"
-BETWEEN = "not run; between two that pass"
+SHOWN = {"broken": "**broken**", NO_SUCH_THING: "–"}
 
 HEAD = """# Does it work on mine?
 
-Find your line. A cell says whether the thing works there, as the tests of that stack have it:
+Find your Keras and your TensorFlow. A cell says what the tests of these versions have found:
 
 - **yes**: tested, every number against an oracle.
-- **yes, but**: tested, and a test is known to fail there; the note says why.
-- **in part**: tested, and legacyga does not do all of it there; the note says what is missing.
-- **no**: legacyga does not do it there; the note says why.
-- **there is no such thing**: that TensorFlow or Keras has nothing of the kind.
-- **not run; between two that pass**: nothing was tested there. The nearest tested stacks with an older and with a newer
-  TensorFlow, of the same Keras and mode, say yes; the note names them.
+- **yes, but**: tested, and a test is known to fail there. The note says why.
+- **in part**: tested, and legacyga does not do all of it there. The note says what is missing.
+- **no**: legacyga does not do it there. The note says why.
+- **–**: that TensorFlow or Keras has nothing of the kind.
 - **not run**: nothing was tested, and nothing is claimed.
 - **broken**: a test fails.
 
-The column "tested" has the day of the run. "Earlier code" says that `legacyga/` has changed since then.
-Each stack has a section below: how to install it, what to write, and what is not possible.
-What cannot be installed, or does not work at all, is listed at the end.
+After each change CI runs all tests that take no long time on the oldest and the newest versions, and the numbers of the
+contract on those between.
 """
-FOOT = """Made by `python tests/compat_matrix.py` from the result files in `tests/results`. A run of every environment,
-`python tests/full_matrix.py`, keeps what it finds there. A check in `tox -e lint` fails when the two differ.
+FOOT = """Made by `python tests/compat_matrix.py` from `tests/results.jsonl`. `python tests/full_matrix.py` runs every
+environment and keeps what it finds there. A check in `tox -e lint` fails when the two differ.
 """
+# What to write, once a generation: which records have it, and a program.
+PROGRAMS = [
+    (
+        "Graph mode: standalone Keras up to 2.3, TensorFlow 1, TensorFlow 2 after `disable_eager_execution()`",
+        """import keras  # or: from tensorflow import keras
+import legacyga
+
+optimizer = legacyga.MySGD(lr=0.01, momentum=0.9, steps_per_update=8)
+# Or, from TensorFlow 1.11 on, of any other optimizer; from 2.11 on of keras.optimizers.legacy:
+optimizer = legacyga.wrap(keras.optimizers.Adam(), gradient_accumulation_steps=8)
+model.compile(optimizer=optimizer, loss="mse")
+model.fit(x, y, batch_size=4, callbacks=[legacyga.GradientAccumulationCallback()])""",
+    ),
+    (
+        "A session of your own: `tf.compat.v1.train`, before TensorFlow 1.13 `tf.train`",
+        """train = legacyga.wrap(tf.compat.v1.train.AdamOptimizer(), gradient_accumulation_steps=8).minimize(loss)""",
+    ),
+    (
+        "Eager mode: tf.keras of TensorFlow 2, tf_keras, Keras 3",
+        """from tensorflow import keras  # or: import tf_keras as keras
+import legacyga
+
+optimizer = legacyga.wrap(keras.optimizers.Adam(), gradient_accumulation_steps=8)
+model.compile(optimizer=optimizer, loss="mse")
+model.fit(x, y, batch_size=4, callbacks=[legacyga.GradientAccumulationCallback()])""",
+    ),
+]
 
 
-def load(folder, config=None):
+# --------------------------------------------------------------------------------------- result files, and what is kept
+
+
+def load_run(folder, config=None):
     """{environment: [records of its runs]}, for all of the label `full`, in the order of the table."""
     found = collections.OrderedDict((env, {}) for env in environments.environments(config=config))
     for path in sorted(glob.glob(os.path.join(folder, "*.json"))):
@@ -132,7 +157,30 @@ def load(folder, config=None):
     )
 
 
-# ------------------------------------------------------------------------------------------ what a result file comes to
+def load(config=None):
+    """{environment: [what is kept of its runs]}, for all of the label `full`, in the order of the table."""
+    found = collections.OrderedDict((env, {}) for env in environments.environments(config=config))
+    for record in result_files.read_lines(KEPT):
+        run = record["home"], record["mode"]
+        if record["env"] not in found or run not in environments.runs_of(record["env"]):
+            sys.exit("{}, {} in {} mode is no run of tox.ini".format(record["env"], *run))
+        found[record["env"]][run] = record
+    return collections.OrderedDict(
+        (env, [records[run] for run in environments.runs_of(env) if run in records]) for env, records in found.items()
+    )
+
+
+def line_of(env, record, siblings):
+    """What is kept of a run: an OrderedDict, in which what users call has its verdict and the reasons."""
+    rows = record["capabilities"].values()
+    line = collections.OrderedDict(env=env)
+    line.update((name, record[name]) for name in ("home", "mode", "date", "versions", "code"))
+    line.update((name, sum(row[name] for row in rows)) for name in ("passed", "failed"))
+    line["things"] = collections.OrderedDict((thing, list(verdict_on(thing, record, siblings))) for thing in THINGS)
+    return line
+
+
+# ----------------------------------------------------------------------------------------- what a result file comes to
 
 
 def verdict(row):
@@ -177,9 +225,11 @@ def verdict_on(thing, record, siblings=()):
 
     Args:
         thing: one of `THINGS`.
-        record: of a run.
+        record: of a run, or what is kept of one.
         siblings: the records of the same environment, of which one may have what is tested there.
     """
+    if "things" in record:
+        return tuple(record["things"].get(thing, (NOT_RUN, [])))
     if record.get("crashed"):
         return "broken", []
     rows = [record["capabilities"].get(name) for name, of in CAPABILITIES.items() if of == thing]
@@ -196,34 +246,27 @@ def works(word):
     return word in ("yes", "yes, but")
 
 
-class Neighbours(object):
-    """What was tested on both sides of an environment that was not run.
+def stack_of(record):
+    """[TensorFlow, Keras, Python, mode] of a run."""
+    versions = record["versions"]
+    # TensorFlow's own Keras says no more about itself than TensorFlow does.
+    keras = record["home"] if record["home"] == "tf.keras" else "{} {}".format(record["home"], versions["keras"])
+    # Of a release candidate it says 2.22.0-rc0, and pip and tox.ini say 2.22.0rc0.
+    tensorflow = versions["tensorflow"].replace("-rc", "rc")
+    return [tensorflow, keras, versions["python"], record["mode"]]
 
-    Args:
-        found: {environment: [records of its runs]}.
-    """
 
-    def __init__(self, found):
-        self._tested = collections.OrderedDict()
-        for at, env in sorted((environments.position(env), env) for env in found):
-            for record in found[env]:
-                of = environments.family_of(env, record["home"]), record["mode"]
-                words = {thing: verdict_on(thing, record, found[env])[0] for thing in THINGS}
-                self._tested.setdefault(of, []).append((at, env, words))
+def same_stack(one, other):
+    """Whether two runs are of one stack: another patch of Python, and another NumPy, make no other."""
 
-    def of(self, env, home, mode):
-        """The nearest tested environments before and after `env`: [(name, {thing: word})], two where there are two."""
-        tested, own = self._tested.get((environments.family_of(env, home), mode), []), environments.position(env)
-        before = [(name, words) for at, name, words in tested if at < own]
-        after = [(name, words) for at, name, words in tested if at > own]
-        return before[-1:] + after[:1]
+    def of(record):
+        tensorflow, keras, python, mode = stack_of(record)
+        return tensorflow, keras, minor(python), mode
 
-    def verdict(self, thing, env, home, mode):
-        """(what a cell of an environment that was not run says, the reasons)."""
-        both = self.of(env, home, mode)
-        if len(both) < 2 or any(words[thing] != "yes" for _, words in both):
-            return NOT_RUN, []
-        return BETWEEN, ["nothing was tested here; it passes in {} and in {}".format(*[name for name, _ in both])]
+    return of(one) == of(other)
+
+
+# ------------------------------------------------------------------------------------------------------------ the text
 
 
 class Notes(object):
@@ -245,76 +288,6 @@ def table(head, rows):
     return ["| " + " | ".join(each) + " |" for each in [head, ["---"] * len(head)] + rows]
 
 
-def stack_of(record):
-    """[TensorFlow, Keras, Python, NumPy, mode] of a run."""
-    versions = record["versions"]
-    # TensorFlow's own Keras says no more about itself than TensorFlow does.
-    keras = record["home"] if record["home"] == "tf.keras" else "{} {}".format(record["home"], versions["keras"])
-    # Of a release candidate it says 2.22.0-rc0, and pip and tox.ini say 2.22.0rc0.
-    tensorflow = versions["tensorflow"].replace("-rc", "rc")
-    return [tensorflow, keras, versions["python"], versions.get("numpy", ""), record["mode"]]
-
-
-def same_stack(one, other):
-    """Whether two runs are of one stack: another patch of Python, and another NumPy, make no other."""
-
-    def of(record):
-        tensorflow, keras, python, _, mode = stack_of(record)
-        return tensorflow, keras, minor(python), mode
-
-    return of(one) == of(other)
-
-
-def tested_on(record, code):
-    """The cell that says when a run was, and whether of the present code, whose hash is `code`."""
-    if not record.get("code") or not record.get("date"):
-        return "earlier code, day not recorded"
-    return record["date"] + ("" if record["code"] == code else ", earlier code")
-
-
-# ------------------------------------------------------------------------------------------------------------- the text
-
-
-def what_to_write(record, words):
-    """Lines of a program for this stack, of those things that work there."""
-    tensorflow, mode = as_numbers(record["versions"]["tensorflow"])[:2], record["mode"]
-    lines = ["import legacyga"]
-    if mode == "graph":
-        lines.append("import tensorflow as tf")
-    home = {"keras": "import keras", "tf.keras": "from tensorflow import keras", "tf_keras": "import tf_keras as keras"}
-    lines += [home[record["home"]], ""]
-    if mode == "graph" and tensorflow >= (2, 0):
-        lines += ["tf.compat.v1.disable_eager_execution()"]
-    # From TF 2.11 on the optimizers of a graph are these.
-    optimizers = "keras.optimizers.legacy" if mode == "graph" and tensorflow >= (2, 11) else "keras.optimizers"
-    if works(words["MySGD"]):
-        lines.append("optimizer = legacyga.MySGD(lr=0.01, momentum=0.9, steps_per_update=8)")
-    if works(words["wrap"]):
-        lines += ["# Or, of any other optimizer:"]
-        lines.append("optimizer = legacyga.wrap({}.Adam(), gradient_accumulation_steps=8)".format(optimizers))
-    lines.append('model.compile(optimizer=optimizer, loss="mse")')
-    if works(words["fit and callback"]):
-        lines.append("model.fit(x, y, batch_size=4, callbacks=[legacyga.GradientAccumulationCallback()])")
-    if works(words["tf.train"]) and mode == "graph":
-        train = "tf.compat.v1.train" if tensorflow >= (1, 13) else "tf.train"
-        lines += ["# Or, in a session of your own:"]
-        lines.append(
-            "train = legacyga.wrap({}.AdamOptimizer(), gradient_accumulation_steps=8).minimize(loss)".format(train)
-        )
-    return lines
-
-
-def listed(words):
-    """The words as a sentence has them."""
-    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
-
-
-def reasons_of(record, kind):
-    """Every reason of a kind, once."""
-    rows = record["capabilities"].values()
-    return sorted({reason for row in rows for reason in row[kind]})
-
-
 def sentence(reason):
     # What begins with a name in code begins with it as it is.
     first = reason.split()[0]
@@ -322,107 +295,96 @@ def sentence(reason):
     return (reason if is_code else reason[0].upper() + reason[1:]) + ("" if reason.endswith(".") else ".")
 
 
-def section_of_run(record, siblings, code):
-    """The lines on one home and mode of a stack."""
-    words = {thing: verdict_on(thing, record, siblings)[0] for thing in THINGS}
-    tensorflow, _, python, numpy, mode = stack_of(record)
-    ran_on = ["TensorFlow " + tensorflow, "Keras " + record["versions"]["keras"], "Python " + python]
-    lines = ["#### {}, {} mode".format(record["home"], mode), ""]
-    lines.append("Tested with {}.".format(listed(ran_on + (["NumPy " + numpy] if numpy else []))))
-    lines.append(
-        "Tested: {}. Hash of the code: {}.".format(tested_on(record, code), record.get("code") or "not recorded")
+def span(versions):
+    """A range of versions, to the minor one, such as "1.8 to 1.12"."""
+    found = sorted({minor(version) for version in versions}, key=as_numbers)
+    return found[0] if len(found) == 1 else "{} to {}".format(found[0], found[-1])
+
+
+def worst_of(records):
+    """{thing: (word, reasons)} of some runs together. What was not run says nothing beside what was."""
+    found = collections.OrderedDict()
+    for thing in THINGS:
+        verdicts = [verdict_on(thing, record) for record in records]
+        run = [each for each in verdicts if each[0] not in (NOT_RUN, NO_SUCH_THING)] or verdicts
+        worst = min((word for word, _ in run), key=WORST_FIRST.index)
+        # Where something works, it says nothing that a part of its tests is another run's.
+        reasons = {why for word, reasons in run if word == worst != "yes" for why in reasons}
+        found[thing] = worst, tuple(sorted(reasons))
+    return found
+
+
+def are_alike(one, other):
+    """Whether two such answers are one. Replicas were tested on some versions, and these speak for those between."""
+    silent = (NOT_RUN, NO_SUCH_THING)
+    return all(
+        one[thing] == other[thing] or (thing == "replicas" and silent[0] in (one[thing][0], other[thing][0]))
+        for thing in THINGS
     )
-    if record.get("crashed"):
-        return lines + ["Broken here: the run did not end, {}.".format(record["crashed"]), ""]
-    lines += ["", "To write:", "", "```python"] + what_to_write(record, words) + ["```", ""]
-    working = [thing for thing in THINGS if works(words[thing])]
-    lines.append("Tested here: {}.".format(listed(working)) if working else "Nothing works here.")
-    for title, word in (
-        ("Broken here", "broken"),
-        ("There is no such thing here", NO_SUCH_THING),
-        ("Not run, and nothing claimed", NOT_RUN),
-    ):
-        things = [thing for thing in THINGS if words[thing] == word]
-        if things:
-            lines.append("{}: {}.".format(title, listed(things)))
-    for title, reasons in (
-        ("What legacyga does not do here:", reasons_of(record, "we_lack")),
-        ("Tests that are known to fail here:", reasons_of(record, "xfailed")),
-        ("What this TensorFlow or Keras does not have:", reasons_of(record, "keras_lacks")),
-        ("What was tested in another run:", reasons_of(record, "elsewhere")),
-    ):
-        if reasons:
-            lines += ["", title, ""] + ["- " + sentence(reason) for reason in reasons]
-    if record.get("failing"):
-        lines += ["", "Tests that fail here:", ""] + ["- `{}`".format(name) for name in record["failing"]]
-    return lines + [""] + counts(record) + [""]
 
 
-def section(env, records, neighbours, code, config=None):
-    """The lines on one stack."""
-    python = records[0]["versions"]["python"] if records else environments.python_of(env)
-    command = environments.install(env, python, config)
-    lines = ["### " + env, "", "To install it, in a fresh environment:", "", "```", command, "```", ""]
-    if "--no-deps" in command:
-        lines += ["The second asks for the full `tensorflow`, beside which `tensorflow-cpu` must not stand.", ""]
-    for home, mode in environments.runs_of(env):
-        found = [record for record in records if (record["home"], record["mode"]) == (home, mode)]
-        if found:
-            lines += section_of_run(found[0], records, code)
-            continue
-        both = [name for name, _ in neighbours.of(env, home, mode)]
-        nearest = "The nearest that were: {}.".format(listed(both)) if both else "Nothing near it was."
-        lines += ["#### {}, {} mode".format(home, mode), "", "Not run. " + nearest, ""]
-    return lines
-
-
-def counts(record):
-    """The tests by rule, folded away."""
-    rows = []
-    for name in list(CAPABILITIES) + [name for name in record["capabilities"] if name not in CAPABILITIES]:
-        row = record["capabilities"].get(name)
-        if row is None:
-            rows.append([name, NOT_RUN] + [""] * (len(COUNTS) - 1))
-            continue
-        numbers = [row[key] if key in ("passed", "failed") else sum(row[key].values()) for key, _ in COUNTS]
-        rows.append([name] + [str(number) if number else "" for number in numbers])
-    passed = sum(row["passed"] for row in record["capabilities"].values())
-    head = ["rule"] + [words for _, words in COUNTS]
-    summary = "<details><summary>{} tests passed: the counts by rule</summary>".format(passed)
-    return [summary, ""] + table(head, rows) + ["", "</details>"]
-
-
-def rows_of(found, code, config=None):
-    """The rows of the first table: [(the stack's cells, {thing: (word, reasons)})]."""
-    neighbours = Neighbours(found)
+def ranges(found):
+    """The lines of the first table: [(Keras, mode, [records of versions that answer alike])]."""
+    groups = collections.OrderedDict()
     for env, records in found.items():
-        by_run = {(record["home"], record["mode"]): record for record in records}
-        for home, mode in environments.runs_of(env):
-            record = by_run.get((home, mode))
-            if record:
-                stack = stack_of(record) + [tested_on(record, code)]
-                yield stack, {thing: verdict_on(thing, record, records) for thing in THINGS}
+        for record in records:
+            groups.setdefault((environments.family_of(env, record["home"]), record["mode"]), []).append(record)
+    order = ["keras", "tf.keras", "tf_keras", "keras3"]
+    for family, mode in sorted(groups, key=lambda group: (order.index(group[0]), group[1])):
+        by_versions = collections.OrderedDict()
+        for record in groups[family, mode]:
+            versions = record["versions"]
+            by_versions.setdefault((minor(versions["tensorflow"]), minor(versions["keras"])), []).append(record)
+        lines = []
+        for records in by_versions.values():
+            if lines and are_alike(worst_of(lines[-1]), worst_of(records)):
+                lines[-1].extend(records)
             else:
-                tensorflow, keras, python = environments.asked_for(env, home, config)
-                words = {thing: neighbours.verdict(thing, env, home, mode) for thing in THINGS}
-                yield [tensorflow, keras, python, "", mode, NOT_RUN], words
+                lines.append(list(records))
+        for records in lines:
+            yield family, mode, records
+
+
+def first_table(found, notes):
+    """Its lines."""
+    names, rows = {"keras3": "Keras 3", "keras": "keras"}, []
+    for family, mode, records in ranges(found):
+        tensorflow, keras = [span(record["versions"][name] for record in records) for name in ("tensorflow", "keras")]
+        known = "" if family == "tf.keras" else " " + keras
+        row = [names.get(family, family).replace("Keras 3", "keras") + known, tensorflow, mode]
+        for word, why in worst_of(records).values():
+            row.append(SHOWN.get(word, word) + notes.mark(why))
+        rows.append(row)
+    return table(["Keras", "TensorFlow", "mode"] + THINGS, rows)
 
 
 def summary(found, code):
-    """How much of the table was tested, and with which code."""
+    """How much was tested, and with which code."""
     records = [record for each in found.values() for record in each]
-    rows = sum(len(environments.runs_of(env)) for env in found)
-    present = [record for record in records if record.get("code") == code]
-    lines = [
-        "{} environments, {} lines: {} tested, {} not.".format(len(found), rows, len(records), rows - len(records))
-    ]
-    if present:
-        lines.append("{} lines were tested with the present code, whose hash is {}.".format(len(present), code))
-    if len(records) > len(present):
-        days = sorted(record["date"] for record in records if record not in present and record.get("date"))
-        oldest = "the oldest on {}".format(days[0]) if days else "on days that were not recorded"
-        lines.append("{} were tested with earlier code, {}.".format(len(records) - len(present), oldest))
+    runs = sum(len(environments.runs_of(env)) for env in found)
+    old = [record for record in records if record["code"] != code]
+    lines = ["{} environments, {} runs: {} tested, {} not.".format(len(found), runs, len(records), runs - len(records))]
+    if old:
+        days = sorted(record["date"] for record in old)
+        lines.append("{} were tested with earlier code, the oldest on {}.".format(len(old), days[0]))
     return lines
+
+
+def installs(found, config=None):
+    """The table of how to install each TensorFlow, with the newest Python that it was tested on."""
+    rows = collections.OrderedDict()
+    for env in found:
+        factors = environments.factors_of(env)
+        kind = next((each for each in ("keras", "tfkeras") if each in factors), "")
+        line = "keras 2" if kind == "keras" and as_numbers(factors[kind])[0] < 3 else kind
+        rows[as_numbers(factors["tf"])[:2], line] = env
+    lines = []
+    for (_, _), env in rows.items():
+        python = environments.python_of(env)
+        wanted, after = environments.pins(env, python, config)
+        cell = " ".join('"{}"'.format(each) if re.search("[<>*]", each) else each for each in wanted)
+        lines.append([environments.factors_of(env)["tf"], python, "`{}`".format(cell), " ".join(after)])
+    return table(["TensorFlow", "Python", "`pip install legacyga` and", "then with `--no-deps`"], lines)
 
 
 def cannot_be_installed():
@@ -431,82 +393,103 @@ def cannot_be_installed():
     return collections.OrderedDict((env, found[env]) for env in sorted(found, key=environments.position))
 
 
-def not_installable_lines(reasons):
-    """The table of what cannot be installed, or does not start."""
-    rows = []
-    for env, reason in reasons.items():
-        factors = environments.factors_of(env)
-        keras = [
-            home + " " + factors[kind]
-            for kind, home in (("keras", "keras"), ("tfkeras", "tf_keras"))
-            if kind in factors
-        ]
-        rows.append([factors["tf"], keras[0] if keras else "tf.keras", factors.get("py", "any"), sentence(reason)])
-    return (
-        ["## What cannot be installed, or does not work at all", ""]
-        + table(["TensorFlow", "Keras", "Python", "why"], rows)
-        + [""]
-    )
-
-
 def render(found, config=None, code=None, not_installable=()):
     """The text of compat_matrix.md.
 
     Args:
-        found: {environment: [records of its runs]}.
+        found: {environment: [what is kept of its runs]}.
         config: a ConfigParser over tox.ini, by default that of this tree.
         code: the hash of the present code.
         not_installable: {environment: why there is none}.
     """
-    notes, rows, config = Notes(), [], config or environments.tox_ini()
-    for stack, words in rows_of(found, code, config):
-        shown = {"broken": "**broken**"}
-        rows.append(stack + [shown.get(word, word) + notes.mark(why) for word, why in (words[each] for each in THINGS)])
-    lines = [HEAD] + summary(found, code) + [""]
-    lines += table(["TensorFlow", "Keras", "Python", "NumPy", "mode", "tested"] + THINGS, rows)
-    if notes.reasons:
-        lines += [""] + ["{}. {}".format(i, sentence(reason)) for i, reason in enumerate(notes.reasons, 1)]
-    lines += ["", "## The stacks", ""]
-    neighbours = Neighbours(found)
-    for env, records in found.items():
-        lines += section(env, records, neighbours, code, config)
+    notes = Notes()
+    lines = [HEAD] + summary(found, code) + [""] + first_table(found, notes) + [""]
+    lines += ["{}. {}".format(i, sentence(reason)) for i, reason in enumerate(notes.reasons, 1)]
+    lines += ["", "## To install it", "", "In a fresh environment of that Python:", ""] + installs(found, config)
+    lines += ["", "## To write", ""]
+    for title, program in PROGRAMS:
+        lines += [title + ":", "", "```python", program, "```", ""]
     if not_installable:
-        lines += not_installable_lines(not_installable)
+        lines += ["## What cannot be installed, or does not work at all", ""]
+        lines += ["- `{}`: {}".format(env, sentence(reason)) for env, reason in not_installable.items()] + [""]
     return "\n".join(lines + [FOOT])
 
 
 def present_text():
-    """compat_matrix.md as the kept files have it."""
-    return render(load(KEPT), code=result_files.present_code(), not_installable=cannot_be_installed())
+    """compat_matrix.md as the kept lines have it."""
+    return render(load(), code=result_files.present_code(), not_installable=cannot_be_installed())
 
 
 def keep(paths):
-    """Copy result files over those that are kept: of whole runs, which left out nothing."""
+    """Put what result files came to in the place of what is kept: of whole runs, which left out nothing."""
+    found = collections.OrderedDict()
     for path in paths:
-        if any(left_out(row) for row in result_files.read(path)["capabilities"].values()):
+        record = result_files.read(path)
+        if any(left_out(row) for row in record["capabilities"].values()):
             sys.exit("{} is of a run that left tests out. Run it with LEGACYGA_WHOLE=1.".format(os.path.basename(path)))
-    if not os.path.isdir(KEPT):
-        os.makedirs(KEPT)
-    for path in paths:
-        shutil.copy(path, KEPT)
+        env = re.match(environments.RUN_FILE, os.path.basename(path)).group(1)
+        found.setdefault(env, []).append(record)
+    lines = load()
+    for env, records in found.items():
+        news = [line_of(env, record, records) for record in records]
+        runs = [(each["home"], each["mode"]) for each in news]
+        lines[env] = [each for each in lines[env] if (each["home"], each["mode"]) not in runs] + news
+    result_files.write_lines(KEPT, [record for env in lines for record in lines[env]])
 
 
 def write():
-    text = present_text()
-    with open(TARGET, "w") as file:
-        file.write(text)
+    with open(TARGET, "w", encoding="utf-8") as file:
+        file.write(present_text())
 
 
 def check_text():
-    """Exit with 1 if compat_matrix.md is not what the kept files say."""
+    """Exit with 1 if compat_matrix.md is not what the kept lines say."""
     text = present_text()
-    with open(TARGET) as file:
+    with open(TARGET, encoding="utf-8") as file:
         kept = file.read()
     if kept != text:
         sys.stdout.writelines(
-            difflib.unified_diff(kept.splitlines(True), text.splitlines(True), "compat_matrix.md", "results")
+            difflib.unified_diff(kept.splitlines(True), text.splitlines(True), "compat_matrix.md", "results.jsonl")
         )
-        sys.exit("compat_matrix.md is not what the result files say: run python tests/compat_matrix.py and look")
+        sys.exit("compat_matrix.md is not what tests/results.jsonl says: run python tests/compat_matrix.py and look")
+
+
+def untrue(record, siblings, run):
+    """What a kept record claims and a run of its environment does not show: a list of sentences.
+
+    Args:
+        record: that is kept.
+        siblings: the kept records of the same environment.
+        run: those of the run.
+    """
+    same = [each for each in run if same_stack(each, record)]
+    if not same:
+        return ["it was not run with {}, {}, Python {}".format(*stack_of(record)[:3])]
+    found = []
+    # In any of its runs, for one may have the word of another.
+    in_part = {CAPABILITIES[name] for each in run for name, row in each["capabilities"].items() if left_out(row)}
+    for thing in THINGS:
+        words = [verdict_on(thing, each, of)[0] for each, of in ((record, siblings), (same[0], run))]
+        # What was not run claims nothing. Of what was run in part it is seen whether it is broken.
+        if words[0] not in (words[1], NOT_RUN) and (thing not in in_part or words[1] == "broken"):
+            found.append("{}: {!r} is kept, {!r} was seen".format(thing, *words))
+    return found
+
+
+def check_run(found, kept):
+    """Exit with 1 if an environment was not run, or did not show all that the kept records claim."""
+    missing = [env for env, records in found.items() if not records]
+    if missing:
+        sys.exit("no result file for " + ", ".join(missing))
+    wrong = []
+    for env, records in kept.items():
+        if not records:
+            print("{}: nothing is kept of it to compare with".format(env))
+        for record in records:
+            claims = untrue(record, records, found[env])
+            wrong += ["{}, {} in {} mode: {}".format(env, record["home"], record["mode"], claim) for claim in claims]
+    if wrong:
+        sys.exit("this run does not show what tests/results.jsonl says:\n" + "\n".join(wrong))
 
 
 def print_counts(found):
@@ -514,7 +497,8 @@ def print_counts(found):
     passed = failed = 0
     for env, records in found.items():
         for record in records:
-            rows = record["capabilities"].values()
+            # What is kept has the sums, a result file the counts.
+            rows = record["capabilities"].values() if "capabilities" in record else [record]
             counts = [sum(row[name] for row in rows) for name in ("passed", "failed")]
             counts[1] += bool(record.get("crashed"))
             passed, failed = passed + counts[0], failed + counts[1]
@@ -542,80 +526,26 @@ def check_all_ran(folder, envs):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--results", default=KEPT, help="the folder of the result files (default: those that are kept)")
+    parser.add_argument("--results", help="a folder of result files, in place of what is kept")
     parser.add_argument("--label", default="core", help="of tox.ini: what --counts and --check --results look at")
-    parser.add_argument("--keep", action="store_true", help="copy the files of --results over those that are kept")
+    parser.add_argument("--keep", action="store_true", help="keep what the files of --results came to")
     parser.add_argument("--check", action="store_true", help="compare instead of writing")
     parser.add_argument("--counts", action="store_true", help="only print what each run passed, and the sum")
     args = parser.parse_args()
 
-    def of_label(folder):
-        found = load(folder)
+    def of_label(found):
         return collections.OrderedDict((env, found[env]) for env in environments.environments(args.label))
 
     if args.counts:
-        print_counts(of_label(args.results))
-    if args.check and args.results != KEPT:
-        check_run(of_label(args.results), of_label(KEPT))
+        print_counts(of_label(load_run(args.results) if args.results else load()))
+    if args.check and args.results:
+        check_run(of_label(load_run(args.results)), of_label(load()))
         return check_all_ran(args.results, environments.environments(args.label))
     if args.check:
         return check_text()
     if args.keep:
-        load(args.results)
-        keep(glob.glob(os.path.join(args.results, "*.json")))
+        keep(sorted(glob.glob(os.path.join(args.results, "*.json"))))
     write()
-
-
-def untrue(record, siblings, run):
-    """What a kept record claims and a run of its environment does not show: a list of sentences.
-
-    Args:
-        record: that is kept.
-        siblings: the kept records of the same environment.
-        run: those of the run.
-    """
-    same = [each for each in run if same_stack(each, record)]
-    if not same:
-        return ["it was not run with {}, {}, Python {}".format(*stack_of(record)[:3])]
-    found = []
-    rows = same[0]["capabilities"]
-    # In any of its runs, for one may have the word of another.
-    in_part = {CAPABILITIES[name] for each in run for name, row in each["capabilities"].items() if left_out(row)}
-    for thing in THINGS:
-        words = [verdict_on(thing, each, of)[0] for each, of in ((record, siblings), (same[0], run))]
-        # What was not run claims nothing. Of what was run in part it is seen whether it is broken.
-        if words[0] not in (words[1], NOT_RUN) and (thing not in in_part or words[1] == "broken"):
-            found.append("{}: {!r} is kept, {!r} was seen".format(thing, *words))
-    for name, row in record["capabilities"].items():
-        shown = rows.get(name, {"passed": 0})
-        # Those that were left out would have been skipped, or have passed.
-        passed = shown["passed"] + left_out(shown)
-        # A test that is new makes no kept word untrue.
-        if passed < row["passed"]:
-            found.append("{}: {} tests are kept as passed, {} were".format(name, row["passed"], passed))
-    return found
-
-
-def check_run(found, kept):
-    """Exit with 1 if an environment was not run, or did not show all that the kept records claim."""
-    missing = [env for env, records in found.items() if not records]
-    if missing:
-        sys.exit("no result file for " + ", ".join(missing))
-    wrong = []
-    for env, records in kept.items():
-        if not records:
-            print("{}: nothing is kept of it to compare with".format(env))
-        for record in records:
-            claims = untrue(record, records, found[env])
-            wrong += ["{}, {} in {} mode: {}".format(env, record["home"], record["mode"], claim) for claim in claims]
-    if wrong:
-        sys.exit("this run does not show what tests/results says:\n" + "\n".join(wrong))
-    shown = [[each["capabilities"] for each in records] for records in found.values()]
-    whole = not any(left_out(row) for of in shown for rows in of for row in rows.values())
-    more = any(record["capabilities"] not in of for of, records in zip(shown, kept.values()) for record in records)
-    # Of a run that left something out --keep takes nothing.
-    if more and whole:
-        print("This run shows all that tests/results says, and more: --keep would take it.")
 
 
 if __name__ == "__main__":

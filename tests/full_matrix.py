@@ -1,7 +1,7 @@
 """Run every environment of the matrix, and keep what each one found: `python tests/full_matrix.py`.
 
-It runs tox, some environments at a time, from a wheel that is built once. As soon as one has ended its result files are
-kept in tests/results and compat_matrix.md is made anew. An environment whose kept files are all of the present code is
+It runs tox, some environments at a time, from a wheel that is built once. As soon as one has ended, tests/results.jsonl
+keeps what it came to, and compat_matrix.md is made anew. An environment whose kept lines are all of the present code is
 done, so a run that was interrupted goes on where it stopped. One that cannot be installed, or in which tests fail, is
 listed at the end, and the others go on.
 """
@@ -39,24 +39,23 @@ PATIENCE = 60
 Ended = collections.namedtuple("Ended", "env words passed failed minutes")
 
 
-def is_done(env, folder, code):
-    """Whether the result files of all homes and modes of an environment are there, and of this code."""
-    paths = [result_path(folder, env, run) for run in environments.runs_of(env)]
-    return all(os.path.exists(path) and result_files.read(path).get("code") == code for path in paths)
+def is_done(env, records, code):
+    """Whether lines of all homes and modes of an environment are kept, and of this code."""
+    return len(records) == len(environments.runs_of(env)) and all(each["code"] == code for each in records)
 
 
 def result_path(folder, env, run):
     return os.path.join(folder, "{}-{}-{}.json".format(env, *run))
 
 
-def chosen(patterns, again, folder, code, label="full", config=None):
-    """(the environments to run, those that are done), in the order of tox.ini."""
+def chosen(patterns, again, kept, code, label="full", config=None):
+    """(the environments to run, those that are done), in the order of tox.ini; `kept`: of `compat_matrix.load`."""
     named = [
         env
         for env in environments.labels(config)[label]
         if not patterns or any(fnmatch.fnmatchcase(env, pattern) for pattern in patterns)
     ]
-    done = [env for env in named if not again and is_done(env, folder, code)]
+    done = [env for env in named if not again and is_done(env, kept[env], code)]
     return [env for env in named if env not in done], done
 
 
@@ -238,7 +237,7 @@ def main():
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
     code = result_files.present_code()
-    todo, done = chosen(args.only, args.again, compat_matrix.KEPT, code)
+    todo, done = chosen(args.only, args.again, compat_matrix.load(), code)
     if not todo and not done:
         parser.error("no environment of the label `full` of tox.ini is {}".format(" or ".join(args.only)))
     print("{} environments are done with the present code ({}), {} are to be run".format(len(done), code, len(todo)))

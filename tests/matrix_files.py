@@ -69,7 +69,6 @@ def copy_of_the_tree(tmpdir):
         shutil.copy(os.path.join(root, name), str(tmpdir))
     shutil.copytree(os.path.join(root, "legacyga"), str(tmpdir.join("legacyga")))
     tests = tmpdir.mkdir("tests")
-    for name in ("compat_matrix.py", "environments.py", "result_files.py", "not_installable.json"):
+    for name in ("compat_matrix.py", "environments.py", "result_files.py", "not_installable.json", "results.jsonl"):
         shutil.copy(os.path.join(HERE, name), str(tests))
-    shutil.copytree(os.path.join(HERE, "results"), str(tests.join("results")))
     return tmpdir

@@ -7,19 +7,42 @@ import importlib.util
 import json
 import os
 import sys
+import tokenize
 
+MEANINGLESS = (tokenize.COMMENT, tokenize.NL, tokenize.ENCODING, tokenize.ENDMARKER)
+MARKS = {tokenize.INDENT: "<indent>", tokenize.DEDENT: "<dedent>"}
+BEGINNINGS = (";", "<indent>", "<dedent>")
 PACKAGE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "legacyga")
 
 
 def code_of(folder):
-    """What tells one state of the package's code from another: a hash of the .py files in its folder, 12 hex digits."""
+    """What tells one state of the package's code from another: a hash of its .py files, 12 hex digits.
+
+    Comments, docstrings and the layout of lines are not in it: they change nothing that a test could see.
+    """
     found = hashlib.sha256()
     paths = [os.path.join(at, name) for at, _, names in os.walk(folder) for name in names if name.endswith(".py")]
     for name, path in sorted((os.path.relpath(path, folder).replace(os.sep, "/"), path) for path in paths):
-        with open(path, "rb") as file:
-            content = file.read().replace(b"\r\n", b"\n")
-        found.update("{}\n{}\n".format(name, len(content)).encode() + content)
+        found.update("{}\n{}\n".format(name, " ".join(words_of(path))).encode())
     return found.hexdigest()[:12]
+
+
+def words_of(path):
+    """The words of a Python file that mean something, the same with every Python: a list."""
+    words = [";"]
+    with open(path, "rb") as file:
+        for token in tokenize.tokenize(file.readline):
+            if token.type in MEANINGLESS:
+                continue
+            is_end = token.type == tokenize.NEWLINE
+            if is_end and len(words) > 1 and words[-2] in BEGINNINGS and words[-1][-1] in "'\"":
+                # The line was a string alone: a docstring.
+                words.pop()
+            elif token.type in MARKS or is_end:
+                words.append(MARKS.get(token.type, ";"))
+            else:
+                words.append(token.string)
+    return words
 
 
 def present_code():
@@ -71,4 +94,15 @@ def read_skipped(path):
 
 def read(path):
     with open(path) as file:
-        return json.load(file)
+        return json.load(file, object_pairs_hook=collections.OrderedDict)
+
+
+def read_lines(path):
+    """The records of a file that has one a line."""
+    with open(path) as file:
+        return [json.loads(line, object_pairs_hook=collections.OrderedDict) for line in file]
+
+
+def write_lines(path, records):
+    with open(path, "w") as file:
+        file.writelines(json.dumps(record) + "\n" for record in records)

@@ -31,7 +31,7 @@ def check(name, sentence, *versions):
 
 def verdicts_on(thing):
     """[(environment, record, word)] of what was tested and is released."""
-    found = compat_matrix.load(compat_matrix.KEPT)
+    found = compat_matrix.load()
     return [
         (env, record, compat_matrix.verdict_on(thing, record, records)[0])
         for env, records in found.items()

@@ -54,73 +54,6 @@ def first_table(text):
     return {(each[0], each[1], each[4]): dict(zip(compat_matrix.THINGS, each[6:])) for each in whole_rows(text)}
 
 
-def test_the_words_of_the_first_table(config):
-    lacking = row(we_lack={"it needs more": 3}, senseless={"not here": 1})
-    new = run(
-        "tf.keras",
-        "eager",
-        "2.15.1",
-        "2.15.0",
-        "3.10",
-        **dict(
-            every("MySGD", row(passed=4, we_lack={"wrap needs a newer one": 1})),
-            **dict(
-                every("wrap", row(passed=2, we_lack={"wrap needs a newer one": 1})),
-                R2__weights=row(passed=7, failed=1),
-                callback=lacking,
-                R8__partial__windows=row(passed=9),
-                R12__replicas=row(senseless={"one device": 2}),
-                train_step=row(keras_lacks={"no train_step": 5}),
-                GradientAccumulator=row(passed=1),
-                R9__state=row(xfailed={"a bug of Keras": 2}),
-                **every("tf.train", row(passed=3, xfailed={"a race of TensorFlow": 1})),
-            ),
-        ),
-    )
-    text = compat_matrix.render(found(new=[new]), config)
-    cells = first_table(text)
-    assert cells["2.15.1", "tf.keras", "eager"] == {
-        "MySGD": "yes",
-        "wrap": "in part [1]",
-        "tf.train": "yes, but [2]",
-        "fit and callback": "no [3]",
-        "unequal batches": "**broken**",
-        "own loop": "yes",
-        "batches in slices": "not run",
-        "replicas": "there is no such thing",
-        "saving": "no [4]",
-    }
-    assert ("\n1. wrap needs a newer one.\n2. A race of TensorFlow.\n3. It needs more.\n4. A bug of Keras.\n") in text
-    # An environment that was not run stands there with what its name asks for.
-    assert set(cells["1.8.0", "keras 2.1.6", "graph"].values()) == {"not run"}
-    assert set(cells["2.21.0", "tf_keras 2.21.0", "eager"].values()) == {"not run"}
-
-
-@pytest.mark.parametrize("there", [True, False])
-def test_what_is_tested_in_another_run(config, there):
-    """It is a yes where that run passed, and else nothing is known."""
-    reason = "tested in the run of tf.keras"
-    tested_there = {"wrap: TF 1 optimizers": row(elsewhere={reason: 24})}
-    here = run("keras", "graph", "1.8.0", "2.1.6", "3.6", **tested_there)
-    other = run("tf.keras", "graph", "1.8.0", "2.1.6", "3.6", **{"wrap: TF 1 optimizers": row(passed=24)})
-    cells = first_table(compat_matrix.render(found(old=[here] + [other] * there), config))
-    assert cells["1.8.0", "keras 2.1.6", "graph"]["tf.train"] == ("yes [1]" if there else "not run")
-
-
-def test_one_missing_capability_does_not_hide_behind_another(config):
-    """A thing is as good as the worst of what is known of it."""
-    for word, value in (
-        ("yes", None),
-        ("yes", row(senseless={"no": 1})),
-        ("no", row(we_lack={"not yet": 1})),
-        ("broken", row(passed=3, failed=1)),
-    ):
-        rows = {"wrap: every optimizer": row(passed=5)}
-        if value is not None:
-            rows["wrap: properties"] = value
-        assert compat_matrix.verdict_on("wrap", run("tf.keras", "eager", "2.15.1", "", "3.10", **rows))[0] == word
-
-
 def test_the_commands_that_install_a_stack(config):
     assert (
         environments.install(OLD, "3.6.15", config)
@@ -232,88 +165,10 @@ def test_every_factor_of_tox_ini_stands_in_the_name_of_an_environment():
     )
 
 
-def test_a_section(config):
-    record = run(
-        "tf.keras",
-        "graph",
-        "2.15.1",
-        "2.15.0",
-        "3.10.13",
-        **dict(
-            every("MySGD", row(passed=4)),
-            **dict(
-                every("wrap", row(passed=2)),
-                R2__weights=row(we_lack={"nobody counts samples": 3}, keras_lacks={"no train_step": 1}),
-                house=row(passed=1, senseless={"a program": 2}, elsewhere={"a wheel": 1}),
-            ),
-        ),
-    )
-    text = compat_matrix.render(found(new=[record]), config)
-    section = text.split("\n### ")[2]
-    for wanted in (
-        "py310-tf2.15\n\nTo install it, in a fresh environment:\n\n```\npython3.10 -m pip install legacyga tensorflow",
-        "#### tf.keras, eager mode\n\nNot run. Nothing near it was.\n",
-        "#### tf.keras, graph mode\n\nTested with TensorFlow 2.15.1, Keras 2.15.0, Python 3.10.13 and NumPy 1.26.4.\n"
-        "Tested: 2026-11-20, earlier code. Hash of the code: 0123456789ab.\n",
-        "tf.compat.v1.disable_eager_execution()\n",
-        "legacyga.MySGD(",
-        "legacyga.wrap(keras.optimizers.legacy.Adam(), gradient_accumulation_steps=8)",
-        "Tested here: MySGD and wrap.\n",
-        "Not run, and nothing claimed: tf.train, fit and callback, own loop, batches in slices, replicas and saving.\n",
-        "What legacyga does not do here:\n\n- Nobody counts samples.\n",
-        "What this TensorFlow or Keras does not have:\n\n- No train_step.\n",
-        "What was tested in another run:\n\n- A wheel.\n",
-        "<details><summary>23 tests passed: the counts by rule</summary>\n",
-        "| house | 1 |  |  |  |  | 1 | 2 |\n",
-        "| R2 weights |  |  |  | 1 | 3 |  |  |\n",
-        "| R14 trouble | not run |  |  |  |  |  |  |\n",
-    ):
-        assert wanted in section, wanted
-    assert "GradientAccumulationCallback" not in section
-    assert "disable_eager_execution" not in "".join(
-        compat_matrix.what_to_write(dict(record, mode="eager"), dict.fromkeys(compat_matrix.THINGS, "yes"))
-    )
-
-
 def test_every_rule_of_the_contract_has_a_column():
     rules = [name.split()[0] for name in compat_matrix.CAPABILITIES if name[0] == "R"]
     assert list(collections.OrderedDict.fromkeys(rules)) == ["R{}".format(i) for i in range(1, 16)]
     assert {thing for thing in compat_matrix.CAPABILITIES.values() if thing} == set(compat_matrix.THINGS)
-
-
-@pytest.mark.parametrize(
-    "run_of, words",
-    [
-        ({}, []),
-        # A test that is new, and a reason that no longer is one.
-        (dict(R1__mean=row(passed=9, elsewhere={})), []),
-        (dict(R5__phase=row(passed=4)), []),
-        (dict(R1__mean=row(passed=7)), ["R1 mean: 8 tests are kept as passed, 7 were"]),
-        (
-            dict(R1__mean=row(passed=8, failed=1)),
-            ["MySGD: 'yes' is kept, 'broken' was seen"],
-        ),
-        (dict(R9__state=row(passed=2)), ["saving: 'no' is kept, 'yes' was seen"]),
-        # Another reason for the same word.
-        (dict(R9__state=row(we_lack={"y": 3})), []),
-        # What takes long was left out.
-        (dict(R1__mean=row(passed=6, elsewhere={compat_matrix.TAKES_LONG: 2})), []),
-        (dict(R1__mean=row(elsewhere={compat_matrix.TAKES_LONG: 8})), []),
-        (
-            dict(R1__mean=row(passed=6, elsewhere={compat_matrix.TAKES_LONG: 1})),
-            ["R1 mean: 8 tests are kept as passed, 7 were"],
-        ),
-        (
-            dict(R1__mean=row(passed=6, failed=1, elsewhere={compat_matrix.TAKES_LONG: 2})),
-            ["MySGD: 'yes' is kept, 'broken' was seen"],
-        ),
-    ],
-)
-def test_what_a_run_does_not_show_of_what_is_kept(run_of, words):
-    rows = dict(every("MySGD", row(passed=8, elsewhere={"z": 1})), R9__state=row(we_lack={"x": 3}))
-    kept = run("keras", "graph", "1.8.0", "2.1.6", "3.6", **rows)
-    seen = run("keras", "graph", "1.8.0", "2.1.6", "3.6", **dict(rows, **run_of))
-    assert compat_matrix.untrue(kept, [kept], [seen]) == words
 
 
 def test_what_another_run_of_the_environment_left_out():
@@ -330,16 +185,6 @@ def test_what_another_run_of_the_environment_left_out():
         (row(failed=1, elsewhere={compat_matrix.TAKES_LONG: 1}), []),
     ):
         assert compat_matrix.untrue(without, kept, [of_replicas("eager", found), without]) == words
-
-
-def test_a_run_that_left_tests_out_is_not_kept(tmpdir, monkeypatch):
-    monkeypatch.setattr(compat_matrix, "KEPT", str(tmpdir.join("kept")))
-    short = run("keras", "graph", "1.8.0", "2.1.6", "3.6", R1__mean=row(8, elsewhere={compat_matrix.TAKES_LONG: 1}))
-    path = str(tmpdir.join("py36-tf1.8-keras2.1-keras-graph.json"))
-    result_files.write(path, short)
-    with pytest.raises(SystemExit, match="LEGACYGA_WHOLE=1"):
-        compat_matrix.keep([path])
-    assert not tmpdir.join("kept").check()
 
 
 def test_what_was_not_run_claims_nothing():
@@ -372,50 +217,6 @@ def neighbours(*tested):
     return compat_matrix.Neighbours(dict(tested, **{"py38-tf2.7": []}))
 
 
-def test_between_two_that_pass():
-    older, newer = [yes("tf.keras", "eager") for _ in range(2)]
-    found = neighbours(("py38-tf2.4", [older]), ("py39-tf2.10", [newer]), ("py310-tf2.15", []))
-    word, (reason,) = found.verdict("MySGD", "py38-tf2.7", "tf.keras", "eager")
-    assert word == "not run; between two that pass"
-    assert reason == "nothing was tested here; it passes in py38-tf2.4 and in py39-tf2.10"
-    # The thing that neither of them has, and the mode in which neither was run.
-    assert found.verdict("saving", "py38-tf2.7", "tf.keras", "eager") == ("not run", [])
-    assert found.verdict("MySGD", "py38-tf2.7", "tf.keras", "graph") == ("not run", [])
-
-
-@pytest.mark.parametrize(
-    "newer",
-    [
-        yes("tf.keras", "eager", R1__mean=row(passed=1, failed=1)),
-        yes("tf.keras", "eager", R1__mean=row(passed=1, we_lack={"a part": 1})),
-        yes("tf.keras", "eager", R1__mean=row(passed=1, xfailed={"known": 1})),
-        yes("tf.keras", "graph"),
-        yes("tf_keras", "eager"),
-    ],
-)
-def test_not_between_two_that_pass(newer):
-    """The nearest tested one counts, though one behind it passes: if it is of this home and mode."""
-    behind = ("py310-tf2.15", [yes("tf.keras", "eager")] * (newer["home"], newer["mode"]).count("tf.keras"))
-    behind = behind if newer["mode"] == "eager" and newer["home"] == "tf.keras" else ("py310-tf2.15", [])
-    found = neighbours(("py38-tf2.4", [yes("tf.keras", "eager")]), ("py39-tf2.10", [newer]), behind)
-    assert found.verdict("MySGD", "py38-tf2.7", "tf.keras", "eager") == ("not run", [])
-
-
-def test_nothing_is_said_beyond_the_last_that_was_tested():
-    found = compat_matrix.Neighbours({"py38-tf2.4": [yes("tf.keras", "eager")], "py39-tf2.10": []})
-    assert found.verdict("MySGD", "py39-tf2.10", "tf.keras", "eager") == ("not run", [])
-    assert [name for name, _ in found.of("py39-tf2.10", "tf.keras", "eager")] == ["py38-tf2.4"]
-
-
-def test_keras_3_is_no_neighbour_of_the_keras_before_it():
-    old, new = yes("keras", "graph"), yes("keras", "eager")
-    found = compat_matrix.Neighbours({"py37-tf1.15-keras2.3": [old], "py312-tf2.18-keras3": [new]})
-    assert [name for name, _ in found.of("py37-tf2.2-keras2.3", "keras", "graph")] == ["py37-tf1.15-keras2.3"]
-    assert [name for name, _ in found.of("py312-tf2.16-keras3", "keras", "eager")] == ["py312-tf2.18-keras3"]
-    assert environments.family_of("py37-tf2.2-keras2.3", "keras") == "keras"
-    assert environments.family_of("py312-tf2.18-keras3", "keras") == "keras3"
-
-
 def test_the_order_of_environments():
     """By numbers, and `keras3` is the newest."""
     names = "py36-tf1.8-keras2.1 py36-tf1.13-keras2.2 py37-tf1.13-keras2.2 py38-tf2.9 py310-tf2.9 py39-tf2.20-keras3.2 "
@@ -440,65 +241,6 @@ def test_the_homes_of_an_environment_by_its_name(env, runs):
 
 
 # ------------------------------------------------------------------------------------------- the code and its age
-
-
-def test_the_hash_tells_one_state_of_the_code_from_another(tmpdir):
-    for name, text in (("a.py", "1\n"), ("sub/b.py", "2\n"), ("sub/c.txt", "3\n")):
-        tmpdir.join(name).write(text, ensure=True)
-    first = result_files.code_of(str(tmpdir))
-    assert re.match("[0-9a-f]{12}$", first)
-    # What is no code, and what a checkout on another system makes of it.
-    tmpdir.join("sub/c.txt").write("4\n")
-    tmpdir.join("a.py").write_binary(b"1\r\n")
-    assert result_files.code_of(str(tmpdir)) == first
-    tmpdir.join("sub/b.py").write("3\n")
-    changed = result_files.code_of(str(tmpdir))
-    tmpdir.join("sub/b.py").rename(tmpdir.join("sub/d.py"))
-    assert len({first, changed, result_files.code_of(str(tmpdir))}) == 3
-
-
-def test_the_age_of_what_was_tested(config):
-    record = run("tf.keras", "eager", "2.15.1", "2.15.0", "3.10.13", **every("MySGD", row(passed=4)))
-    old = dict(run("tf.keras", "graph", "2.15.1", "2.15.0", "3.10"), date="2026-10-01", code="ba9876543210")
-    before = {name: value for name, value in old.items() if name not in ("date", "code")}
-    for other, tested, line in (
-        (old, "2026-10-01, earlier code", "1 were tested with earlier code, the oldest on 2026-10-01."),
-        (before, "earlier code, day not recorded", "1 were tested with earlier code, on days that were not recorded."),
-    ):
-        text = compat_matrix.render(found(new=[record, other]), config, CODE)
-        assert [each[5] for each in whole_rows(text)][2:4] == ["2026-11-20", tested]
-        assert "\n3 environments, 6 lines: 2 tested, 4 not.\n" in text
-        assert "\n1 lines were tested with the present code, whose hash is 0123456789ab.\n" in text
-        assert line in text
-    # The day on which legacyga/ changes, the text says so.
-    text = compat_matrix.render(found(new=[record, old]), config, "ffffffffffff")
-    assert [each[5] for each in whole_rows(text)][2] == "2026-11-20, earlier code"
-    assert "present code, whose" not in text
-
-
-def test_the_exact_versions_are_shown(config):
-    record = run("tf.keras", "eager", "2.15.1", "2.15.0", "3.10.13")
-    text = compat_matrix.render(found(new=[record]), config, CODE)
-    assert whole_rows(text)[2][:6] == ["2.15.1", "tf.keras", "3.10.13", "1.26.4", "eager", "2026-11-20"]
-
-
-def test_a_release_candidate_has_the_version_of_its_pin(config):
-    """TensorFlow says 2.15.2-rc0 of itself: the line is the same before the run and after it."""
-    record = run("tf.keras", "eager", "2.15.2-rc0", "2.15.0", "3.10.13", **every("MySGD", row(passed=4)))
-    text = compat_matrix.render(found(new=[record]), config, CODE)
-    assert whole_rows(text)[2][0] == "2.15.2rc0"
-    assert "Tested with TensorFlow 2.15.2rc0, Keras 2.15.0, " in text
-
-
-def test_what_fails_is_named(config):
-    record = run("tf.keras", "eager", "2.15.1", "2.15.0", "3.10.13", **every("MySGD", row(passed=4, failed=1)))
-    text = compat_matrix.render(found(new=[dict(record, failing=["test_x.py::test_y[a]"])]), config, CODE)
-    assert "Broken here: MySGD.\n" in text
-    assert "\nTests that fail here:\n\n- `test_x.py::test_y[a]`\n" in text
-    crashed = dict(run("tf.keras", "eager", "2.15.1", "2.15.0", "3.10.13"), crashed="pytest ended with -11")
-    text = compat_matrix.render(found(new=[crashed]), config, CODE)
-    assert set(first_table(text)["2.15.1", "tf.keras", "eager"].values()) == {"**broken**"}
-    assert "\nBroken here: the run did not end, pytest ended with -11.\n" in text
 
 
 # ---------------------------------------------------------------------------------------------- the tree's own files
@@ -527,33 +269,6 @@ def test_what_runs_in_few_environments_runs_in_the_core():
     wrong = ["{} names {}".format(", ".join(sorted(named[each])), each) for each in sorted(set(named) - set(core))]
     assert not wrong, "{}. The core has {}".format("; ".join(wrong), sorted(core))
     assert set(conftest.LONG) | set(pages.RUNS.values()) <= set(named)
-
-
-def test_nothing_that_is_kept_fails():
-    failing = []
-    for env, records in compat_matrix.load(compat_matrix.KEPT).items():
-        for record in records:
-            rows = record["capabilities"].items()
-            names = record.get("failing") or [name for name, row in rows if row["failed"]]
-            names = [record["crashed"]] if record.get("crashed") else names
-            if names:
-                failing.append("{}, {} in {} mode: {}".format(env, record["home"], record["mode"], ", ".join(names)))
-    assert not failing, "{}. Steps 7 and 8 of CONTRIBUTING.md say what to do".format("; ".join(failing))
-
-
-def test_the_rows_are_the_environments_of_tox():
-    """Each home and mode of each environment of the label `full` has its row, in that order, and no other has one."""
-    with open(compat_matrix.TARGET) as file:
-        text = file.read()
-    expected = []
-    for env in environments.environments():
-        for home, mode in environments.runs_of(env):
-            pinned = environments.asked_for(env, home)
-            expected.append((pinned[0], pinned[1].partition(" ")[0], mode))
-    rows = [(row[0], row[1].partition(" ")[0], row[4]) for row in whole_rows(text)]
-    assert rows == expected
-    sections = re.findall("^### (.+)$", text, re.MULTILINE)
-    assert sections == environments.environments()
 
 
 def test_every_tensorflow_is_tested_or_said_not_to_be():
@@ -607,62 +322,6 @@ def tree(first_tree, tmpdir):
     made = tmpdir.join("tree")
     shutil.copytree(str(first_tree), str(made))
     return made
-
-
-@pytest.mark.parametrize(
-    "pattern, by",
-    [
-        # A cell.
-        (r"(\n\| 2\.15\.1 \|.*eager \| 2026-11-20 \|) yes", r"\1 no"),
-        (r"not run; between two that pass", "yes"),
-        # A count.
-        (r"(\| R1 mean \| )(\d+)", r"\g<1>1\2"),
-        (r"(<summary>)(\d+) tests", r"\g<1>1\2 tests"),
-        (r"(\n\d+ environments, )(\d+)", r"\g<1>1\2"),
-        # A version, a day, a hash, a pin.
-        (r"\n\| 2\.15\.1 \|", "\n| 2.15.2 |"),
-        (r"2026-11-20", "2026-11-21"),
-        (r"(Hash of the code: )\w{12}", r"\1ffffffffffff"),
-        (r"tensorflow==1\.8\.0", "tensorflow==1.8.1"),
-    ],
-)
-def test_a_change_by_hand_is_seen(tree, pattern, by):
-    path = tree.join("compat_matrix.md")
-    text, changes = re.subn(pattern, by, path.read(), count=1)
-    assert changes == 1
-    path.write(text)
-    code, printed = check(tree)
-    assert code == 1 and "compat_matrix.md is not what the result files say" in printed
-
-
-def test_a_change_of_the_package_is_seen(tree):
-    tree.join("legacyga", "_window.py").write("\n", mode="a")
-    code, printed = check(tree)
-    assert code == 1
-    of_the_present = "lines were tested with the present code"
-    assert re.findall(r"\n([-+])\d+ " + of_the_present, printed) == ["-"]
-    assert "2026-11-20, earlier code" in printed
-
-
-def test_a_change_of_the_environments_is_seen(tree):
-    path = tree.join("tox.ini")
-    path.write(
-        path.read()
-        .replace("        py36-tf1.9-keras2.1,", "        py36-tf1.9,")
-        .replace(" py36-tf1.9-keras2.1,", " py36-tf1.9,")
-    )
-    assert check(tree)[0] == 1
-    # One that results are kept of is gone.
-    path.write(path.read().replace("py310-tf2.15, ", ""))
-    code, printed = check(tree)
-    assert code == 1 and "belongs to no environment of tox.ini" in printed
-
-
-def test_a_result_file_of_another_run_is_seen(tree):
-    results = tree.join("tests", "results")
-    results.join("py310-tf2.15-tf.keras-eager.json").copy(results.join("py310-tf2.15-tf.keras-graph.json"))
-    code, printed = check(tree)
-    assert code == 1 and "holds the run of tf.keras in eager mode" in printed
 
 
 # ---------------------------------------------------------------------------------------------- what is known to fail
@@ -1002,3 +661,151 @@ def test_a_test_that_is_skipped_in_every_run_is_seen(tmpdir):
     assert "skipped in every run of the label:\na.py::two" in str(caught.value)
     result_files.write_skipped(str(tmpdir.join(NEW + "-tf.keras-eager.json")), ["b.py::one"])
     compat_matrix.check_all_ran(str(tmpdir), [NEW])
+
+
+# ----------------------------------------------------------------------------------------------- what is kept, the page
+
+
+def kept(*records):
+    """{environment: what is kept of runs of TensorFlow 2.4 and newer, in eager mode}."""
+    found = collections.OrderedDict()
+    for env, tensorflow, rows in records:
+        record = run("tf.keras", "eager", tensorflow, tensorflow, "3.9", **rows)
+        found[env] = [compat_matrix.line_of(env, record, [record])]
+    return found
+
+
+def first_rows(text):
+    return [line for line in text.splitlines() if line.startswith("| tf.keras |")]
+
+
+def test_versions_that_answer_alike_are_one_line():
+    yes, lacks = every("MySGD", row(passed=2)), every("MySGD", row(passed=2, we_lack={"it is too old": 1}))
+    found = kept(("py38-tf2.4", "2.4.4", lacks), ("py39-tf2.9", "2.9.3", yes), ("py39-tf2.10", "2.10.1", yes))
+    lines = first_rows(compat_matrix.render(found))
+    assert [line.split(" | ")[1:4] for line in lines] == [
+        ["2.4", "eager", "in part [1]"],
+        ["2.9 to 2.10", "eager", "yes"],
+    ]
+    assert "\n1. It is too old.\n" in compat_matrix.render(found)
+
+
+@pytest.mark.parametrize(
+    "rows, word",
+    [
+        (row(passed=2), "yes"),
+        (row(passed=2, failed=1), "**broken**"),
+        (row(passed=2, xfailed={"x": 1}), "yes, but [1]"),
+        (row(passed=2, we_lack={"x": 1}), "in part [1]"),
+        (row(xfailed={"x": 1}), "no [1]"),
+        (row(we_lack={"x": 1}), "no [1]"),
+        # A skip is never a pass.
+        (row(senseless={"x": 1}), "–"),
+        (row(keras_lacks={"x": 1}), "–"),
+        (row(elsewhere={"x": 1}), "not run"),
+        (row(), "not run"),
+    ],
+)
+def test_the_words_of_a_cell(rows, word):
+    (line,) = first_rows(compat_matrix.render(kept(("py38-tf2.4", "2.4.4", every("MySGD", rows)))))
+    assert line.split(" | ")[3] == word
+
+
+def test_a_run_that_died_is_broken():
+    record = dict(run("tf.keras", "eager", "2.4.4", "2.4.0", "3.8", R1__mean=row(passed=2)), crashed="it died")
+    line = compat_matrix.line_of("py38-tf2.4", record, [record])
+    assert {word for word, _ in line["things"].values()} == {"broken"}
+
+
+def test_what_is_tested_in_another_run_of_its_environment():
+    without = run("tf.keras", "graph", "2.4.4", "2.4.0", "3.8", R12__replicas=row(elsewhere={"in eager mode": 2}))
+    tested = run("tf.keras", "eager", "2.4.4", "2.4.0", "3.8", R12__replicas=row(passed=2))
+    assert compat_matrix.verdict_on("replicas", without, [without, tested])[0] == "yes"
+    assert compat_matrix.verdict_on("replicas", without, [without])[0] == compat_matrix.NOT_RUN
+
+
+@pytest.mark.parametrize(
+    "run_of, words",
+    [
+        ({}, []),
+        (dict(R1__mean=row(passed=8, failed=1)), ["MySGD: 'yes' is kept, 'broken' was seen"]),
+        (dict(R1__mean=row(we_lack={"x": 1})), ["MySGD: 'yes' is kept, 'no' was seen"]),
+        (dict(R9__state=row(passed=2)), ["saving: 'no' is kept, 'yes' was seen"]),
+        # Another reason for the same word; and what takes long was left out.
+        (dict(R9__state=row(we_lack={"y": 3})), []),
+        (dict(R1__mean=row(elsewhere={compat_matrix.TAKES_LONG: 8})), []),
+        (
+            dict(R1__mean=row(passed=6, failed=1, elsewhere={compat_matrix.TAKES_LONG: 2})),
+            ["MySGD: 'yes' is kept, 'broken' was seen"],
+        ),
+    ],
+)
+def test_what_a_run_does_not_show_of_what_is_kept(run_of, words):
+    rows = dict(every("MySGD", row(passed=8)), R9__state=row(we_lack={"x": 3}))
+    before = run("keras", "graph", "1.8.0", "2.1.6", "3.6", **rows)
+    line = compat_matrix.line_of("py36-tf1.8-keras2.1", before, [before])
+    seen = run("keras", "graph", "1.8.0", "2.1.6", "3.6", **dict(rows, **run_of))
+    assert compat_matrix.untrue(line, [line], [seen]) == words
+
+
+def test_an_environment_that_was_not_run_is_an_error():
+    with pytest.raises(SystemExit, match="no result file for py38-tf2.4"):
+        compat_matrix.check_run({"py38-tf2.4": []}, {"py38-tf2.4": []})
+
+
+def test_a_run_that_left_tests_out_is_not_kept(tmpdir):
+    path = tmpdir.join("py38-tf2.4-tf.keras-eager.json")
+    left_out = row(passed=1, elsewhere={compat_matrix.TAKES_LONG: 1})
+    result_files.write(str(path), run("tf.keras", "eager", "2.4.4", "2.4.0", "3.8", R1__mean=left_out))
+    with pytest.raises(SystemExit, match="left tests out"):
+        compat_matrix.keep([str(path)])
+
+
+def test_what_a_run_came_to_is_kept_in_the_place_of_what_was(tmpdir, monkeypatch):
+    monkeypatch.setattr(compat_matrix, "KEPT", str(tmpdir.join("results.jsonl")))
+    result_files.write_lines(compat_matrix.KEPT, [])
+    for passed, mode in ((1, "graph"), (2, "eager"), (3, "graph")):
+        path = str(tmpdir.join("py38-tf2.4-tf.keras-{}.json".format(mode)))
+        result_files.write(path, run("tf.keras", mode, "2.4.4", "2.4.0", "3.8", R1__mean=row(passed=passed)))
+        compat_matrix.keep([path])
+    lines = result_files.read_lines(compat_matrix.KEPT)
+    assert [(line["mode"], line["passed"]) for line in lines] == [("eager", 2), ("graph", 3)]
+
+
+def test_the_hash_is_of_what_the_code_does(tmpdir):
+    """Not of comments, docstrings and layout; and it is the same with every Python that runs this test."""
+    texts = [
+        'def f(x):\n    """Text."""\n    return x + 1\n',
+        '"""Other."""\n\n\ndef f(\n    x\n):\n    # Why.\n    return x + 1  # So.\n',
+        "def f(x):\n    return x + 2\n",
+        "def f(x):\n    return 'x'\n",
+        "def f(x):\n    pass\nreturn x + 1\n",
+    ]
+    found = []
+    for text in texts:
+        tmpdir.join("a.py").write(text)
+        found.append(result_files.code_of(str(tmpdir)))
+    assert found[0] == found[1] and len(set(found)) == 4
+    assert found[0] == "6f92a33d8b3a"
+
+
+def test_the_page_of_this_tree():
+    """It is what the kept lines say, it is short, nothing that is kept fails, and each environment has a line."""
+    with open(compat_matrix.TARGET, encoding="utf-8") as file:
+        text = file.read()
+    assert text == compat_matrix.present_text() and len(text.encode()) <= 20000
+    assert "**broken** |" not in text
+    found = compat_matrix.load()
+    assert sorted(found) == sorted(environments.environments())
+    # An environment of which nothing is kept would claim nothing.
+    assert [env for env, records in found.items() if len(records) < len(environments.runs_of(env))] == []
+
+
+def test_a_change_by_hand_is_seen(monkeypatch, tmpdir, capsys):
+    changed = tmpdir.join("compat_matrix.md")
+    with open(compat_matrix.TARGET, encoding="utf-8") as file:
+        changed.write_text(file.read().replace("| no [1] |", "| yes |"), "utf-8")
+    monkeypatch.setattr(compat_matrix, "TARGET", str(changed))
+    with pytest.raises(SystemExit, match="is not what tests/results.jsonl says"):
+        compat_matrix.check_text()
+    assert "-| keras" in capsys.readouterr().out

@@ -59,28 +59,25 @@ def write(folder, env, home, mode, code=CODE, **kwargs):
     return path
 
 
-def test_an_environment_is_done_when_all_of_it_is_of_the_present_code(tmpdir):
-    assert not full_matrix.is_done("py38-tf2.4", str(tmpdir), CODE)
-    write(tmpdir, "py38-tf2.4", "tf.keras", "eager")
-    assert not full_matrix.is_done("py38-tf2.4", str(tmpdir), CODE)
-    write(tmpdir, "py38-tf2.4", "tf.keras", "graph")
-    assert full_matrix.is_done("py38-tf2.4", str(tmpdir), CODE)
-    assert not full_matrix.is_done("py38-tf2.4", str(tmpdir), "ffffffffffff")
-    write(tmpdir, "py38-tf2.4", "tf.keras", "graph", code=None)
-    assert not full_matrix.is_done("py38-tf2.4", str(tmpdir), CODE)
+def test_an_environment_is_done_when_all_of_it_is_of_the_present_code():
+    eager, graph = [dict(home="tf.keras", mode=mode, code=CODE) for mode in ("eager", "graph")]
+    assert full_matrix.is_done("py38-tf2.4", [eager, graph], CODE)
+    assert not full_matrix.is_done("py38-tf2.4", [], CODE)
+    assert not full_matrix.is_done("py38-tf2.4", [eager], CODE)
+    assert not full_matrix.is_done("py38-tf2.4", [eager, graph], "ffffffffffff")
+    assert not full_matrix.is_done("py38-tf2.4", [eager, dict(graph, code=None)], CODE)
 
 
-def test_what_is_chosen(tmpdir):
-    for mode in ("eager", "graph"):
-        write(tmpdir, "py310-tf2.15", "tf.keras", mode)
+def test_what_is_chosen():
     old, done, newest = "py36-tf1.8-keras2.1", "py310-tf2.15", "tf2.21-tfkeras2.21"
+    kept = {old: [], newest: [], done: 2 * [dict(code=CODE)]}
     for patterns, again, expected in (
         (None, False, ([old, newest], [done])),
         (None, True, ([old, done, newest], [])),
         (["py310-*", "*tfkeras*"], False, ([newest], [done])),
         (["py39-*"], False, ([], [])),
     ):
-        assert full_matrix.chosen(patterns, again, str(tmpdir), CODE, config=matrix_files.config()) == expected
+        assert full_matrix.chosen(patterns, again, kept, CODE, config=matrix_files.config()) == expected
 
 
 def test_what_an_environment_came_to(tmpdir):
@@ -123,8 +120,7 @@ def tree(tmpdir):
     path.write(before + "    full = py38-tf2.4, py39-tf2.10, py310-tf2.15, py37-tf2.0\n" + after)
     made.join("tests", "full_matrix.py").write(open(os.path.join(HERE, "full_matrix.py")).read())
     made.join("tests", "not_installable.json").write("{}\n")
-    for kept in made.join("tests", "results").listdir():
-        kept.remove()
+    made.join("tests", "results.jsonl").write("")
     fake = tmpdir.mkdir("fake").mkdir("tox")
     fake.join("__init__.py").write("")
     fake.join("__main__.py").write(FAKE)
@@ -144,7 +140,8 @@ def start(tree, behaves, *arguments):
 
 
 def kept(tree):
-    return sorted(path.basename for path in tree.join("tests", "results").listdir())
+    lines = result_files.read_lines(str(tree.join("tests", "results.jsonl")))
+    return sorted((line["env"], line["mode"]) for line in lines)
 
 
 def test_a_run_goes_on_where_it_stopped(tree):
@@ -161,10 +158,10 @@ def test_a_run_goes_on_where_it_stopped(tree):
         "py37-tf2.0": "6 passed 0 failed passed",
     }
     names = ["py37-tf2.0", "py38-tf2.4", "py39-tf2.10"]
-    assert kept(tree) == ["{}-tf.keras-{}.json".format(name, mode) for name in names for mode in ("eager", "graph")]
+    assert kept(tree) == [(name, mode) for name in names for mode in ("eager", "graph")]
     # The file was made anew, and what was installed is gone.
     text = tree.join("compat_matrix.md").read()
-    assert "\n4 environments, 8 lines: 6 tested, 2 not.\n" in text and "| **broken** |" in text
+    assert "\n4 environments, 8 runs: 6 tested, 2 not.\n" in text and "| **broken** |" in text
     assert not tree.join(".tox", "py38-tf2.4").exists()
     # What failed to install is to do; what was tested is done, whatever became of it.
     process = start(tree, "{}")
@@ -190,7 +187,7 @@ def test_an_interruption_keeps_what_has_ended(tree, number):
     printed, _ = process.communicate()
     assert process.returncode == 1, printed
     assert "interrupted: 1 of 4 were run, and are kept" in printed
-    assert kept(tree) == ["py38-tf2.4-tf.keras-eager.json", "py38-tf2.4-tf.keras-graph.json"]
+    assert kept(tree) == [("py38-tf2.4", "eager"), ("py38-tf2.4", "graph")]
     process = start(tree, "{}", "--list")
     printed, _ = process.communicate()
     assert "\ndone  py38-tf2.4\nto do py39-tf2.10\nto do py310-tf2.15\nto do py37-tf2.0\n" in printed
@@ -203,4 +200,4 @@ def test_an_unknown_environment_is_an_error(tree):
 
 
 def test_what_it_runs_is_the_matrix():
-    assert sorted(full_matrix.chosen(None, True, compat_matrix.KEPT, CODE)[0]) == sorted(environments.environments())
+    assert sorted(full_matrix.chosen(None, True, compat_matrix.load(), CODE)[0]) == sorted(environments.environments())

@@ -345,6 +345,15 @@ def ranges(found):
             yield family, mode, records
 
 
+def replicas_note(records):
+    """Where several replicas were tested on a part of these versions: [which]."""
+    tested = [each for each in records if verdict_on("replicas", each)[0] not in (NOT_RUN, NO_SUCH_THING)]
+    if not tested or len(tested) == len(records):
+        return []
+    versions = sorted({minor(each["versions"]["tensorflow"]) for each in tested}, key=as_numbers)
+    return ["several replicas were tested on TensorFlow {} alone".format(" and ".join(versions))]
+
+
 def first_table(found, notes):
     """Its lines."""
     names, rows = {"keras3": "Keras 3", "keras": "keras"}, []
@@ -352,7 +361,9 @@ def first_table(found, notes):
         tensorflow, keras = [span(record["versions"][name] for record in records) for name in ("tensorflow", "keras")]
         known = "" if family == "tf.keras" else " " + keras
         row = [names.get(family, family).replace("Keras 3", "keras") + known, tensorflow, mode]
-        for word, why in worst_of(records).values():
+        for thing, (word, why) in worst_of(records).items():
+            if thing == "replicas":
+                why = list(why) + replicas_note(records)
             row.append(SHOWN.get(word, word) + notes.mark(why))
         rows.append(row)
     return table(["Keras", "TensorFlow", "mode"] + THINGS, rows)

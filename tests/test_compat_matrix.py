@@ -711,6 +711,15 @@ def test_the_words_of_a_cell(rows, word):
     assert line.split(" | ")[3] == word
 
 
+def test_replicas_that_were_tested_on_one_version_alone():
+    rows = every("MySGD", row(passed=2))
+    found = kept(("py38-tf2.4", "2.4.4", dict(rows, R12__replicas=row(passed=2))), ("py39-tf2.5", "2.5.3", rows))
+    text = compat_matrix.render(found)
+    (line,) = first_rows(text)
+    assert line.split(" | ")[1] == "2.4 to 2.5" and "| yes [1] |" in line
+    assert "\n1. Several replicas were tested on TensorFlow 2.4 alone.\n" in text
+
+
 def test_a_run_that_died_is_broken():
     record = dict(run("tf.keras", "eager", "2.4.4", "2.4.0", "3.8", R1__mean=row(passed=2)), crashed="it died")
     line = compat_matrix.line_of("py38-tf2.4", record, [record])

@@ -75,15 +75,9 @@ THINGS = [
     "replicas",
     "saving",
 ]
-# The kinds of tests that are not run (skips.py), and their columns.
-KINDS = collections.OrderedDict(
-    [
-        ("keras_lacks", "not in this TensorFlow or Keras"),
-        ("we_lack", "not done by legacyga"),
-        ("elsewhere", "tested in another run"),
-        ("senseless", "makes no sense here"),
-    ]
-)
+# The kinds of tests that are not run (skips.py): not in this TensorFlow or Keras, not done by legacyga, tested in another
+# run, and without a meaning here.
+KINDS = ["keras_lacks", "we_lack", "elsewhere", "senseless"]
 # What a test says that the core run leaves out, and a run of the full matrix does not.
 TAKES_LONG = "takes long: tests/full_matrix.py runs it"
 NO_SUCH_THING, NOT_RUN = "there is no such thing", "not run"
@@ -101,13 +95,12 @@ Find your Keras and your TensorFlow. A cell says what the tests of these version
 - **not run**: nothing was tested, and nothing is claimed.
 - **broken**: a test fails.
 
-After each change CI runs all tests that take no long time on the oldest and the newest versions, and the numbers of the
-contract on those between.
+After each change CI runs a part of these tests in the environments of tox's label `core`.
 """
 FOOT = """Made by `python tests/compat_matrix.py` from `tests/results.jsonl`. `python tests/full_matrix.py` runs every
 environment and keeps what it finds there. A check in `tox -e lint` fails when the two differ.
 """
-# What to write, once a generation: which records have it, and a program.
+# What to write: (where, a program).
 PROGRAMS = [
     (
         "Graph mode: standalone Keras up to 2.3, TensorFlow 1, TensorFlow 2 after `disable_eager_execution()`",
@@ -176,6 +169,7 @@ def line_of(env, record, siblings):
     line = collections.OrderedDict(env=env)
     line.update((name, record[name]) for name in ("home", "mode", "date", "versions", "code"))
     line.update((name, sum(row[name] for row in rows)) for name in ("passed", "failed"))
+    line["failed"] += bool(record.get("crashed"))
     line["things"] = collections.OrderedDict((thing, list(verdict_on(thing, record, siblings))) for thing in THINGS)
     return line
 
@@ -308,8 +302,7 @@ def worst_of(records):
         verdicts = [verdict_on(thing, record) for record in records]
         run = [each for each in verdicts if each[0] not in (NOT_RUN, NO_SUCH_THING)] or verdicts
         worst = min((word for word, _ in run), key=WORST_FIRST.index)
-        # Where something works, it says nothing that a part of its tests is another run's.
-        reasons = {why for word, reasons in run if word == worst != "yes" for why in reasons}
+        reasons = {why for word, reasons in run if word == worst for why in reasons}
         found[thing] = worst, tuple(sorted(reasons))
     return found
 
@@ -346,8 +339,8 @@ def ranges(found):
 
 
 def replicas_note(records):
-    """Where several replicas were tested on a part of these versions: [which]."""
-    tested = [each for each in records if verdict_on("replicas", each)[0] not in (NOT_RUN, NO_SUCH_THING)]
+    """Where several replicas work, and were tested on a part of these versions alone: [which]."""
+    tested = [each for each in records if works(verdict_on("replicas", each)[0])]
     if not tested or len(tested) == len(records):
         return []
     versions = sorted({minor(each["versions"]["tensorflow"]) for each in tested}, key=as_numbers)
@@ -356,11 +349,11 @@ def replicas_note(records):
 
 def first_table(found, notes):
     """Its lines."""
-    names, rows = {"keras3": "Keras 3", "keras": "keras"}, []
+    rows = []
     for family, mode, records in ranges(found):
         tensorflow, keras = [span(record["versions"][name] for record in records) for name in ("tensorflow", "keras")]
         known = "" if family == "tf.keras" else " " + keras
-        row = [names.get(family, family).replace("Keras 3", "keras") + known, tensorflow, mode]
+        row = [family.replace("keras3", "keras") + known, tensorflow, mode]
         for thing, (word, why) in worst_of(records).items():
             if thing == "replicas":
                 why = list(why) + replicas_note(records)
@@ -547,6 +540,8 @@ def main():
     def of_label(found):
         return collections.OrderedDict((env, found[env]) for env in environments.environments(args.label))
 
+    if args.keep and not args.results:
+        parser.error("--keep needs --results: the folder of the files to keep")
     if args.counts:
         print_counts(of_label(load_run(args.results) if args.results else load()))
     if args.check and args.results:

@@ -723,7 +723,7 @@ def test_replicas_that_were_tested_on_one_version_alone():
 def test_a_run_that_died_is_broken():
     record = dict(run("tf.keras", "eager", "2.4.4", "2.4.0", "3.8", R1__mean=row(passed=2)), crashed="it died")
     line = compat_matrix.line_of("py38-tf2.4", record, [record])
-    assert {word for word, _ in line["things"].values()} == {"broken"}
+    assert {word for word, _ in line["things"].values()} == {"broken"} and line["failed"] == 1
 
 
 def test_what_is_tested_in_another_run_of_its_environment():

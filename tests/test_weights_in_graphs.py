@@ -266,3 +266,20 @@ def test_a_loss_of_one_number_is_told_of_once(home, axis):
     assert len(found) == int(axis is None and not is_refused) and all(
         each.startswith("The loss <function ") for each in found
     )
+
+
+def test_looking_at_a_loss_leaves_the_graph_as_it_is(home):
+    """A program that calls fit for each epoch has no larger graph after the hundredth."""
+    backend = home.backend
+    model = home.network(test_weights.START)
+
+    def loss(y_true, y_pred):
+        return backend.mean(backend.square(y_true - y_pred), axis=-1)
+
+    model.compile(legacyga.MySGD(0.1, steps_per_update=2, keras=home.keras), loss)
+    x, y = test_weights.batches_of([8], seed=1)[0]
+    graph, sizes = model.outputs[0].graph, []
+    for _ in range(4):
+        model.fit(x, y, batch_size=2, verbose=0, callbacks=[legacyga.GradientAccumulationCallback()])
+        sizes.append(len([each for each in graph.get_operations() if each.type == "Mean"]))
+    assert sizes[1:] == sizes[:1] * 3

@@ -92,9 +92,10 @@ def _say_unequal(home, model, accumulation):
     if accumulation.has_warned or not accumulation.has_windows:
         return
     text = MASKED.format(home) if checks.is_divided_by_masks(home, model) else None
-    found = losses.number_in_graph(model) if home.multiplies_one_number and not text else None
-    if found is not None:
-        text = ONE_NUMBER.format(found, home)
+    if not text and home.multiplies_one_number and not accumulation.knows_losses:
+        accumulation.knows_losses = True
+        found = losses.number_in_graph(model)
+        text = None if found is None else ONE_NUMBER.format(found, home)
     if text:
         accumulation.has_warned = True
         warnings.warn(text, stacklevel=4)

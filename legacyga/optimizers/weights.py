@@ -14,6 +14,8 @@ class Weighing(object):
         self.knows_weights = False
         # Whether it was said that no weight makes a mini-step right.
         self.has_warned = False
+        # In graph mode, whether the losses were looked at: that adds operations to the graph.
+        self.knows_losses = False
         self.told = None
         self._weights = {}
         # The mini-steps that were made, whether the last one's gradients came as sums over the replicas, and whether

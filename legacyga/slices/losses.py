@@ -138,7 +138,7 @@ def is_one_number(model, place):
 def number_in_graph(model):
     """The first loss of a model of graph mode that is one number for a whole batch, None where there is none."""
     # A Sequential of Keras 2.1 and TF 1.8 trains a Model within. Delete with them.
-    model = getattr(model, "model", None) or model
+    model = model if hasattr(model, "loss_functions") else getattr(model, "model", model)
     losses = [each for each in getattr(model, "loss_functions", None) or [] if each is not None]
     targets = getattr(model, "_feed_targets", None) or []
     found = (loss for i, loss in enumerate(losses) if len(targets) == len(losses) and is_one_number(model, i))

@@ -75,8 +75,8 @@ THINGS = [
     "replicas",
     "saving",
 ]
-# The kinds of tests that are not run (skips.py): not in this TensorFlow or Keras, not done by legacyga, tested in another
-# run, and without a meaning here.
+# The kinds of tests that are not run (skips.py): not in this TensorFlow or Keras, not done by legacyga, tested in
+# another run, and without a meaning here.
 KINDS = ["keras_lacks", "we_lack", "elsewhere", "senseless"]
 # What a test says that the core run leaves out, and a run of the full matrix does not.
 TAKES_LONG = "takes long: tests/full_matrix.py runs it"

@@ -6,13 +6,13 @@ of two dense layers took 5 seconds, and takes 0.7 (docs/cost.md).
 
 import sys
 
-from legacyga.backend import homes
+from legacyga.backend import features, homes
 
 
 def as_written(tf, function):
     """The function, which AutoGraph does not rewrite. What Keras asks it to rewrite in there it does, as in `fit`."""
     # Eager execution is for TF 2.
-    if homes.version_of(tf) < (2,):
+    if features.version_of(tf) < (2,):
         return function
     # Not by importlib: this, too, is called in what AutoGraph rewrites, which warns that it cannot rewrite that.
     api, core = [sys.modules["tensorflow.python.autograph." + name] for name in ("impl.api", "core.ag_ctx")]

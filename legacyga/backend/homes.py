@@ -11,19 +11,10 @@ import sys
 import threading
 import types
 
+from legacyga.backend.features import version_of
+
 # Of whose Keras a class is, by the first part of its module's name.
 KERAS = ("keras", "tensorflow", "tf_keras")
-
-
-def version_of(module):
-    """The version of `module` as a tuple of its leading integers, `()` if it has none."""
-    numbers = []
-    for part in str(getattr(module, "__version__", "")).split("."):
-        digits = part.split("-")[0].split("+")[0]
-        if not digits.isdigit():
-            break
-        numbers.append(int(digits))
-    return tuple(numbers)
 
 
 def installed_version(name):
@@ -76,11 +67,6 @@ class TensorFlow(object):
             with self.tf.init_scope():
                 return not outside_functions()
         return not outside_functions()
-
-    @property
-    def restores_as_it_saves(self):
-        """Whether tf.train.Checkpoint asks an object for what it saves where it restores, too. Delete with TF 2.7."""
-        return version_of(self.tf) < (2, 8)
 
     def check_can_train(self):
         """Raise where nothing can be trained at all, before TensorFlow or Keras say so in their own obscure way."""
@@ -203,21 +189,6 @@ class Home(TensorFlow):
     def registered_name(self, cls):
         """The name by which a config names a class."""
         return getattr(self.module.utils, "get_registered_name", lambda cls: cls.__name__)(cls)
-
-    @property
-    def multiplies_one_number(self):
-        """Whether sample weights multiply a loss of one number in graph mode; else it raises. Delete with TF 1.10."""
-        return self.is_standalone or version_of(self.tf) < (1, 11)
-
-    @property
-    def finds_averages_by_variable(self):
-        """Whether the v3 optimizers find a variable's moving average by the variable, not by its place in a list."""
-        return self.name == "tf_keras" or version_of(self.tf) >= (2, 14)
-
-    @property
-    def v3_is_experimental(self):
-        """Whether the v3 optimizers are those of TF 2.10: no slots for variables without gradient."""
-        return hasattr(self.module.optimizers.SGD, "_resource_apply_dense")
 
     def check_can_train(self):
         if self.is_standalone_in_eager_mode:

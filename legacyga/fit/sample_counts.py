@@ -2,7 +2,7 @@
 
 import warnings
 
-from legacyga.backend import homes
+from legacyga.backend import features, homes
 from legacyga.fit import hooks, model_step
 from legacyga.optimizers import lookup, surface
 from legacyga.slices import checks, losses
@@ -92,7 +92,7 @@ def _say_unequal(home, model, accumulation):
     if accumulation.has_warned or not accumulation.has_windows:
         return
     text = MASKED.format(home) if checks.is_divided_by_masks(home, model) else None
-    if not text and home.multiplies_one_number and not accumulation.knows_losses:
+    if not text and features.multiplies_one_number(home) and not accumulation.knows_losses:
         accumulation.knows_losses = True
         found = losses.number_in_graph(model)
         text = None if found is None else ONE_NUMBER.format(found, home)

@@ -5,7 +5,7 @@ import inspect
 import math
 import sys
 
-from legacyga.backend import homes, ops
+from legacyga.backend import features, homes, ops
 from legacyga.optimizers import horovod
 
 # The argument of OptimizerV2; that of the optimizers of 2.11 and newer says the opposite.
@@ -124,7 +124,7 @@ class Updating(object):
     def for_those_present(self, own, variables):
         """Do `own(variables)`, which the inner optimizer does to all, to those that have a gradient in the window."""
         asked = [each for each in variables if ops.variable_key(each) in self._present]
-        if not self.home.finds_averages_by_variable:
+        if not features.finds_averages_by_variable(self.home):
             # Keras takes the list for that of all variables. Delete with TF 2.13.
             asked = []
         own([each for each in variables if not any(each is other for other in asked)])

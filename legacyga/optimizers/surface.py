@@ -6,7 +6,7 @@ All that we know of it stands in one object, its `Accumulation`, so that no name
 import inspect
 import weakref
 
-from legacyga.backend import autograph, graph, homes
+from legacyga.backend import autograph, features, graph, homes
 from legacyga.optimizers import horovod
 from legacyga.windows import settings as _settings
 from legacyga.windows import window
@@ -170,7 +170,7 @@ class AccumulatingOptimizer(object):
 
     def _gather_saveables_for_checkpoint(self):
         # tf.train.Checkpoint asks it where it saves.
-        if not self._legacyga.home.restores_as_it_saves:
+        if not features.restores_as_it_saves(self._legacyga.home.tf):
             self._legacyga.registry().check_all_is_here("a checkpoint")
         return super(AccumulatingOptimizer, self)._gather_saveables_for_checkpoint()
 

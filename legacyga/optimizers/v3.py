@@ -2,6 +2,7 @@
 
 import copy
 
+from legacyga.backend import features
 from legacyga.optimizers import accumulation as _accumulation
 from legacyga.optimizers import config, copying, surface
 from legacyga.optimizers import inner as _inner
@@ -32,7 +33,7 @@ class Accumulation(_accumulation.Accumulation):
     def prepare(self, grads_and_vars, is_traced):
         keeper, var_list = self.keeper, [var for _, var in grads_and_vars]
         with_gradient = [var for gradient, var in grads_and_vars if gradient is not None]
-        self.build_inner(with_gradient if self.home.v3_is_experimental and not is_traced else var_list)
+        self.build_inner(with_gradient if features.has_experimental_v3(self.home) and not is_traced else var_list)
         unknown = [var for var in with_gradient if keeper._var_key(var) not in keeper._index_dict]
         if unknown:
             # The inner optimizer has the error for a variable that it was not built with.

@@ -1,26 +1,13 @@
 """What a TensorFlow 1 graph needs: lifted variables, one mini-step at a time."""
 
 import contextlib
-import importlib
 
-from legacyga.backend import homes
-
-
-def lifts_variables(tf):
-    """Whether `lifted_variables` works: up to TF 1.10 tf.Variable passes the creators by. Deletable with 1.10."""
-    return type(tf.Variable) is not type
-
-
-def variable_creator_scope(tf):
-    """tf.variable_creator_scope, which is public from TF 1.12 on."""
-    found = getattr(homes.v1_of(tf), "variable_creator_scope", None)
-    return found or importlib.import_module("tensorflow.python.ops.variable_scope").variable_creator_scope
+from legacyga.backend import features
 
 
 def check_branches_take(tf, variable):
     """Raise where a reference variable cannot be written inside of a conditional."""
-    in_functions = getattr(homes.v1_of(tf), "control_flow_v2_enabled", bool)
-    if not hasattr(variable, "handle") and in_functions():
+    if not hasattr(variable, "handle") and features.has_branches_that_are_functions(tf):
         raise ValueError(
             "The conditionals of this graph are functions, which cannot write to reference variables. Received: "
             "{!r}. Call tf.compat.v1.disable_control_flow_v2() first, or make it with use_resource=True.".format(
@@ -56,17 +43,13 @@ def lifted_variables(tf, made):
             made.append(next_creator(**dict(kwargs, initial_value=value)))
         return made[-1]
 
-    with variable_creator_scope(tf)(lift):
+    with features.variable_creator_scope(tf)(lift):
         yield
 
 
 def constant_value(tf, tensor):
     """The NumPy value of a constant tensor."""
-    find = getattr(tf, "get_static_value", None)
-    if find is None:
-        # Up to TF 1.13. tf.contrib has it too, and takes seconds and 60 MiB to load.
-        find = importlib.import_module("tensorflow.python.framework.tensor_util").constant_value
-    value = find(tensor)
+    value = features.static_value(tf)(tensor)
     if value is None:
         raise ValueError(
             "The optimizer starts one of its variables at a value that is not constant, and cannot be accumulated "
@@ -87,18 +70,14 @@ class Mutex(object):
 
     def __init__(self, ops, beside):
         self._ops = ops
-        # tf.raw_ops is there from TF 1.14 on.
-        self._raw = getattr(ops.tf, "raw_ops", None)
-        if self._raw is None:
-            self._raw = importlib.import_module("tensorflow.python.ops.gen_resource_variable_ops")
         spec = ops.v1.DeviceSpec.from_string(beside.device or "")
-        # TF 1.8 to 1.12 cannot make one device of another's parts.
+        # The constructor, for TF 1.8 to 1.12 cannot make one device of another's parts.
         self._server = ops.v1.DeviceSpec(spec.job, spec.replica, spec.task, "CPU", 0) if spec.job else None
         self._handle = self._make("MutexV2", "mutex_v2", shared_name=beside.name if spec.job else "")
 
     def _make(self, name, old_name, **kwargs):
         with self._ops.v1.device(self._server):
-            return (getattr(self._raw, name, None) or getattr(self._raw, old_name))(**kwargs)
+            return features.raw_op(self._ops.tf, name, old_name)(**kwargs)
 
     @contextlib.contextmanager
     def held(self):

@@ -11,6 +11,7 @@ import sys
 import threading
 import types
 
+from legacyga.backend import features
 from legacyga.backend.features import version_of
 
 # Of whose Keras a class is, by the first part of its module's name.
@@ -35,11 +36,6 @@ def _tensorflow():
         )
 
 
-def v1_of(tf):
-    """tf.compat.v1, which TF 1.8 to 1.12 do not have: there it is tf itself."""
-    return getattr(getattr(tf, "compat", None), "v1", tf)
-
-
 class TensorFlow(object):
     """The TensorFlow of this process: all there is to know for an optimizer of tf.compat.v1.train."""
 
@@ -48,7 +44,7 @@ class TensorFlow(object):
 
     def __init__(self):
         self.tf = _tensorflow()
-        self.v1 = v1_of(self.tf)
+        self.v1 = features.v1_of(self.tf)
 
     def __deepcopy__(self, memo):
         # A copy of an optimizer is of the same home.
@@ -61,10 +57,11 @@ class TensorFlow(object):
     @property
     def graph_mode(self):
         """Whether what is built here and now is a TensorFlow 1 graph."""
-        # TF 1.8 to 2.1 have nothing but tf.executing_eagerly to tell, which says no within a function, too.
-        outside_functions = getattr(self.v1, "executing_eagerly_outside_functions", self.tf.executing_eagerly)
-        if getattr(self.v1.get_default_graph(), "building_function", False) and hasattr(self.tf, "init_scope"):
-            with self.tf.init_scope():
+        if self.tf.executing_eagerly():
+            return False
+        outside_functions = features.executing_eagerly_outside_functions(self.tf)
+        if features.asks_within_init_scope(self.v1.get_default_graph()):
+            with features.init_scope(self.tf)():
                 return not outside_functions()
         return not outside_functions()
 

@@ -1,65 +1,27 @@
-"""TensorFlow's operations and variables, under one name in every version. No version number is read here."""
+"""TensorFlow's operations, under one name in every version."""
 
 import contextlib
 import functools
-import importlib
 import math
 import signal
 import threading
 
-from legacyga.backend import homes, replicas
+from legacyga.backend import features, replicas
+from legacyga.backend.tensors import is_sparse, leaves_of, parts_of
 
 # By class, what `trackable` has made of it.
 _TRACKABLE = {}
 
 
-def _leaves(value):
-    """The tensors and operations in nested lists, IndexedSlices and per-replica values."""
-    if value is None:
-        return []
-    if isinstance(value, (list, tuple)):
-        # Not in one expression: AutoGraph of TF 2.0 cannot read it. Deletable with that.
-        found = []
-        for item in value:
-            found.extend(_leaves(item))
-        return found
-    if is_sparse(value):
-        return [value.values, value.indices]
-    if isinstance(getattr(value, "values", None), tuple):
-        return _leaves(value.values)
-    return [value]
-
-
-def is_sparse(gradient):
-    """Whether a gradient is an IndexedSlices."""
-    return hasattr(gradient, "indices") and hasattr(gradient, "values")
-
-
-def variable_key(variable):
-    """What tells one variable from another, the same for all its replicas."""
-    # Keras 3 keeps TensorFlow's variable in one of its own.
-    variable = variable if is_variable(variable) else getattr(variable, "_value", variable)
-    container = getattr(variable, "_distributed_container", None)
-    variable = (container and container()) or variable
-    # In a graph (TF 1.14, 1.15) a variable has no id that is unique across graphs, but a name.
-    return getattr(variable, "_unique_id", None) or variable.name
-
-
 def trackable(tf, cls):
-    """The subclass of `cls` whose variables, where they are attributes, checkpoints take in; from TF 1.14 on."""
-    # Not a tf.Module, whose variables a Keras model would have among its weights.
-    base = getattr(tf, "Module", cls).__mro__[1]
-    if base is object or issubclass(cls, base):
+    """The subclass of `cls` whose variables, where they are attributes, checkpoints take in; `cls` up to TF 1.13."""
+    base = features.trackable_base(tf)
+    if base is None or issubclass(cls, base):
         return cls
     if cls not in _TRACKABLE:
         own = dict(__doc__=cls.__doc__, __module__=cls.__module__)
         _TRACKABLE[cls] = type(cls.__name__, (cls, base), own)
     return _TRACKABLE[cls]
-
-
-def is_variable(value):
-    """Whether a value is a TensorFlow variable, of any version."""
-    return hasattr(value, "assign_add") and hasattr(value, "read_value")
 
 
 def _is_traced_with_outer(graph):
@@ -71,46 +33,46 @@ def _is_traced_with_outer(graph):
     return graph.name.startswith(("reduce_", "Dataset_", "tf_data_"))
 
 
-class Ops(replicas.Replicas):
-    """The few TensorFlow operations that the rule is written with, under one name in every version."""
+class Ops(object):
+    """The few TensorFlow operations that the rule is written with, under one name in every version.
+
+    Attributes:
+        replicas: a `replicas.Replicas`.
+    """
 
     def __init__(self, tf):
         self.tf = tf
+        self.replicas = replicas.Replicas(tf)
+        self.v1 = v1 = features.v1_of(tf)
         # TF 1's cond alone can be told, by `strict`, to return a list of one as a list.
-        self.v1 = v1 = homes.v1_of(tf)
         self.cond = functools.partial(v1.cond, strict=True)
-        # Public from TF 1.11 on.
-        self.init_scope = getattr(tf, "init_scope", None) or importlib.import_module(tf.Tensor.__module__).init_scope
-        self.where = tf.where
-        self.equal = tf.equal
+        self.init_scope = features.init_scope(tf)
+        self.where, self.equal, self.maximum = tf.where, tf.equal, tf.maximum
         self.logical_not, self.logical_and, self.logical_or = tf.logical_not, tf.logical_and, tf.logical_or
-        self.cast = tf.cast
-        self.identity = tf.identity
-        self.maximum = tf.maximum
-        self.unstack = tf.unstack
-        self.ones_like = tf.ones_like
-        self.reduce_any = tf.reduce_any
-        # tf.math has it from TF 1.9 on, tf up to 1.15.
-        self.is_finite = getattr(tf, "is_finite", None) or tf.math.is_finite
+        self.cast, self.constant, self.identity = tf.cast, tf.constant, tf.identity
+        self.ones_like, self.reduce_any, self.unstack = tf.ones_like, tf.reduce_any, tf.unstack
+        self.dense = tf.convert_to_tensor
+        self.is_finite = features.is_finite(tf)
         # These take reference variables (TF 1) and resource variables alike.
-        self.scatter_add = v1.scatter_add
-        self.scatter_update = v1.scatter_update
-        self.is_sparse, self.is_variable = is_sparse, is_variable
-        self.control_dependencies = tf.control_dependencies
+        self.scatter_add, self.scatter_update = v1.scatter_add, v1.scatter_update
 
     def __deepcopy__(self, memo):
         # A copy of an optimizer is one on the same TensorFlow.
         return self
 
     def after(self, *values):
-        """A context: what is made in it runs after `values`, whatever they are nested in."""
-        # TF 2.4 takes the operation of an outer function's tensor, but not the tensor. Deletable with 2.4.
-        return self.control_dependencies(
-            [getattr(leaf, "op", leaf) if isinstance(leaf, self.tf.Tensor) else leaf for leaf in _leaves(values)]
+        """A context: what is made in it runs after `values`, whatever they are nested in. Eagerly all is in order."""
+        if self.tf.executing_eagerly():
+            return contextlib.ExitStack()
+        # TF 2.4 takes the operation of an outer function's tensor, but not the tensor. Delete with TF 2.4.
+        return self.tf.control_dependencies(
+            [getattr(leaf, "op", leaf) if isinstance(leaf, self.tf.Tensor) else leaf for leaf in leaves_of(values)]
         )
 
     def done(self, values, result=True):
         """The constant `result`, there after `values`."""
+        if self.tf.executing_eagerly():
+            return self.tf.constant(result)
         with self.after(values):
             return self.tf.constant(result)
 
@@ -151,10 +113,6 @@ class Ops(replicas.Replicas):
         values = self.v1.convert_to_tensor(gradient.values, preferred_dtype=dtype)
         return self.tf.IndexedSlices(values, self.tf.convert_to_tensor(gradient.indices), gradient.dense_shape)
 
-    def dense(self, gradient):
-        """`gradient` as a tensor."""
-        return self.tf.convert_to_tensor(gradient)
-
     def zeros(self, shape, dtype):
         """Zeros; in a graph of TF 1 such as take no memory but while they are needed."""
         zero = self.tf.zeros([], dtype)
@@ -162,7 +120,7 @@ class Ops(replicas.Replicas):
         # XLA takes no timestamp.
         if in_graph and not self.is_compiled():
             # Up to TF 1.15 a session keeps what it can compute ahead, up to 10 MiB each, and it sees that a placeholder
-            # has a default. Deletable with 1.15.
+            # has a default. Delete with TF 1.15.
             zero = self.cast(self.v1.timestamp() < 0, dtype)
         return self.tf.fill(shape, zero)
 
@@ -177,9 +135,8 @@ class Ops(replicas.Replicas):
             return self.tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
         dtype = self.tf.as_dtype(dtype).base_dtype
         gradient, weight = self.tf.cast(gradient, dtype), self.tf.cast(weight, dtype)
-        # A product with 0 would keep the NaN of a mean over no samples. The function is there from TF 1.14 on, tf.math
-        # from 1.8 on.
-        multiply = getattr(getattr(self.tf, "math", None), "multiply_no_nan", None)
+        # A product with 0 would keep the NaN of a mean over no samples.
+        multiply = features.multiply_no_nan(self.tf)
         if multiply is not None:
             return multiply(gradient, weight)
         return self.cond(self.equal(weight, 0), lambda: self.zeros_like(gradient), lambda: gradient * weight)
@@ -242,7 +199,9 @@ class Ops(replicas.Replicas):
         while here is not None:
             graphs.append(here)
             here = getattr(here, "outer_graph", None)
-        tensors = [leaf for leaf in _leaves(values) if isinstance(leaf, self.tf.Tensor) and not hasattr(leaf, "numpy")]
+        tensors = [
+            leaf for leaf in leaves_of(values) if isinstance(leaf, self.tf.Tensor) and not hasattr(leaf, "numpy")
+        ]
         return [each for each in tensors if not any(each.graph is graph for graph in graphs)]
 
     def graph_here(self):
@@ -264,7 +223,7 @@ class Ops(replicas.Replicas):
 
         Those that only read it do not count.
         """
-        graph, handle = self.graph_here(), self._parts(variable)[0].handle
+        graph, handle = self.graph_here(), parts_of(variable)[0].handle
         inner = [each for outer, each in zip(graph.external_captures, graph.internal_captures) if outer is handle]
         return sum(operation.type != "ReadVariableOp" for each in inner for operation in each.consumers())
 
@@ -296,16 +255,6 @@ class Ops(replicas.Replicas):
 
     def indexed_slices(self, values, indices, table):
         return self.tf.IndexedSlices(values, indices, self.tf.constant(table.shape.as_list(), "int64"))
-
-    def present_value(self, variable, graph_mode):
-        """A tensor of what a variable holds; in a graph its initial value for as long as it holds nothing."""
-        if not graph_mode:
-            return variable.read_value()
-        initialized = self.v1.is_variable_initialized(variable)
-        return self.v1.cond(initialized, variable.read_value, lambda: variable.initial_value)
-
-    def constant(self, value, dtype):
-        return self.tf.constant(value, dtype)
 
     def accumulator_dtype(self, dtype):
         """float64 for float64 and complex as they are; float32 for float32 and everything narrower."""

@@ -166,7 +166,7 @@ class _Order(object):
         for number, first in enumerate(entries):
             for each in first if done else ():
                 self._wait(each, done[0])
-            with ops.control_dependencies(done + [each for each in self._listed if numbers.get(each) == number]):
+            with ops.tf.control_dependencies(done + [each for each in self._listed if numbers.get(each) == number]):
                 done = [ops.tf.no_op()]
 
     def _entries(self, tensors):

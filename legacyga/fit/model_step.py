@@ -10,7 +10,7 @@ from legacyga.backend import ops as _ops
 from legacyga.fit import hooks
 from legacyga.optimizers import lookup, surface
 from legacyga.slices import batches, eager, losses
-from legacyga.windows import window
+from legacyga.windows import mini_step
 
 
 def train_step(model, data, optimizer=None, weight=None, size=None):
@@ -27,18 +27,18 @@ def train_step(model, data, optimizer=None, weight=None, size=None):
         return step()
     home, accumulation = surface.home_of(optimizer), surface.accumulation_of(optimizer)
     if weight is not None:
-        with accumulation.weighing(window.Weight(weight, False)):
+        with accumulation.giving(mini_step.Weight(weight, False)):
             return step()
 
     def look(given, y_pred, sample_weight):
         count, problem = losses.divisor(home, given, y_pred, sample_weight)
         if count is not None:
-            accumulation.weigh_anew(count)
-        if problem and accumulation.has_windows and not accumulation.has_warned:
-            accumulation.has_warned = True
+            accumulation.weights.count_anew(count)
+        if problem and accumulation.steps.has_windows and not accumulation.weights.has_warned:
+            accumulation.weights.has_warned = True
             warnings.warn(problem, stacklevel=2)
 
-    with accumulation.weighing(window.Weight(batches.samples_in(home.tf, data), True)):
+    with accumulation.giving(mini_step.Weight(batches.samples_in(home.tf, data), True)):
         if size is not None:
             return step()
         with losses.looked_at(home, model, look):
@@ -77,7 +77,7 @@ class TrainStep(object):
     def count(self):
         """From now on, the begin of a fit, let each mini-step weigh its samples."""
         if self._counts is not None:
-            with self._ops.strategy_scope(self._counts):
+            with self._ops.replicas.scope_of(self._counts):
                 self._counts.assign(self._ops.tf.zeros([2], "int64"))
         else:
             model, tf = self._model(), self._ops.tf
@@ -105,14 +105,14 @@ class TrainStep(object):
         if self._counts is None or not are_counted(optimizers):
             # The model may have been compiled again, with another optimizer.
             return train_step(model, data, size=self.size)
-        counts, samples = ops.local(self._counts), ops.cast(batches.samples_in(ops.tf, data), "int64")
+        counts, samples = ops.replicas.local(self._counts), ops.cast(batches.samples_in(ops.tf, data), "int64")
         largest, all_of_them = ops.unstack(counts.read_value(), 2)
         counts.assign(ops.tf.stack([ops.maximum(largest, samples), all_of_them + samples]))
         return train_step(model, data, optimizers[0], size=self.size)
 
     def counts(self):
         """The samples of the largest batch of this fit so far, and of all its batches, on all replicas: ints."""
-        with self._ops.strategy_scope(self._counts):
+        with self._ops.replicas.scope_of(self._counts):
             return [int(each) for each in self._ops.tf.convert_to_tensor(self._counts)]
 
 

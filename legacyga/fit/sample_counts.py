@@ -77,8 +77,8 @@ def say_unweighed(optimizers, reason):
     """Say, once of an optimizer, that its mini-steps weigh alike, unless something else has given them weights."""
     for optimizer in optimizers:
         accumulation = surface.accumulation_of(optimizer)
-        if not accumulation.knows_weights and accumulation.settings.reduction == "mean":
-            accumulation.knows_weights = True
+        if not accumulation.weights.knows and accumulation.settings.reduction == "mean":
+            accumulation.weights.knows = True
             warnings.warn(
                 "All batches weigh alike, whatever their sizes. {} Batches of one size are exact as they are.".format(
                     reason
@@ -89,15 +89,15 @@ def say_unweighed(optimizers, reason):
 
 def _say_unequal(home, model, accumulation):
     """Say, once of an optimizer in graph mode, why its mini-steps would need weights that nothing tells here."""
-    if accumulation.has_warned or not accumulation.has_windows:
+    if accumulation.weights.has_warned or not accumulation.steps.has_windows:
         return
     text = MASKED.format(home) if checks.is_divided_by_masks(home, model) else None
-    if not text and features.multiplies_one_number(home) and not accumulation.knows_losses:
-        accumulation.knows_losses = True
+    if not text and features.multiplies_one_number(home) and not accumulation.weights.knows_losses:
+        accumulation.weights.knows_losses = True
         found = losses.number_in_graph(model)
         text = None if found is None else ONE_NUMBER.format(found, home)
     if text:
-        accumulation.has_warned = True
+        accumulation.weights.has_warned = True
         warnings.warn(text, stacklevel=4)
 
 

@@ -71,7 +71,7 @@ def check_steps_to_come(optimizers, schedule, epochs, batches, partial_window):
         accumulation = surface.accumulation_of(optimizer)
         if not accumulation.registry().has_no_accumulators:
             # A graph that is still to be built has accumulators, though it may begin at K = 1.
-            accumulation.most_steps = max(accumulation.most_steps, most)
+            accumulation.steps.expect(most)
         elif max(to_come + [1]) > 1:
             raise ValueError(settings.NO_ACCUMULATORS.format(most))
     largest = max(to_come or [optimizers[0].gradient_accumulation_steps])

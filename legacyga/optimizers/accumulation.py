@@ -1,15 +1,18 @@
-"""How an optimizer accumulates, the same in all five generations, and the hooks that a generation supplies."""
+"""How an optimizer accumulates, the same in all generations: its parts, and the way of a mini-step through them."""
 
 import contextlib
 import copy
 import warnings
 
-from legacyga.backend import ops
-from legacyga.optimizers import horovod, inner, weights
-from legacyga.optimizers.registry import Registry
+from legacyga.backend import ops as _ops
+from legacyga.optimizers import horovod
+from legacyga.optimizers import inner as _inner
+from legacyga.optimizers.steps import Steps
+from legacyga.optimizers.weights import Weights
+from legacyga.optimizers.windows import Windows
 from legacyga.windows import checks
+from legacyga.windows.mini_step import MiniStep
 
-HOOKS = []
 NO_UPDATE = (
     "Training ended, and nothing is learned yet: the optimizer has made no update. Its window has {} mini-steps, and "
     "gradient_accumulation_steps is {}. Give fit a legacyga.GradientAccumulationCallback(), which ends each epoch with "
@@ -17,81 +20,41 @@ NO_UPDATE = (
 )
 
 
-def hook(function):
-    """Declare a method that each generation supplies."""
-    HOOKS.append(function.__name__)
-    return function
-
-
-class Accumulation(inner.Updating, weights.Weighing):
-    """What an accumulating optimizer knows, and how it takes a mini-step. A generation's subclass supplies the hooks.
+class Accumulation(object):
+    """What an accumulating optimizer has beside what its own class gives it.
 
     Args:
         optimizer: the accumulating optimizer.
         home: its `homes.Home`.
         settings: the `settings.Settings` that it was made with.
+        inner_type: the `inner.Inner` of its generation.
+
+    Attributes:
+        inner: an `inner.Inner`: the inner optimizer.
+        steps: a `steps.Steps`: K.
+        windows: a `windows.Windows`.
+        weights: a `weights.Weights`: what mini-steps weigh.
+        is_handed_sums: whether the last mini-step's gradients came as sums over the replicas.
+        refused: why the last state that was given did not fit: an error, None where it did.
     """
 
-    def __init__(self, optimizer, home, settings):
-        inner.Updating.__init__(self, optimizer)
-        weights.Weighing.__init__(self)
-        self.home, self.settings = home, settings
-        self.ops = ops.Ops(self.home.tf)
-        # K where there is no variable of it, until the first window is made and at K = 1; and whether it was set there.
-        self.steps, self.was_set = settings.steps, False
-        # The largest K that is to come.
-        self.most_steps = settings.steps
-        self._has_said = False
-        # Why the last state that was given did not fit.
+    def __init__(self, optimizer, home, settings, inner_type):
+        self.optimizer, self.home, self.settings = optimizer, home, settings
+        self.ops = _ops.Ops(home.tf)
+        self.steps = Steps(settings)
+        self.inner = inner_type(optimizer, home, self.ops, self.steps)
+        self.windows = Windows(self)
+        self.weights = Weights(self.ops)
+        self.is_handed_sums = self._has_said = False
         self.refused = None
-        self._registries = {}
 
-    # The hooks.
-
-    @hook
-    def inherit(self, optimizer):
-        """Make the new optimizer a copy of `optimizer`, of the inner class, with variables of its own.
-
-        Called once, by `wrap`, before all else, wherever the user calls it. Returns nothing.
-        """
-
-    @hook
-    def prepare(self, grads_and_vars, is_traced):
-        """Make the inner optimizer's own state for these (gradient, variable) pairs.
-
-        Called at each mini-step that is made, in replica context, within an init_scope, before there is a window. With
-        `is_traced` it is made in a function, whose update may find gradients of all the variables. Returns whether the
-        mini-step can be taken; if not, the inner optimizer is called, which has the error for it.
-        """
-
-    @hook
-    def apply(self, pairs, *args, **kwargs):
-        """Make one update of the inner optimizer, with the arguments of the mini-step's call.
-
-        Called where a window ends, within the conditional's branch, in replica context, and at K = 1 in place of a
-        mini-step. `pairs` are (reduced gradient or None, variable). Returns what the inner optimizer returns.
-        """
-
-    @hook
-    def make_variable(self, name, value, shape, dtype, beside=None):
-        """Make a variable of the optimizer's state, all of whose elements are the number `value`.
-
-        Called within an init_scope, in replica context or in none. With `beside`, a variable of the model, it has a
-        copy on each replica, of which a checkpoint takes the sum; else one value for all. Returns the variable.
-        """
-
-    @hook
-    def session(self, variable, action):
-        """Find the session of the graph of `variable`, in graph mode.
-
-        Called outside of all functions. Returns it, or None where none is open: with an `action`, which says what for,
-        that is an error.
-        """
-
-    # Whether the state can be read while a function is traced.
-    reads_when_traced = True
-
-    # What is the same in all generations.
+    def shared_with(self, optimizer):
+        """An `Accumulation` of another optimizer, which has the same variables and windows."""
+        shared = copy.copy(self)
+        shared.optimizer, shared.inner = optimizer, copy.copy(self.inner)
+        shared.inner.optimizer = optimizer
+        shared.windows = self.windows.shared_with(shared)
+        return shared
 
     def take_mini_step(self, grads_and_vars, args=(), kwargs=(), scope=None, result=None, before=()):
         """One call of an optimizer that is given gradients and variables, in replica context, whatever the strategy.
@@ -99,7 +62,7 @@ class Accumulation(inner.Updating, weights.Weighing):
         Args:
             grads_and_vars: list of (gradient, variable) pairs. Pairs without a gradient go along to the inner
                 optimizer: what is said of those variables is its to say.
-            args, kwargs: what else the call came with, for `apply`.
+            args, kwargs: what else the call came with, for the inner optimizer.
             scope: the name of the scope that variables are made in.
             result: function without arguments, of what to return for all replicas, made after all else.
             before: tensors that must have been computed before anything is written.
@@ -108,84 +71,99 @@ class Accumulation(inner.Updating, weights.Weighing):
             What the inner optimizer returns where it is called straight away; else the result, by default a tensor:
             whether there was an update.
         """
-        kwargs = dict(kwargs)
-        at = [i for i, (gradient, _) in enumerate(grads_and_vars) if gradient is not None]
-        self.note_made(inner.are_exchanged(kwargs))
-        if not at or not self.ops.in_replica_context():
+        ops, kwargs = self.ops, dict(kwargs)
+        present = [pair for pair in grads_and_vars if pair[0] is not None]
+        self.weights.made += 1
+        if not present or not ops.replicas.is_replica_here:
             # Nothing to accumulate, or a call from where none is allowed: the inner optimizer has the error for it.
-            return self.update(grads_and_vars, args, kwargs)
-        self._check_can_accumulate()
-        grads_and_vars = checks.as_tensors(self.ops, grads_and_vars)
-        is_traced = self._is_in_function
-        with self._outside_of_functions(scope):
-            window = self._window_for_step(grads_and_vars, is_traced)
-        if window is None:
+            return self.inner.update(grads_and_vars, args, kwargs)
+        if not self.steps.has_windows:
+            self.steps.are_bare = True
             # In a graph all gradients are of one point, though a variable's decay may need none of them.
-            present = [grads_and_vars[i][0] for i in at]
-            with self.ops.after(present) if self.home.graph_mode else contextlib.ExitStack():
-                return self.update(grads_and_vars, args, kwargs)
-        if is_traced and len(at) < len(grads_and_vars):
-            self.say_what_is_missing(grads_and_vars)
-        checks.check_rows(self.ops, *zip(*[(each, var.shape) for each, var in grads_and_vars]))
-        window.remember(args, kwargs)
-        weight = self.weight_here()
-
-        def take(run, gradients, value=None):
-            if value is not None and are_reduced:
-                # All replicas hold the same gradients, and are to stay alike.
-                value = self.ops.sum_of_scalars(value) / self.ops.replicas
-            weighed = weight and weight._replace(value=value)
-            update = self.update_of(window, (args, kwargs))
-            updated = window.take_mini_step(gradients, places, mask, update, run, before, weighed)
-            if result is None:
-                return updated
-            with self.ops.after(updated):
-                return result()
-
-        are_reduced = inner.are_exchanged(kwargs)
-        # Here, for across replicas a gradient does not show that it is an IndexedSlices.
-        gradients, places = [grads_and_vars[i][0] for i in at], [window.places[i] for i in at]
-        gradients = self.as_each_replicas(gradients, kwargs, 1.0 / self.ops.replicas)
-        mask = window.sums.mask(dict(zip(places, gradients)))
-        with self.ops.uninterrupted():
-            taken = self.ops.on_all_replicas(take, (gradients,) if weight is None else (gradients, weight.value))
-        self.keep_attributes(window)
-        self.registry([grads_and_vars[at[0]][1]]).forget_end(window)
+            with ops.after(present):
+                return self.inner.update(grads_and_vars, args, kwargs)
+        horovod.check_inside(self.optimizer)
+        ops.replicas.check_workers_wait()
+        self.is_handed_sums = _inner.are_exchanged(kwargs)
+        registry = self.windows.of(present[0][1])
+        grads_and_vars = checks.as_tensors(ops, grads_and_vars)
+        checks.check_fit(ops.tf, grads_and_vars)
+        is_traced = not registry.is_graph and not ops.tf.executing_eagerly()
+        self.weights.are_traced = self.weights.are_traced or is_traced
+        with self._outside_of_functions(scope):
+            if not self.inner.prepare(grads_and_vars, is_traced):
+                return self.inner.update(grads_and_vars, args, kwargs)
+            window = registry.window_for([var for _, var in grads_and_vars])
+            forms = self._forms(window, grads_and_vars, registry, is_traced)
+        if is_traced and len(present) < len(grads_and_vars):
+            self.inner.say_what_is_missing(grads_and_vars)
+        checks.check_rows(ops, *zip(*[(each, var.shape) for each, var in grads_and_vars]))
+        mini_step = self._made(window, grads_and_vars, forms, args, kwargs, before)
+        with ops.uninterrupted():
+            taken = self._take(window, mini_step, result)
+        if registry.is_graph:
+            self.inner.keep_attributes(window)
+            registry.forget_end(window)
         return taken
 
-    def _check_can_accumulate(self):
-        horovod.check_inside(self.optimizer)
-        if self.has_windows:
-            self.ops.check_workers_wait()
+    def _forms(self, window, grads_and_vars, registry, is_traced):
+        """What the gradients of a call leave in a window: NOTHING, ROWS or WHOLE for each place among its sums."""
+        sums = window.sums
+        given = [(place, pair) for place, pair in zip(window.places, grads_and_vars) if pair[0] is not None]
+        if sums.without:
+            for place, (gradient, var) in given:
+                sums.check_not_late(place, gradient, var, "optimizer")
+        forms = sums.forms_of({place: gradient for place, (gradient, _) in given})
+        sums.note(forms, window.places, registry.is_graph)
+        if is_traced and self.inner.reads_when_traced and registry.mini_steps_under_way:
+            # A window that was restored holds what this program has not seen.
+            sums.note_held(window.kept.held.read_value().numpy())
+        return forms
 
-    @property
-    def has_windows(self):
-        """Whether there are accumulators: not at K = 1, unless gradients are looked at before an update."""
-        return self.most_steps > 1 or self.settings.guards
+    def _made(self, window, grads_and_vars, forms, args, kwargs, before):
+        """The `MiniStep` of a call."""
+        pairs = [
+            (gradient, place) for (gradient, _), place in zip(grads_and_vars, window.places) if gradient is not None
+        ]
+        gradients, places = map(list, zip(*pairs))
+        if self.is_handed_sums:
+            gradients = self.inner.as_each_replicas(gradients, 1.0 / self.ops.replicas.count)
+        window.call = args, kwargs
+        return MiniStep(gradients, places, forms, args, kwargs, self.weights.here(), before)
 
-    @property
-    def scales_loss(self):
-        """Whether the inner optimizer is a LossScaleOptimizer of its home."""
-        # The home of those of tf.compat.v1.train is no Keras.
-        optimizers = getattr(getattr(self.home, "module", None), "optimizers", None)
-        cls = getattr(optimizers, "LossScaleOptimizer", ())
-        return hasattr(type(self.optimizer), "get_unscaled_gradients") or isinstance(self.optimizer, cls)
+    def _take(self, window, mini_step, result):
+        """Let a window take a `MiniStep`, which is this replica's; what `take_mini_step` returns."""
+        ops, weight = self.ops, mini_step.weight
 
-    @property
-    def adapts_scale(self):
-        """Whether it is one whose scale follows the gradients: the others look at none."""
-        # An attribute of its own up to TF 2.3; Keras 3 has no other.
-        scale = type(vars(self.optimizer).get("_loss_scale")).__name__
-        return self.scales_loss and getattr(self.optimizer, "dynamic", scale != "FixedLossScale")
+        def take(run, gradients, value=None):
+            if value is not None and _inner.are_exchanged(mini_step.kwargs):
+                # All replicas hold the same gradients, and are to stay alike.
+                value = ops.replicas.sum_of_scalars(value) / ops.replicas.count
+            of_all = mini_step._replace(gradients=gradients, weight=weight and weight._replace(value=value))
+            updated = window.take(of_all, self.inner.update_of(window, mini_step.args, mini_step.kwargs), run)
+            if result is None:
+                return updated
+            with ops.after(updated):
+                return result()
 
-    def shared_with(self, optimizer):
-        """An `Accumulation` of another optimizer, which has the same variables and windows."""
-        shared = copy.copy(self)
-        shared.optimizer = optimizer
-        shared._registries = {graph: registry.shared_with(shared) for graph, registry in self._registries.items()}
-        return shared
+        parts = (mini_step.gradients,) if weight is None else (mini_step.gradients, weight.value)
+        return ops.replicas.on_all(take, parts)
 
-    # K and windows are the registry's.
+    @contextlib.contextmanager
+    def _outside_of_functions(self, scope):
+        with contextlib.ExitStack() as entered:
+            entered.enter_context(self.ops.init_scope())
+            if scope is not None:
+                entered.enter_context(self.home.tf.name_scope(scope))
+            yield
+
+    def giving(self, weight):
+        """A context: the mini-steps taken in it on this replica have this `Weight`."""
+        return self.weights.giving(weight, self.registry())
+
+    def registry(self):
+        """The `Registry` of the default session's graph, or of here and now."""
+        return self.windows.here()
 
     @property
     def next_steps(self):
@@ -196,14 +174,12 @@ class Accumulation(inner.Updating, weights.Weighing):
         """Let the next window have this K."""
         registry = self.registry()
         registry.set_steps(steps)
-        self.steps, self.was_set = steps, self.was_set or registry.next_steps is None
-        self.most_steps = max(self.most_steps, steps)
+        self.steps.set(steps, is_kept=registry.has_steps)
 
     @property
     def mini_steps_under_way(self):
         """The mini-steps in the latest window, an int."""
-        registry = self.registry()
-        return 0 if registry.latest is None else registry.read([registry.latest.mini_step])[0]
+        return self.registry().mini_steps_under_way
 
     def say_no_update(self):
         """Say once, where a fit has ended, that the optimizer has made no update at all."""
@@ -211,61 +187,3 @@ class Accumulation(inner.Updating, weights.Weighing):
         if taken and not self._has_said and not self.home.value_of(self.optimizer.iterations):
             self._has_said = True
             warnings.warn(NO_UPDATE.format(taken, self.next_steps), stacklevel=4)
-
-    def window_for(self, var_list):
-        """The window of these variables, made if there is none, None at K = 1."""
-        return self.registry(var_list).window_for(var_list)
-
-    def registry(self, var_list=None):
-        """The registry of the graph of these variables; without them that of the default session, or of here and now.
-
-        Where neither has windows it is the only one that has.
-        """
-        here = self.home.v1.get_default_graph() if self.home.graph_mode else None
-        if var_list:
-            return self._registry_of(var_list[0].graph if self.home.graph_mode else None)
-        session = self.home.v1.get_default_session()
-        known = [graph for graph, registry in self._registries.items() if registry.windows]
-        # A session can be the default one outside of its graph, and in eager mode.
-        for graph in ([] if session is None else [session.graph]) + [here]:
-            if graph in known:
-                return self._registry_of(graph)
-        return self._registry_of(known[0] if len(known) == 1 else here)
-
-    @property
-    def has_windows_in_graphs(self):
-        """Whether there is any window at all, in whatever graph."""
-        return any(registry.windows for registry in self._registries.values())
-
-    def _registry_of(self, graph):
-        if graph not in self._registries:
-            self._registries[graph] = Registry(self, graph)
-        return self._registries[graph]
-
-    @property
-    def _is_in_function(self):
-        return not self.home.graph_mode and not self.home.tf.executing_eagerly()
-
-    def _window_for_step(self, grads_and_vars, is_traced):
-        if self.has_windows:
-            checks.check_fit(self.home.tf, grads_and_vars)
-        if not self.prepare(grads_and_vars, is_traced):
-            return None
-        window = self.window_for([var for _, var in grads_and_vars])
-        if window is not None:
-            for place, (gradient, var) in zip(window.places, grads_and_vars):
-                window.sums.check_not_late(place, gradient, repr(getattr(var, "name", var)), "optimizer")
-            for place, (gradient, _) in zip(window.places, grads_and_vars):
-                window.sums.note(place, gradient, self.home.graph_mode)
-            if is_traced and self.reads_when_traced and self.mini_steps_under_way:
-                # A window that was restored holds what this program has not seen.
-                window.sums.note_held(window.held.read_value().numpy())
-        return window
-
-    @contextlib.contextmanager
-    def _outside_of_functions(self, scope):
-        with contextlib.ExitStack() as entered:
-            entered.enter_context(self.ops.init_scope())
-            if scope is not None:
-                entered.enter_context(self.home.tf.name_scope(scope))
-            yield

@@ -3,7 +3,8 @@
 import copy
 import types
 
-from legacyga.backend import homes, ops
+from legacyga.backend import homes
+from legacyga.backend.tensors import is_variable
 
 
 def copy_attributes(optimizer, copied, own, new_variable, kept=(), names=None, known=()):
@@ -129,4 +130,4 @@ def _kept_beside(optimizer):
 
 def attributes_that_are_variables(optimizer):
     """{name: variable} of an optimizer's attributes."""
-    return {name: value for name, value in vars(optimizer).items() if ops.is_variable(value)}
+    return {name: value for name, value in vars(optimizer).items() if is_variable(value)}

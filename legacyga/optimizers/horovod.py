@@ -5,7 +5,7 @@ Horovod makes a class of the optimizer's class. Each of its methods calls the op
 themselves, without end. So an accumulating class has the optimizer's own methods in their place.
 """
 
-from legacyga.backend import ops
+from legacyga.backend.tensors import is_sparse
 
 NO_POLICY = (
     "on_nonfinite={!r} cannot hold with Horovod: each process decides on its own gradients, and one that makes no "
@@ -57,11 +57,15 @@ def exchanged(optimizer, pairs, rows_once=None):
         pairs: list; the gradient may be None.
         rows_once: function of a list of IndexedSlices, of their sum with each row once; None leaves them as they come.
     """
-    if not pairs or _made_by_horovod(type(optimizer)._legacyga_class[0]) is None:
+    if (
+        not hasattr(optimizer, "_allreduce")
+        or not pairs
+        or _made_by_horovod(type(optimizer)._legacyga_class[0]) is None
+    ):
         return pairs
     gradients, variables = zip(*pairs)
     together = optimizer._allreduce(gradients, variables)
     if rows_once is not None:
         # A row that two processes have is one row: its values are added before anything is clipped.
-        together = [rows_once([each]) if ops.is_sparse(each) else each for each in together]
+        together = [rows_once([each]) if is_sparse(each) else each for each in together]
     return list(zip(together, variables))

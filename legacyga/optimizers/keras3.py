@@ -4,8 +4,8 @@ import contextlib
 import importlib
 import inspect
 
-from legacyga.backend import homes, ops
-from legacyga.optimizers import accumulation as _accumulation
+from legacyga.backend import homes
+from legacyga.backend.tensors import is_variable
 from legacyga.optimizers import config as _config
 from legacyga.optimizers import copying, copying_by_config, surface
 from legacyga.optimizers import inner as _inner
@@ -16,7 +16,7 @@ ONE_FOR_TWO = (
 )
 
 
-class Accumulation(_accumulation.Accumulation):
+class Inner(_inner.Inner):
     """The hooks of the `keras3` generation."""
 
     # Variables that a function makes have no value before it has run.
@@ -36,7 +36,7 @@ class Accumulation(_accumulation.Accumulation):
     @property
     def exchanges(self):
         # The optimizers within another add up themselves.
-        return not self.is_around_others and super(Accumulation, self).exchanges
+        return not self.is_around_others and super(Inner, self).exchanges
 
     @contextlib.contextmanager
     def bare(self):
@@ -85,10 +85,14 @@ class Accumulation(_accumulation.Accumulation):
     def say_what_is_missing(self, grads_and_vars):
         self.optimizer._filter_empty_gradients(*zip(*grads_and_vars))
 
-    def take(self, called, grads, variables, args, kwargs):
-        """Take one mini-step: of a call of the method `called`, with these lists and with arguments of a user's own."""
+    def take(self, accumulation, called, grads, variables, args, kwargs):
+        """Take one mini-step of the optimizer's `Accumulation`, of a call of the method `called` with these lists.
+
+        Args:
+            args, kwargs: arguments of a user's own.
+        """
         optimizer, grads = self.optimizer, list(grads)
-        method = getattr(type(optimizer)._legacyga_class[0], called)
+        method = getattr(self.own_class, called)
         _inner.check_arguments(method, (None,) * (called == "apply") + args, kwargs)
         given = None if variables is None else list(variables)
         variables = copying_by_config.knowing(optimizer)._trainable_variables if given is None else given
@@ -100,7 +104,7 @@ class Accumulation(_accumulation.Accumulation):
             # Here, as the inner optimizer does it: variables that this function has made have no value yet outside.
             with self.home.module.name_scope(optimizer.name, caller=optimizer):
                 self.build_inner(variables)
-        self.take_mini_step(list(zip(grads, variables)), (called,) + args, kwargs, scope=optimizer.name)
+        accumulation.take_mini_step(list(zip(grads, variables)), (called,) + args, kwargs, scope=optimizer.name)
 
     def apply_inner(self, grads, variables, *args, **kwargs):
         """The inner optimizer's `apply`."""
@@ -121,14 +125,14 @@ class Accumulation(_accumulation.Accumulation):
         for each in copying_by_config.within(optimizer, self.home.module.optimizers).values():
             self._start_averages(each)
         averages = getattr(optimizer, "_model_variables_moving_average", [])
-        if not averages or self.ops.has_replicas and self.ops.in_replica_context():
+        if not averages or self.ops.replicas.are_several and self.ops.replicas.is_replica_here:
             # Within a replica's thread nothing of all replicas can be set.
             return
         with self.ops.init_scope():
             if self.home.value_of(optimizer.iterations):
                 return
             for average, var in zip(averages, optimizer._trainable_variables):
-                value = var if ops.is_variable(var) else var.value
+                value = var if is_variable(var) else var.value
                 # A variable that a function has made has no value before it has run.
                 if average is not None and value.is_initialized():
                     average.assign(value)
@@ -148,13 +152,13 @@ class Accumulation(_accumulation.Accumulation):
         if "synchronization" not in inspect.signature(module.Variable.__init__).parameters:
             # Deletable with Keras 3.9.
             placement.pop("synchronization", None)
-            if self.ops.has_replicas:
+            if self.ops.replicas.are_several:
                 raise ValueError(
                     "Before Keras 3.10 no variable can be a replica's own. Received: {!r}, and a strategy of several "
                     "replicas. Upgrade keras to 3.10 or newer, or train on one device.".format(self.home)
                 )
         with contextlib.ExitStack() as entered:
-            entered.enter_context(self.ops.colocated_with(beside))
+            entered.enter_context(self.ops.replicas.colocated_with(beside))
             entered.enter_context(module.name_scope(optimizer.name, caller=optimizer))
             created = module.Variable(
                 module.initializers.Constant(value),
@@ -181,7 +185,7 @@ class AccumulatingOptimizer(_config.ConfiguredOptimizer):
     Keras 3 has an accumulation of its own under the same argument. Its code must never see our K: it sees None.
     """
 
-    _legacyga_type = Accumulation
+    _legacyga_type = Inner
     _legacyga_steps = ("update_step",)
 
     def __deepcopy__(self, memo):
@@ -194,14 +198,14 @@ class AccumulatingOptimizer(_config.ConfiguredOptimizer):
         return _unpickled, (type(self).__name__, inner, home.module.__name__, self.get_config())
 
     def get_config(self):
-        with self._legacyga.bare():
+        with self._legacyga.inner.bare():
             return super(AccumulatingOptimizer, self).get_config()
 
     @property
     def gradient_accumulation_steps(self):
         """K of the next window, an int. Setting it takes effect at the next window."""
         accumulation = self._legacyga
-        return None if accumulation is None or accumulation.is_bare else accumulation.next_steps
+        return None if accumulation is None or accumulation.inner.is_bare else accumulation.next_steps
 
     @gradient_accumulation_steps.setter
     def gradient_accumulation_steps(self, value):
@@ -211,34 +215,35 @@ class AccumulatingOptimizer(_config.ConfiguredOptimizer):
     @property
     def iterations(self):
         """The updates made: a variable."""
-        if self._legacyga is not None and self._legacyga.scales_loss:
+        if self._legacyga is not None and self._legacyga.inner.scales_loss:
             # Before Keras 3.9 the LossScaleOptimizer itself does not count them.
             return self.inner_optimizer.iterations
-        with self._legacyga.bare() if self._legacyga is not None else contextlib.ExitStack():
+        with self._legacyga.inner.bare() if self._legacyga is not None else contextlib.ExitStack():
             return super(AccumulatingOptimizer, self).iterations
 
     def build(self, variables):
         # Keras 3's loader of HDF5 files builds for no variables.
         if self.built or not variables:
             return
-        self._legacyga.build_inner(variables)
+        self._legacyga.inner.build_inner(variables)
         self._legacyga.registry().build(list(variables))
 
     def apply_gradients(self, grads_and_vars, *args, **kwargs):
         """Take one mini-step. The inner optimizer's own method is called at the end of a window, with the arguments."""
         grads, trainable_variables = zip(*grads_and_vars)
-        self._legacyga.take("apply_gradients", grads, trainable_variables, args, kwargs)
+        self._legacyga.inner.take(self._legacyga, "apply_gradients", grads, trainable_variables, args, kwargs)
         return self._iterations
 
     def apply(self, grads, trainable_variables=None, *args, **kwargs):
         """Take one mini-step. Arguments, and what is done at the end of a window, are the inner optimizer's."""
-        if self._legacyga.is_applying:
-            self._legacyga.apply_inner(list(grads), trainable_variables, *args, **kwargs)
+        inner = self._legacyga.inner
+        if inner.is_applying:
+            inner.apply_inner(list(grads), trainable_variables, *args, **kwargs)
         else:
-            self._legacyga.take("apply", grads, trainable_variables, args, kwargs)
+            inner.take(self._legacyga, "apply", grads, trainable_variables, args, kwargs)
 
     def _all_reduce_sum_gradients(self, grads_and_vars):
-        if self._legacyga.is_applying_exchanged:
+        if self._legacyga.inner.is_applying_exchanged:
             return list(grads_and_vars)
         return super(AccumulatingOptimizer, self)._all_reduce_sum_gradients(grads_and_vars)
 
@@ -249,10 +254,10 @@ class AccumulatingOptimizer(_config.ConfiguredOptimizer):
             super(AccumulatingOptimizer, self).finalize_variable_values(var_list)
 
     def _apply_weight_decay(self, trainable_variables):
-        self._legacyga.decay_weights(super(AccumulatingOptimizer, self)._apply_weight_decay, trainable_variables)
+        self._legacyga.inner.decay_weights(super(AccumulatingOptimizer, self)._apply_weight_decay, trainable_variables)
 
     def stateless_apply(self, *args, **kwargs):
-        if self._legacyga.has_windows:
+        if self._legacyga.steps.has_windows:
             raise ValueError(
                 "stateless_apply keeps no mini-steps. Received: a call of it on {!r}, which accumulates. Call "
                 "apply_gradients or apply.".format(self)

@@ -1,6 +1,7 @@
 """The accumulating optimizers of a model, and which windows are its fit's."""
 
-from legacyga.backend import homes, ops
+from legacyga.backend import homes
+from legacyga.backend.tensors import variable_key
 from legacyga.optimizers import surface
 
 
@@ -83,4 +84,4 @@ def _trained_now(model, keys):
 
 
 def _keys(variables):
-    return {ops.variable_key(variable) for variable in variables}
+    return {variable_key(variable) for variable in variables}

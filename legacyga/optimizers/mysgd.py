@@ -195,7 +195,7 @@ class _GraphSGD(_MySGD):
     lr = learning_rate
 
 
-class _GraphAccumulation(v1.Accumulation):
+class _GraphInner(v1.Inner):
     def create_weights(self, params):
         backend = self.home.backend
         slots = [backend.zeros(backend.int_shape(param), dtype=param.dtype.base_dtype.name) for param in params]
@@ -224,7 +224,7 @@ class _GraphAccumulation(v1.Accumulation):
         return self.ordered(get_updates, gradients)
 
 
-class _EagerAccumulation(v2.AccumulationBefore24):
+class _EagerInner(v2.InnerBefore24):
     clips_always = True
 
 
@@ -272,12 +272,12 @@ def _class_for(home):
     attributes = {"__name__": "MySGD", "__qualname__": "MySGD", "__doc__": MySGD.__doc__}
     if home.graph_mode:
         form, base, cls = _GraphSGD, v1.AccumulatingOptimizer, home.v1_optimizers.SGD
-        attributes["_legacyga_type"] = _GraphAccumulation
+        attributes["_legacyga_type"] = _GraphInner
     elif home.is_keras3:
         form, base, cls = _Keras3SGD, keras3.AccumulatingOptimizer, home.eager_optimizers.SGD
     else:
         form, cls = _EagerSGD, home.eager_optimizers.SGD
         base = v2.base_for(cls)
         if base is v2.AccumulatingOptimizerBefore24:
-            attributes["_legacyga_type"] = _EagerAccumulation
+            attributes["_legacyga_type"] = _EagerInner
     return surface.class_for((form, base), cls, home, **attributes)

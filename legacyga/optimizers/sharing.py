@@ -39,5 +39,5 @@ class Sharing(object):
         found = [sorted(map(len, pair)) for pair in self._pairs if keys.issuperset(pair)]
         if found:
             self._is_said = True
-            turns = TURNS_WITH_LOSS_SCALE.format(accumulation.settings.steps) if accumulation.is_handed_sums else TURNS
+            turns = TURNS_WITH_LOSS_SCALE.format(accumulation.steps.made_with) if accumulation.is_handed_sums else TURNS
             warnings.warn(DIVIDED.format(found[0][0], found[0][1], turns), stacklevel=2)

@@ -1,6 +1,7 @@
 """The state of an optimizer as a list of arrays: all of it is looked at before any of it is written."""
 
-from legacyga.backend import ops
+from legacyga.backend.tensors import variable_key
+from legacyga.windows.window import Kept
 
 
 def variables_of(optimizer):
@@ -25,7 +26,7 @@ def fitting(optimizer, accumulation, values):
     Raises:
         ValueError: they are of another optimizer, or of one for another model.
     """
-    variables, values = [(ops.variable_key(each), each) for each in variables_of(optimizer)], list(values)
+    variables, values = [(variable_key(each), each) for each in variables_of(optimizer)], list(values)
     registry = accumulation.registry()
     counts, windows = registry.state()
     accumulation.refused = None
@@ -59,18 +60,19 @@ def _layout_of(number, variables, windows):
 def _without_empty_windows(values, settings):
     """The values without the windows at their beginning that hold no mini-step.
 
-    An optimizer that has trained several lists of variables has a window for each. `window.Window` makes its variables
-    in this order: five numbers, the first of which counts mini-steps, a vector with an element for each of the model's
-    variables, and two arrays for each.
+    An optimizer that has trained several lists of variables has a window for each: a `window.Kept`, and then two arrays
+    for each of the model's variables.
 
     Args:
         values: list of what comes after the values of an optimizer's own variables.
         settings: how many numbers come first: K and what goes with it.
     """
-    rest = values[settings:]
-    while len(rest) > 5 and not any(map(_shape_of, rest[:5])) and len(_shape_of(rest[5])) == 1 and not _int_of(rest[0]):
-        rest = rest[6 + 2 * _shape_of(rest[5])[0] :]
-        values = rest
+    rest, size = values[settings:], len(Kept._fields)
+    while len(rest) >= size:
+        kept = Kept(*rest[:size])
+        if any(map(_shape_of, kept.counts)) or len(_shape_of(kept.held)) != 1 or _int_of(kept.mini_step):
+            break
+        values = rest = rest[size + 2 * _shape_of(kept.held)[0] :]
     return values
 
 

@@ -6,10 +6,11 @@ All that we know of it stands in one object, its `Accumulation`, so that no name
 import inspect
 import weakref
 
-from legacyga.backend import autograph, features, graph, homes
+from legacyga.backend import autograph, features, homes
 from legacyga.optimizers import horovod
+from legacyga.optimizers.accumulation import Accumulation
+from legacyga.windows import mini_step
 from legacyga.windows import settings as _settings
-from legacyga.windows import window
 
 # A class goes with its last optimizer: that of a user may be made in a function, and refer to what is large.
 _CLASSES = weakref.WeakValueDictionary()
@@ -55,10 +56,11 @@ def _step_of(made, name, own):
     """
 
     def step(self, gradient, *args, **kwargs):
-        accumulation = self._legacyga
-        accumulation.check_is_applying(name)
+        inner, method = self._legacyga.inner, getattr(super(made, self), name)
+        if not inner.steps.has_windows:
+            return method(gradient, *args, **kwargs)
         variable = args[0] if args else kwargs.get("var", kwargs.get("variable"))
-        return accumulation.where_present(variable, lambda: getattr(super(made, self), name)(gradient, *args, **kwargs))
+        return inner.step(name, variable, lambda: method(gradient, *args, **kwargs))
 
     step.__name__, step.__doc__ = name, own.__doc__
     # A tf.function has the signature of its Python function.
@@ -78,7 +80,8 @@ def home_of(optimizer):
 
 def start(optimizer, settings):
     """Make a new optimizer of an accumulating class accumulate."""
-    vars(optimizer)["_legacyga"] = type(optimizer)._legacyga_type(optimizer, home_of(optimizer), settings)
+    made = Accumulation(optimizer, home_of(optimizer), settings, type(optimizer)._legacyga_type)
+    vars(optimizer)["_legacyga"] = made
 
 
 def as_inner(optimizer):
@@ -92,7 +95,7 @@ def copy_of(cls, optimizer, settings):
     """An optimizer of the accumulating class `cls` that is a copy of `optimizer`, of the inner class."""
     copied = object.__new__(cls)
     start(copied, settings)
-    accumulation_of(copied).inherit(optimizer)
+    accumulation_of(copied).inner.inherit(optimizer)
     return copied
 
 
@@ -129,13 +132,15 @@ class AccumulatingOptimizer(object):
     """
 
     _legacyga = None
+    # The `inner.Inner` of the generation.
+    _legacyga_type = None
     # The methods of the inner class that update one variable each.
     _legacyga_steps = ()
 
     # Keras prints it in its own errors, as in that of an optimizer of another Keras.
     def __repr__(self):
         cls, home = type(self)._legacyga_class
-        steps = self._legacyga.steps if self._legacyga is not None else "?"
+        steps = self._legacyga.steps.now if self._legacyga is not None else "?"
         return "<legacyga: {} of {}, accumulating {} steps>".format(cls.__name__, home.name, steps)
 
     def __copy__(self):
@@ -160,7 +165,7 @@ class AccumulatingOptimizer(object):
         It is 0, but for a checkpoint that was restored and waits for the variables.
         """
         registry = self._legacyga.registry()
-        return registry.constant_to_come("mini_step") if registry.latest is None else registry.latest.mini_step
+        return registry.constant_to_come("mini_step") if registry.latest is None else registry.latest.kept.mini_step
 
     @property
     def skipped_mini_steps(self):
@@ -189,7 +194,7 @@ class AccumulatingOptimizer(object):
             tf.errors.InvalidArgumentError: known only when a graph or `tf.function` runs, it is out of its range. XLA
                 (`jit_compile=True`) drops assertions: there the update is NaN.
         """
-        return self._legacyga.weighing(window.Weight(weight, False))
+        return self._legacyga.giving(mini_step.Weight(weight, False))
 
     # Its name until 0.1.
     mini_steps_weigh = mini_step_weight
@@ -235,7 +240,7 @@ def _check_can_train(optimizer, generation, home):
             "{!r} is an optimizer of the v1 API, which trains in graph mode only, and this is eager mode. Take one of "
             "tf.keras.optimizers, or call tf.compat.v1.disable_eager_execution() first.".format(optimizer)
         )
-    if generation == "v1" and not graph.lifts_variables(home.tf):
+    if generation == "v1" and not features.has_variable_creators(home.tf):
         raise ValueError(
             "wrap needs TensorFlow 1.11 or newer for optimizers of the v1 API. Received: TensorFlow {}. "
             "legacyga.MySGD works there.".format(home.tf_version)

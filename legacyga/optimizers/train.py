@@ -3,23 +3,27 @@
 import contextlib
 import copy
 
+from legacyga.backend import features, replicas
 from legacyga.backend import graph as _graph
-from legacyga.backend import ops, replicas
-from legacyga.optimizers import accumulation, copying, surface
+from legacyga.backend.tensors import variable_key
+from legacyga.optimizers import copying, surface
 from legacyga.optimizers import inner as _inner
 from legacyga.optimizers.registry import NO_SESSION
 
 # Containers of such an optimizer that it writes to.
 KEPT = ("_slots", "_non_slot_dict")
+HAS_TRAINED = (
+    "In graph mode the state of an optimizer of tf.compat.v1.train cannot be copied. Received: {!r}, which, or an "
+    "optimizer within it, has made updates. Wrap it before it is given gradients."
+)
 
 
-class Accumulation(accumulation.Accumulation):
-    """The hooks of the `train` generation. An Estimator takes one optimizer through many graphs."""
+class Inner(_inner.Inner):
+    """The hooks of the `train` generation."""
 
     def __init__(self, *args):
-        super(Accumulation, self).__init__(*args)
+        super(Inner, self).__init__(*args)
         self.iterations = self.ops.constant(0, "int64")
-        self._original = None
         # Variables that updates make, by those that they update.
         self._made_by_updates = {}
 
@@ -32,16 +36,11 @@ class Accumulation(accumulation.Accumulation):
         if not self.home.graph_mode:
             copying.copy_attributes(optimizer, self.optimizer, _own, copy.deepcopy, KEPT)
             return
-        # Variables of a graph cannot be copied: they begin with the values of the original's (`inherited_slot`).
         inner = copying.copy_attributes(optimizer, self.optimizer, lambda each: [], None)
-        if any(_own(each) for each in inner):
-            raise ValueError(
-                "In graph mode the state of an optimizer within a wrapper cannot be copied. Received: {!r}, which has "
-                "made updates. Wrap it before it is given gradients.".format(optimizer)
-            )
+        if any(_own(each) for each in [optimizer] + inner):
+            raise ValueError(HAS_TRAINED.format(optimizer))
         for each in [self.optimizer] + inner:
             vars(each).update(_slots={}, _non_slot_dict={})
-        self._original = optimizer
 
     def prepare(self, grads_and_vars, is_traced):
         optimizer = self.optimizer
@@ -53,14 +52,17 @@ class Accumulation(accumulation.Accumulation):
                 optimizer._create_slots(var_list)
 
         # In cross-replica context, as the bare optimizer does: in a graph the second replica cannot make variables.
-        self.ops.on_all_replicas(create_slots, (var_list,))
+        self.ops.replicas.on_all(create_slots, (var_list,))
         self.iterations = self._iterations_beside(var_list[0])
-        if self.has_windows:
+        if self.steps.has_windows:
             for var in var_list:
                 _graph.check_branches_take(self.home.tf, var)
         return True
 
     def apply(self, pairs, global_step=None, name=None, **kwargs):
+        if not self.steps.has_windows:
+            with self.ops.init_scope():
+                self.prepare(pairs, False)
         # A flush, too, is an update that the global step counts.
         with self._variables_again([var for _, var in pairs]):
             updated = super(AccumulatingOptimizer, self.optimizer).apply_gradients(pairs, global_step, name, **kwargs)
@@ -83,16 +85,16 @@ class Accumulation(accumulation.Accumulation):
 
         BERT's AdamWeightDecayOptimizer makes its moments in `apply_gradients`, which a flush calls a second time.
         """
-        if not (self.home.graph_mode and self.has_windows):
+        if not (self.home.graph_mode and self.steps.has_windows):
             yield
             return
         v1 = self.home.v1
         # Another graph has other variables, which may have the same names.
-        key = var_list[0].graph, tuple(ops.variable_key(var) for var in var_list)
+        key = var_list[0].graph, tuple(variable_key(var) for var in var_list)
         reuse = v1.AUTO_REUSE if key in self._made_by_updates else None
         made = self._made_by_updates.setdefault(key, [])
         with contextlib.ExitStack() as entered:
-            if _graph.lifts_variables(self.home.tf):
+            if features.has_variable_creators(self.home.tf):
                 entered.enter_context(_graph.lifted_variables(self.home.tf, made))
             entered.enter_context(v1.variable_scope(v1.get_variable_scope(), reuse=reuse))
             yield
@@ -113,45 +115,32 @@ class Accumulation(accumulation.Accumulation):
             raise ValueError(NO_SESSION.format(action, session))
         return None
 
-    def mini_step_of(self, grads_and_vars, kwargs):
-        """The operation of a mini-step in graph mode; else None."""
+    def mini_step_of(self, accumulation, grads_and_vars, kwargs):
+        """The operation of a mini-step of the optimizer's `Accumulation` in graph mode; else None."""
         if not self.home.graph_mode:
-            self.take_mini_step(grads_and_vars, (), kwargs)
+            accumulation.take_mini_step(grads_and_vars, (), kwargs)
             return None
         # The inner optimizer lists its operation for all to run. Here it stands in a branch of the conditional.
         train_ops = self.home.v1.get_collection_ref("train_op")
         listed = list(train_ops)
-        # The init_scope of TF 2.0 to 2.13 leads out of a graph that nobody has entered.
+        # The init_scope of TF 2.0 to 2.13 leads out of a graph that nobody has entered. Delete with TF 2.13.
         with self.home.v1.get_default_graph().as_default():
-            taken = self.take_mini_step(grads_and_vars, (), kwargs)
+            taken = accumulation.take_mini_step(grads_and_vars, (), kwargs)
         mini_step = self.home.tf.group(taken, name=kwargs["name"] or self.optimizer.get_name())
         train_ops[:] = listed + [mini_step]
         return mini_step
-
-    def inherited_slot(self, var, slot_name):
-        """Where a slot starts that is to be made, None where no slot was inherited."""
-        original = self._original and self._original.get_slot(var, slot_name)
-        if original is None or self.optimizer.get_slot(var, slot_name) is not None:
-            return None
-        return self.ops.present_value(original, self.home.graph_mode)
-
-    def inherited_non_slot(self, name, colocate_with):
-        """Where a variable of the optimizer starts, None where none was inherited."""
-        graph = colocate_with.graph if self.home.graph_mode else None
-        original = self._original and self._original._non_slot_dict.get((name, graph))
-        return None if original is None else self.ops.present_value(original, self.home.graph_mode)
 
 
 class AccumulatingOptimizer(surface.AccumulatingOptimizer):
     """Takes the calls of an optimizer of tf.compat.v1.train."""
 
-    _legacyga_type = Accumulation
+    _legacyga_type = Inner
     _legacyga_steps = ("_apply_dense", "_resource_apply_dense", "_apply_sparse", "_resource_apply_sparse")
 
     @property
     def iterations(self):
         """The updates made: a variable (a constant 0 before the first use of the optimizer)."""
-        return self._legacyga.iterations
+        return self._legacyga.inner.iterations
 
     def apply_gradients(self, grads_and_vars, global_step=None, name=None, **kwargs):
         """Take one mini-step. Arguments, and what is done at the end of a window, are the inner optimizer's.
@@ -160,33 +149,7 @@ class AccumulatingOptimizer(surface.AccumulatingOptimizer):
         """
         _inner.check_arguments(type(self)._legacyga_class[0].apply_gradients, (), kwargs)
         kwargs.update(global_step=global_step, name=name)
-        return self._legacyga.mini_step_of(list(grads_and_vars), kwargs)
-
-    # A slot starts where the same slot of the optimizer that was wrapped is; in a graph when it is initialized.
-
-    def _zeros_slot(self, var, slot_name, op_name):
-        value = self._legacyga.inherited_slot(var, slot_name)
-        if value is None:
-            return super(AccumulatingOptimizer, self)._zeros_slot(var, slot_name, op_name)
-        return super(AccumulatingOptimizer, self)._get_or_make_slot(var, value, slot_name, op_name)
-
-    def _get_or_make_slot(self, var, val, slot_name, op_name):
-        value = self._legacyga.inherited_slot(var, slot_name)
-        value = val if value is None else value
-        return super(AccumulatingOptimizer, self)._get_or_make_slot(var, value, slot_name, op_name)
-
-    def _get_or_make_slot_with_initializer(self, var, initializer, shape, dtype, slot_name, op_name):
-        value = self._legacyga.inherited_slot(var, slot_name)
-        if value is None:
-            return super(AccumulatingOptimizer, self)._get_or_make_slot_with_initializer(
-                var, initializer, shape, dtype, slot_name, op_name
-            )
-        return super(AccumulatingOptimizer, self)._get_or_make_slot(var, value, slot_name, op_name)
-
-    def _create_non_slot_variable(self, initial_value, name, colocate_with):
-        value = self._legacyga.inherited_non_slot(name, colocate_with)
-        value = initial_value if value is None else value
-        return super(AccumulatingOptimizer, self)._create_non_slot_variable(value, name, colocate_with)
+        return self._legacyga.inner.mini_step_of(self._legacyga, list(grads_and_vars), kwargs)
 
 
 def _own(optimizer):

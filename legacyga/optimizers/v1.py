@@ -7,8 +7,8 @@ import contextlib
 
 from legacyga.backend import graph as _graph
 from legacyga.backend import update_order
-from legacyga.optimizers import accumulation as _accumulation
-from legacyga.optimizers import config, copying, surface
+from legacyga.optimizers import config, copying, surface, updates
+from legacyga.optimizers import inner as _inner
 
 NO_LOSS = (
     "get_updates of {!r} is called with loss=None, for the gradients of a window are of no one loss. Received: an "
@@ -21,11 +21,11 @@ RUNS_SESSION = (
 )
 
 
-class Accumulation(_accumulation.Accumulation):
+class Inner(_inner.Inner):
     """The hooks of the `v1` generation."""
 
     def __init__(self, *args):
-        super(Accumulation, self).__init__(*args)
+        super(Inner, self).__init__(*args)
         # The inner optimizer's gradients while it makes an update.
         self.reduced = None
         # By the names of the params: the inner optimizer's variables, what its own method made, those lifted.
@@ -89,7 +89,7 @@ class Accumulation(_accumulation.Accumulation):
     @property
     def _differentiating(self):
         """The optimizer whose `get_gradients` makes the gradients: the innermost, up to one that has its own."""
-        optimizer, cls = self.optimizer, type(self.optimizer)._legacyga_class[0]
+        optimizer, cls = self.optimizer, self.own_class
         while cls.get_gradients is self.home.v1_optimizers.Optimizer.get_gradients:
             inner = copying.inner_optimizer(optimizer)
             if inner is None:
@@ -104,7 +104,7 @@ class Accumulation(_accumulation.Accumulation):
         """One call of the inner optimizer's `get_updates`, made to read everything before it writes anything."""
         params = [param for _, param in pairs]
         gradients = [self.ops.dense(gradient) for gradient, _ in pairs]
-        if self.has_windows and self._differentiating is self.optimizer:
+        if self.steps.has_windows and self._differentiating is self.optimizer:
             gradients = self._clip(self.optimizer, gradients)
         return self.make_update(gradients, params, self._weights_of[_names(params)])
 
@@ -132,9 +132,9 @@ class Accumulation(_accumulation.Accumulation):
                 )
             )
 
-    def mini_step_of(self, loss, params):
-        """The operation of a mini-step on the gradients of `loss`."""
-        weights, window = self._state_for(params)
+    def mini_step_of(self, accumulation, loss, params):
+        """The operation of a mini-step of the optimizer's `Accumulation`, on the gradients of `loss`."""
+        weights, window = self._state_for(accumulation, params)
         differentiating = self._differentiating
         # A wrapper's optimizer clips when it is called, the gradients that it is called for.
         is_late = window is not None or differentiating is not self.optimizer
@@ -143,35 +143,35 @@ class Accumulation(_accumulation.Accumulation):
         if window is None:
             with self.ops.after(gradients, loss):
                 gradients = [self.ops.identity(gradient) for gradient in gradients]
-        taken = self.take_mini_step(list(zip(gradients, params)), before=[loss])
-        self.optimizer.weights = self._all_weights(weights, window)
+        taken = accumulation.take_mini_step(list(zip(gradients, params)), before=[loss])
+        self.optimizer.weights = self._all_weights(accumulation, weights, window)
         if self._inherited is not None:
             self.home.backend.batch_set_value(list(zip(weights, self._inherited)))
             self._inherited = None
         return taken
 
-    def create_all_weights(self, params):
+    def create_all_weights(self, accumulation, params):
         """Make all variables for these params; what the inner optimizer's own method returned."""
         if self.reduced is None:
-            weights, window = self._state_for(params)
+            weights, window = self._state_for(accumulation, params)
             if not weights:
                 # get_updates alone makes them, and the loader is about to set them.
                 self.make_update([self.ops.zeros_like(param) for param in params], params, weights)
-                self.optimizer.weights = self._all_weights(weights, window)
+                self.optimizer.weights = self._all_weights(accumulation, weights, window)
         return self._made_of.get(_names(params))
 
-    def _state_for(self, params):
+    def _state_for(self, accumulation, params):
         key = _names(params)
         with self.home.backend.name_scope(type(self.optimizer).__name__):
             if key not in self._weights_of:
                 self._weights_of[key] = self.create_weights(params)
-            window = self.window_for(params)
+            window = accumulation.windows.of(params[0]).window_for(params) if self.steps.has_windows else None
         weights = self._weights_of[key]
-        self.optimizer.weights = self._all_weights(weights, window)
+        self.optimizer.weights = self._all_weights(accumulation, weights, window)
         return weights, window
 
-    def _all_weights(self, weights, window):
-        iterations, registry = self.optimizer.iterations, self.registry()
+    def _all_weights(self, accumulation, weights, window):
+        iterations, registry = self.optimizer.iterations, accumulation.registry()
         # Some of the stock optimizers do not list it: it is no part of what their bare ones hand over.
         registry.unlisted = [iterations] if all(weight is not iterations for weight in weights) else []
         return weights + registry.variables_of(window) if window is not None else list(weights)
@@ -197,7 +197,7 @@ class Accumulation(_accumulation.Accumulation):
         # The inner optimizer finds its own here, or makes them. A flush leaves the list of all as it was.
         listed, optimizer.weights = optimizer.weights, list(weights) if differentiating is optimizer else []
         # A get_updates that appends to them, or returns what it has returned before, is to make this update.
-        updates, optimizer.updates = getattr(optimizer, "updates", []), []
+        known_updates, optimizer.updates = getattr(optimizer, "updates", []), []
         known, lifted = set(self.home.v1.global_variables()), self._lifted.setdefault(_names(params), [])
         # A get_gradients that the user has put on the object was called before, for the micro-batch.
         hidden = _hide(optimizer, "get_gradients")
@@ -225,7 +225,7 @@ class Accumulation(_accumulation.Accumulation):
             vars(optimizer).update(hidden)
             # keras-rl's wrapper lists none.
             inner, optimizer.weights = optimizer.weights or list(differentiating.weights), listed
-            optimizer.updates = updates
+            optimizer.updates = known_updates
         again = [(old, new) for old, new in zip(weights, inner) if old is not new]
         unknown = set(self.home.v1.global_variables()) - known - set(lifted) - set(inner)
         if unknown and _names(params) in self._updated:
@@ -245,7 +245,7 @@ class Accumulation(_accumulation.Accumulation):
     def ordered(self, get_updates, gradients):
         """The operation of an update with these gradients, whose reads and writes `get_updates` makes."""
         # At K = 1 it stands in no branch of its own, and another update may take what was made for it.
-        return update_order.ordered(get_updates, self.ops, gradients, in_parts=self.has_windows)
+        return update_order.ordered(get_updates, self.ops, gradients, in_parts=self.steps.has_windows)
 
     @contextlib.contextmanager
     def _answered(self, inner, gradients, all_params):
@@ -285,7 +285,7 @@ class Accumulation(_accumulation.Accumulation):
 class AccumulatingOptimizer(config.ConfiguredOptimizer):
     """Takes Keras's calls of a v1 optimizer. Made in a graph, and of use in that graph only."""
 
-    _legacyga_type = Accumulation
+    _legacyga_type = Inner
 
     def get_updates(self, *args, **kwargs):
         """The one operation that is a mini-step, in a list. Called by Keras when it builds the training function.
@@ -295,19 +295,20 @@ class AccumulatingOptimizer(config.ConfiguredOptimizer):
         accumulation = self._legacyga
         loss, params = _arguments(accumulation.home, *args, **kwargs)
         # There is no loss where a user's get_gradients needs none.
-        accumulation.check_graph(getattr(loss, "graph", None) or getattr(params[0], "graph", None))
+        accumulation.inner.check_graph(getattr(loss, "graph", None) or getattr(params[0], "graph", None))
         # TF 2.0 takes a branch of a graph that nobody has entered to be one of eager mode. Deletable with 2.0.
         with params[0].graph.as_default():
-            self.updates = accumulation.as_updates([accumulation.mini_step_of(loss, params)])
+            mini_step = accumulation.inner.mini_step_of(accumulation, loss, params)
+            self.updates = updates.guarded([mini_step], accumulation)
         return self.updates
 
     def get_gradients(self, loss, params):
-        reduced = self._legacyga.reduced
+        reduced = self._legacyga.inner.reduced
         return super(AccumulatingOptimizer, self).get_gradients(loss, params) if reduced is None else reduced
 
     def _create_all_weights(self, params):
         """Make the optimizer's variables, once for a list of `params`. The HDF5 loader calls it from TF 2.3 on."""
-        return self._legacyga.create_all_weights(list(params))
+        return self._legacyga.inner.create_all_weights(self._legacyga, list(params))
 
 
 def _arguments(home, *args, **kwargs):

@@ -4,9 +4,8 @@ import contextlib
 import copy
 import warnings
 
-from legacyga.backend import ops
-from legacyga.optimizers import accumulation as _accumulation
-from legacyga.optimizers import config, copying, surface
+from legacyga.backend.tensors import is_variable
+from legacyga.optimizers import config, copying, surface, updates
 from legacyga.optimizers import inner as _inner
 
 # Containers of an OptimizerV2 that it writes to.
@@ -17,17 +16,12 @@ NO_STATE = (
 )
 
 
-class Accumulation(_accumulation.Accumulation):
+class Inner(_inner.Inner):
     """The hooks of the `v2` generation."""
 
     # In graph mode, the values of the variables that are to be made for a model, in their order.
     _inherited = ()
     exchanging = ("apply_gradients", "_transform_unaggregated_gradients", "_aggregate_gradients")
-
-    @property
-    def keeper(self):
-        """The optimizer that has the state: in a LossScaleOptimizer the one in it."""
-        return copying.keeper_of(self.optimizer)
 
     def inherit(self, optimizer):
         if "_hyper" not in vars(copying.keeper_of(optimizer)):
@@ -54,8 +48,7 @@ class Accumulation(_accumulation.Accumulation):
         return backend.variable(backend.get_value(variable), dtype=variable.dtype.base_dtype.name, name=name)
 
     def prepare(self, grads_and_vars, is_traced):
-        if self.has_windows or self._inherited:
-            self.create_inner_weights([var for gradient, var in grads_and_vars if gradient is not None or is_traced])
+        self.create_inner_weights([var for gradient, var in grads_and_vars if gradient is not None or is_traced])
         if self._inherited:
             self.home.backend.batch_set_value(list(zip(self.keeper._weights, self._inherited)))
             self._inherited = ()
@@ -66,9 +59,13 @@ class Accumulation(_accumulation.Accumulation):
         # From TF 2.4 on a function that adds up can be given.
         aggregator = getattr(self.keeper, "gradient_aggregator", None)
         is_given = aggregator is not None and not aggregator.__module__.startswith(self.home.root + ".")
-        return not is_given and super(Accumulation, self).exchanges
+        return not is_given and super(Inner, self).exchanges
 
     def apply(self, pairs, *args, **kwargs):
+        if self._inherited:
+            # At K = 1.
+            with self.ops.init_scope(), self.home.tf.name_scope(self.keeper._name):
+                self.prepare(pairs, False)
         if self.is_applying_exchanged and self.keeper is not self.optimizer:
             # A LossScaleOptimizer asks the one in it for the sum.
             kwargs[_inner.AGGREGATES] = False
@@ -91,9 +88,9 @@ class Accumulation(_accumulation.Accumulation):
         placement = dict(aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA)
         if beside is not None:
             placement = dict(synchronization=tf.VariableSynchronization.ON_READ, aggregation=tf.VariableAggregation.SUM)
-            if not self.home.graph_mode and self.ops.has_replicas:
+            if not self.home.graph_mode and self.ops.replicas.are_several:
                 return self._make_for_each_replica(name, value, shape, dtype, beside, placement)
-        with self.ops.colocated_with(beside):
+        with self.ops.replicas.colocated_with(beside):
             created = self.keeper.add_weight(
                 name,
                 shape=shape,
@@ -108,7 +105,7 @@ class Accumulation(_accumulation.Accumulation):
     def _make_for_each_replica(self, name, value, shape, dtype, beside, placement):
         # add_weight would give each replica what a restored checkpoint has for all of them, and not a part of it.
         keeper, tf = self.keeper, self.home.tf
-        with self.ops.colocated_with(beside):
+        with self.ops.replicas.colocated_with(beside):
             created = tf.Variable(tf.fill(shape, tf.cast(value, dtype)), trainable=False, name=name, **placement)
         keeper._track_trackable(created, name, overwrite=True)
         keeper._handle_deferred_dependencies(name, created)
@@ -122,7 +119,7 @@ class Accumulation(_accumulation.Accumulation):
 class AccumulatingOptimizer(config.ConfiguredOptimizer):
     """Takes Keras's calls of an OptimizerV2."""
 
-    _legacyga_type = Accumulation
+    _legacyga_type = Inner
     _legacyga_steps = ("_resource_apply_dense", "_resource_apply_sparse", "_resource_apply_sparse_duplicate_indices")
 
     def apply_gradients(self, grads_and_vars, *args, **kwargs):
@@ -132,27 +129,28 @@ class AccumulatingOptimizer(config.ConfiguredOptimizer):
         # The init_scope of TF 2.0 to 2.13 leads out of a graph that nobody has entered.
         with home.v1.get_default_graph().as_default() if home.graph_mode else contextlib.ExitStack():
             accumulation = self._legacyga
-            scope = accumulation.keeper._name
+            scope = accumulation.inner.keeper._name
             args, kwargs = _inner.named(type(self)._legacyga_class[0].apply_gradients, args, kwargs)
             return accumulation.take_mini_step(list(grads_and_vars), args, kwargs, scope, result=home.tf.no_op)
 
     def get_updates(self, loss, params):
         """The operation of a mini-step in a list, in graph mode."""
-        return self._legacyga.as_updates(super(AccumulatingOptimizer, self).get_updates(loss, params))
+        return updates.guarded(super(AccumulatingOptimizer, self).get_updates(loss, params), self._legacyga)
 
     def _aggregate_gradients(self, grads_and_vars):
-        if self._legacyga.is_applying_exchanged:
+        if self._legacyga.inner.is_applying_exchanged:
             return list(grads_and_vars)
         return super(AccumulatingOptimizer, self)._aggregate_gradients(grads_and_vars)
 
     def _create_all_weights(self, var_list):
-        self._legacyga.create_inner_weights(var_list)
-        self._legacyga.registry(var_list).build(list(var_list))
+        self._legacyga.inner.create_inner_weights(var_list)
+        if self._legacyga.steps.has_windows:
+            self._legacyga.windows.of(var_list[0]).build(list(var_list))
 
 
 def _own(optimizer):
     """The optimizer's own variables: those it lists, and its hyperparameters', but for those that were given."""
-    hypers = [(name, value) for name, value in optimizer._hyper.items() if ops.is_variable(value)]
+    hypers = [(name, value) for name, value in optimizer._hyper.items() if is_variable(value)]
     steps = vars(optimizer).get("_iterations")
     # A step that was given has a name of its own.
     given = steps is not None and not _is_made_of_a_number("iter", steps)
@@ -167,7 +165,7 @@ def _is_made_of_a_number(name, variable):
     return is_named and getattr(aggregation, "name", "") == "ONLY_FIRST_REPLICA"
 
 
-class AccumulationBefore24(Accumulation):
+class InnerBefore24(Inner):
     """The hooks for TF 1.14 to 2.3: means are clipped where they are applied; deletable with TF 2.3."""
 
     # Whether K = 1 clips too where the bare optimizer does not: fit of TF 2.0 and 2.1 in eager mode never clips.
@@ -176,15 +174,15 @@ class AccumulationBefore24(Accumulation):
     @property
     def clips_here(self):
         """Whether means are clipped where they are applied."""
-        return self.settings.steps > 1 or self.settings.guards or self.clips_always
+        return self.steps.had_windows or self.clips_always
 
     def inherit(self, optimizer):
-        super(AccumulationBefore24, self).inherit(optimizer)
+        super(InnerBefore24, self).inherit(optimizer)
         clips = hasattr(optimizer, "clipnorm") or hasattr(optimizer, "clipvalue")
         if clips and self.clips_here and not self.home.graph_mode and not self._has_clipping:
             warnings.warn(
                 "In eager mode fit of TensorFlow {} does not clip gradients with the bare optimizer; this one, over {} "
-                "mini-steps, clips their mean.".format(self.home.tf_version, self.settings.steps),
+                "mini-steps, clips their mean.".format(self.home.tf_version, self.steps.made_with),
                 stacklevel=4,
             )
 
@@ -193,20 +191,20 @@ class AccumulationBefore24(Accumulation):
             present = iter(self._clip([gradient for gradient, _ in pairs if gradient is not None]))
             pairs = [(None if gradient is None else next(present), var) for gradient, var in pairs]
         if self.is_applying_exchanged and not self._lets_be:
-            part = 1.0 / self.ops.strategy.num_replicas_in_sync
+            part = 1.0 / self.ops.replicas.count
             pairs = [(each if each is None else self.ops.weighted(each, part, each.dtype), var) for each, var in pairs]
-        return super(AccumulationBefore24, self).apply(pairs, *args, **kwargs)
+        return super(InnerBefore24, self).apply(pairs, *args, **kwargs)
 
     @property
     def exchanges(self):
         # TF 2.0 and 2.1 add up a second time, so only what is to be clipped is added up here; deletable with 2.1.
         clips = hasattr(self.optimizer, "clipnorm") or hasattr(self.optimizer, "clipvalue")
-        return (self._lets_be or clips) and super(AccumulationBefore24, self).exchanges
+        return (self._lets_be or clips) and super(InnerBefore24, self).exchanges
 
     @property
     def _lets_be(self):
         """Whether gradients that are added up over the replicas can be left as they are."""
-        return hasattr(type(self.optimizer)._legacyga_class[0], "_aggregate_gradients")
+        return hasattr(self.own_class, "_aggregate_gradients")
 
     @property
     def _has_clipping(self):
@@ -240,29 +238,29 @@ class AccumulationBefore24(Accumulation):
 class AccumulatingOptimizerBefore24(AccumulatingOptimizer):
     """For TF 1.14 to 2.3, whose optimizers clip before `apply_gradients`; deletable with TF 2.3."""
 
-    _legacyga_type = AccumulationBefore24
+    _legacyga_type = InnerBefore24
 
     @property
     def _HAS_AGGREGATE_GRAD(self):
         # fit of TF 2.2 and 2.3 exchanges gradients between replicas, and clips them, before it hands them over to a
         # class that says True here.
-        return not self._legacyga.clips_here
+        return not self._legacyga.inner.clips_here
 
     def _aggregate_gradients(self, grads_and_vars):
-        if self._legacyga.is_applying_exchanged:
+        if self._legacyga.inner.is_applying_exchanged:
             return [gradient for gradient, _ in grads_and_vars]
         return super(AccumulatingOptimizerBefore24, self)._aggregate_gradients(grads_and_vars)
 
     def get_gradients(self, loss, params):
-        with self._legacyga.unclipped():
+        with self._legacyga.inner.unclipped():
             return super(AccumulatingOptimizerBefore24, self).get_gradients(loss, params)
 
     def _compute_gradients(self, *args, **kwargs):
-        with self._legacyga.unclipped():
+        with self._legacyga.inner.unclipped():
             return super(AccumulatingOptimizerBefore24, self)._compute_gradients(*args, **kwargs)
 
     def _clip_gradients(self, grads):
-        if self._legacyga.clips_here:
+        if self._legacyga.inner.clips_here:
             return grads
         return super(AccumulatingOptimizerBefore24, self)._clip_gradients(grads)
 

@@ -3,7 +3,6 @@
 import copy
 
 from legacyga.backend import features
-from legacyga.optimizers import accumulation as _accumulation
 from legacyga.optimizers import config, copying, surface
 from legacyga.optimizers import inner as _inner
 
@@ -15,15 +14,10 @@ UNLISTED = (
 )
 
 
-class Accumulation(_accumulation.Accumulation):
+class Inner(_inner.Inner):
     """The hooks of the `v3` generation."""
 
     exchanging = ("apply_gradients", "aggregate_gradients")
-
-    @property
-    def keeper(self):
-        """The optimizer that has the state: in a LossScaleOptimizer the one in it."""
-        return copying.keeper_of(self.optimizer)
 
     def inherit(self, optimizer):
         if "_variables" not in vars(copying.keeper_of(optimizer)):
@@ -33,7 +27,9 @@ class Accumulation(_accumulation.Accumulation):
     def prepare(self, grads_and_vars, is_traced):
         keeper, var_list = self.keeper, [var for _, var in grads_and_vars]
         with_gradient = [var for gradient, var in grads_and_vars if gradient is not None]
-        self.build_inner(with_gradient if features.has_experimental_v3(self.home) and not is_traced else var_list)
+        if len(with_gradient) < len(var_list) and not is_traced and features.has_experimental_v3(self.home):
+            var_list = with_gradient
+        self.build_inner(var_list)
         unknown = [var for var in with_gradient if keeper._var_key(var) not in keeper._index_dict]
         if unknown:
             # The inner optimizer has the error for a variable that it was not built with.
@@ -58,7 +54,7 @@ class Accumulation(_accumulation.Accumulation):
         placement = dict(aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA)
         if beside is not None:
             placement = dict(synchronization=tf.VariableSynchronization.ON_READ, aggregation=tf.VariableAggregation.SUM)
-        with self.ops.colocated_with(beside):
+        with self.ops.replicas.colocated_with(beside):
             created = tf.Variable(tf.fill(shape, tf.cast(value, dtype)), trainable=False, name=name, **placement)
         self.keeper._variables.append(created)
         return created
@@ -70,26 +66,27 @@ class Accumulation(_accumulation.Accumulation):
 class AccumulatingOptimizer(config.ConfiguredOptimizer):
     """Takes Keras's calls of an optimizer of TF 2.11 and newer."""
 
-    _legacyga_type = Accumulation
+    _legacyga_type = Inner
     # XLA's own function of a step is traced once for all that call it.
     _legacyga_steps = ("_update_step_xla", "update_step")
 
     def build(self, var_list):
-        self._legacyga.build_inner(var_list)
-        self._legacyga.registry().build(list(var_list))
+        self._legacyga.inner.build_inner(var_list)
+        if self._legacyga.steps.has_windows:
+            self._legacyga.registry().build(list(var_list))
 
     def apply_gradients(self, grads_and_vars, *args, **kwargs):
         """Take one mini-step. Arguments, and what is done at the end of a window, are the inner optimizer's."""
         accumulation = self._legacyga
         args, kwargs = _inner.named(type(self)._legacyga_class[0].apply_gradients, args, kwargs)
-        scope = kwargs.get("name") or accumulation.keeper.name or "optimizer"
+        scope = kwargs.get("name") or accumulation.inner.keeper.name or "optimizer"
         taken = accumulation.take_mini_step(list(grads_and_vars), args, kwargs, scope)
         # Whatever the branch, the value that the inner optimizer returns.
         with accumulation.ops.after(taken):
             return accumulation.ops.identity(self.iterations)
 
     def aggregate_gradients(self, grads_and_vars):
-        if self._legacyga.is_applying_exchanged:
+        if self._legacyga.inner.is_applying_exchanged:
             return list(grads_and_vars)
         return super(AccumulatingOptimizer, self).aggregate_gradients(grads_and_vars)
 
@@ -100,14 +97,14 @@ class AccumulatingOptimizer(config.ConfiguredOptimizer):
 
     def _update_model_variables_moving_average(self, var_list):
         own = super(AccumulatingOptimizer, self)._update_model_variables_moving_average
-        self._legacyga.for_those_present(own, var_list)
+        self._legacyga.inner.average_those_present(own, var_list)
 
     def _overwrite_model_variables_with_average_value(self, var_list):
         own = super(AccumulatingOptimizer, self)._overwrite_model_variables_with_average_value
-        self._legacyga.for_those_present(own, var_list)
+        self._legacyga.inner.average_those_present(own, var_list)
 
     def _apply_weight_decay(self, variables):
-        self._legacyga.decay_weights(super(AccumulatingOptimizer, self)._apply_weight_decay, variables)
+        self._legacyga.inner.decay_weights(super(AccumulatingOptimizer, self)._apply_weight_decay, variables)
 
 
 class AccumulatingOptimizerSince211(AccumulatingOptimizer):

@@ -1,91 +1,78 @@
-"""The weights of an optimizer's mini-steps: those that a program gives, and those that are counted."""
+"""What the mini-steps of an optimizer weigh: weights that a program gives, and samples that are counted."""
 
 import contextlib
 
-from legacyga.windows import checks, window
+from legacyga.windows import checks
+
+AROUND_FUNCTION = (
+    "A function that is traced keeps the weight of its first trace. Received: mini_step_weight({!r}) around the call "
+    "of such a function. Enter the context in it, around apply_gradients, or give the model a train_step that does."
+)
+NOTHING_MADE = (
+    "In a graph, or a function that was traced, a mini-step has the weight that it was made with, and no mini-step was "
+    "made in this context. Received: {!r}. Make the mini-step in it, with a tensor as its weight."
+)
 
 
-class Weighing(object):
-    """The part of an `accumulation.Accumulation` that knows what a mini-step weighs."""
+class Weights(object):
+    """The weights of an optimizer's mini-steps.
 
-    def __init__(self):
-        # Whether a mini-step has ever had a weight, or somebody was told that none has; and a function of the weight of
-        # mini-steps that come without one.
-        self.knows_weights = False
-        # Whether it was said that no weight makes a mini-step right.
-        self.has_warned = False
-        # In graph mode, whether the losses were looked at: that adds operations to the graph.
-        self.knows_losses = False
-        self.told = None
-        self._weights = {}
-        # The mini-steps that were made, whether the last one's gradients came as sums over the replicas, and whether
-        # one was made in a function that is traced.
-        self._made, self.is_handed_sums, self._is_traced = 0, False, False
+    Attributes:
+        knows: whether a mini-step has ever had a weight, or the user was told that none has.
+        has_warned: whether the user was told that no weight makes a mini-step right.
+        made: how many mini-steps were made.
+        are_traced: whether one of them was made in a function that is traced.
+        knows_losses: in graph mode, whether the losses were looked at, which adds operations to the graph.
+    """
 
-    def note_made(self, is_handed_sums):
-        """A mini-step is being made."""
-        self._made, self.is_handed_sums = self._made + 1, is_handed_sums
-        self._is_traced = self._is_traced or not self.home.tf.executing_eagerly()
+    def __init__(self, ops):
+        self._ops = ops
+        self.knows = self.has_warned = self.knows_losses = False
+        # By replica: their threads take turns between a context's begin and the optimizer's call.
+        self._given = {}
+        self.made, self.are_traced = 0, False
 
-    def weight_here(self):
+    def here(self):
         """The `Weight` of a mini-step on this replica, None for 1."""
+        if not self._given:
+            return None
         # One that was given outside of all replicas is each one's.
-        weight = self._weights.get(self.ops.replica_number()) or self._weights.get(None)
+        weight = self._given.get(self._ops.replicas.number) or self._given.get(None)
         if weight is None:
-            return None if self.told is None else window.Weight(self.ops.cast(self.told(), "float64"), False)
-        if not weight.is_sample_count and not self.ops.is_made_with(weight.given_in):
-            raise ValueError(
-                "A function that is traced keeps the weight of its first trace. Received: mini_step_weight({!r}) "
-                "around the call of such a function. Enter the context in it, around apply_gradients, or give the "
-                "model a train_step that does.".format(weight.value)
-            )
+            return None
+        if not weight.is_sample_count and not self._ops.is_made_with(weight.given_in):
+            raise ValueError(AROUND_FUNCTION.format(weight.value))
         # In one dtype: workers exchange it.
-        return weight._replace(value=self.ops.cast(weight.value, "float64"))
+        return weight._replace(value=self._ops.cast(weight.value, "float64"))
 
     @contextlib.contextmanager
-    def weighing(self, weight):
-        """A context: the mini-steps taken in it on this replica have this `Weight`."""
-        given = weight.value
+    def giving(self, weight, registry):
+        """A context: the mini-steps taken in it on this replica have this `Weight`.
+
+        Args:
+            registry: the optimizer's `Registry` of here and now.
+        """
+        ops, given = self._ops, weight.value
         if not weight.is_sample_count:
-            value = checks.check_weight(self.ops, given)
-            weight = weight._replace(value=value, given_in=self.ops.graph_here())
-        # Eager mode alone takes no mini-step behind our back, and a LossScaleOptimizer counts what it skips: up to TF
-        # 2.4 it does not say that it is there.
-        watched = self._is_traced and not (weight.is_sample_count or self.home.graph_mode)
-        counters = list(self.registry().counters.values()) if watched else []
-        counted = self._counted(counters)
-        # By replica: their threads take turns between here and the optimizer's call.
-        weights, number, made = self._weights, self.ops.replica_number(), self._made
-        before, weights[number] = weights.get(number), weight
-        self.knows_weights = True
+            weight = weight._replace(value=checks.check_weight(ops, given), given_in=ops.graph_here())
+        # A function that was traced before makes nothing here: its mini-steps are seen by what they count.
+        watched = (
+            self.are_traced and not weight.is_sample_count and ops.tf.executing_eagerly() and not registry.is_graph
+        )
+        counted = registry.under_way() if watched else None
+        number, made = ops.replicas.number, self.made
+        before, self._given[number] = self._given.get(number), weight
+        self.knows = True
         try:
             yield
         finally:
-            weights[number] = before
-        if self._made > made:
-            return
-        # Nothing was made here. A function that was traced before may have taken a mini-step.
-        if self.home.graph_mode or self._counted(counters) != counted:
-            raise ValueError(
-                "In a graph, or a function that was traced, a mini-step has the weight that it was made with, and no "
-                "mini-step was made in this context. Received: {!r}. Make the mini-step in it, with a tensor as its "
-                "weight.".format(given)
-            )
+            self._given[number] = before
+            if before is None:
+                del self._given[number]
+        if self.made == made and (registry.is_graph or watched and registry.under_way() != counted):
+            raise ValueError(NOTHING_MADE.format(given))
 
-    def weigh_anew(self, value):
-        """Within `weighing`: the mini-step to come weighs this, which was counted in its data after all."""
-        number = self.ops.replica_number()
-        self._weights[number] = self._weights[number]._replace(value=value)
-
-    def _counted(self, counters):
-        """What is another once a function that was traced before, and so makes nothing here, takes mini-steps."""
-        if not counters:
-            return None
-        if not self.home.tf.executing_eagerly():
-            return [self.ops.uses(counter) for counter in counters]
-        if self.is_handed_sums:
-            # A LossScaleOptimizer counts on what it does not hand over.
-            return self.registry().read(counters)
-        # These tell of whole windows.
-        updates = self.optimizer.iterations
-        return self.registry().read(counters + [updates if self.ops.is_variable(updates) else updates.value])
+    def count_anew(self, value):
+        """Within `giving`: the mini-step to come weighs this, which was counted in its data after all."""
+        number = self._ops.replicas.number
+        self._given[number] = self._given[number]._replace(value=value)

@@ -5,6 +5,7 @@ import contextlib
 
 from legacyga.backend import homes
 from legacyga.backend import ops as _ops
+from legacyga.backend.tensors import is_sparse
 from legacyga.slices import batches
 from legacyga.slices import checks as _checks
 from legacyga.slices import losses as _losses
@@ -161,7 +162,7 @@ class _Step(object):
             return gradient
         ops = self.ops
         weighted = ops.weighted(gradient, part, ops.accumulator_dtype(gradient.dtype))
-        if not ops.is_sparse(gradient):
+        if not is_sparse(gradient):
             return weighted
         # XLA has no arrays of tensors of several shapes.
         return ops.dense(weighted) if ops.is_compiled() else _Rows.of(ops.tf, weighted, slices)

@@ -4,6 +4,7 @@ import contextlib
 
 from legacyga.backend import ops as _ops
 from legacyga.backend import update_order
+from legacyga.backend.tensors import is_sparse
 from legacyga.optimizers import lookup
 from legacyga.slices import batches
 from legacyga.windows.gradient_accumulator import GradientAccumulator
@@ -53,7 +54,7 @@ def _make_local(home, variables):
 
 def _term(ops, mean, param):
     """A scalar whose gradient by `param` is `mean`."""
-    tf, is_sparse = ops.tf, _ops.is_sparse(mean)
+    tf, has_rows = ops.tf, is_sparse(mean)
 
     def gradient(op, upstream, *_):
         return [None, ops.cast(upstream, op.inputs[2].dtype) * op.inputs[2], None]
@@ -61,6 +62,6 @@ def _term(ops, mean, param):
     # Registered once. That of a tf.custom_gradient would be kept for ever, and its graph with it.
     with contextlib.suppress(KeyError):
         tf.RegisterGradient(GRADIENT)(gradient)
-    point = tf.gather(param, mean.indices) if is_sparse else tf.convert_to_tensor(param)
+    point = tf.gather(param, mean.indices) if has_rows else tf.convert_to_tensor(param)
     with ops.v1.get_default_graph().gradient_override_map({"IdentityN": GRADIENT}):
-        return tf.identity_n([tf.constant(0.0), point, mean.values if is_sparse else mean])[0]
+        return tf.identity_n([tf.constant(0.0), point, mean.values if has_rows else mean])[0]

@@ -1,4 +1,4 @@
-"""The sum of one variable's gradients: dense, of rows, or the largest elements. No TensorFlow is imported here.
+"""The sum of one variable's gradients: dense, or of rows. No TensorFlow is imported here.
 
 Every variable has the same state, a `State`, whatever its gradients are. Which class below works on it is decided anew
 by the gradient of each mini-step, and of each traced function.
@@ -13,29 +13,25 @@ import collections
 # What a window holds of a variable.
 NOTHING, ROWS, WHOLE = 0, 1, 2
 
-State = collections.namedtuple("State", ["total", "touched", "dtype", "largest"])
+State = collections.namedtuple("State", ["total", "touched", "dtype"])
 State.__doc__ = """What is kept of one variable's gradients.
 
     total: variable of the gradient's shape, of at least float32: their sum.
     touched: float32 variable with an element for each row of `total`, which is not 0 where a gradient of rows was
         added: 1, or the part of it that a checkpoint gives each of several replicas.
     dtype: of the gradient.
-    largest: whether the window's largest elements are kept in place of the sum. Keras 3's float8 layers hand over new
-        values of their scales as gradients, and take the largest of several.
 """
 
 
 def accumulator(ops, state, form):
     """The accumulator that works on a `State`, which is this replica's own: for ROWS or WHOLE gradients."""
-    if state.largest:
-        return MaxAccumulator(ops, state)
     return (SparseAccumulator if form == ROWS else DenseAccumulator)(ops, state)
 
 
 class DenseAccumulator(object):
     """The sum of gradients that are tensors.
 
-    `held` is what `total` holds: NOTHING, ROWS or WHOLE, an int32 tensor.
+    `held`, where a method takes it, is what `total` holds: NOTHING, ROWS or WHOLE, an int32 tensor.
     """
 
     def __init__(self, ops, state):
@@ -46,7 +42,7 @@ class DenseAccumulator(object):
         """Write the first gradient of a window over what the last window left."""
         return [self._total.assign(self._widen(gradient))]
 
-    def add(self, gradient, held):
+    def add(self, gradient):
         """Add a gradient."""
         return [self._total.assign_add(self._widen(gradient))]
 
@@ -64,23 +60,10 @@ class DenseAccumulator(object):
         if begins:
             return self._ops.zeros_like(self._total.read_value()) if gradient is None else self._widen(gradient)
         total = self._total.read_value()
-        return self._ops.identity(total) if gradient is None else self._combine(total, self._widen(gradient))
-
-    def _combine(self, total, gradient):
-        return total + gradient
+        return self._ops.identity(total) if gradient is None else total + self._widen(gradient)
 
     def _widen(self, gradient):
         return self._ops.cast(self._ops.dense(gradient), self._dtype)
-
-
-class MaxAccumulator(DenseAccumulator):
-    """The largest element of each place, of gradients that are tensors."""
-
-    def add(self, gradient, held):
-        return [self._total.assign(self.sum(gradient, False))]
-
-    def _combine(self, total, gradient):
-        return self._ops.maximum(total, gradient)
 
 
 class SparseAccumulator(object):
@@ -99,9 +82,9 @@ class SparseAccumulator(object):
     def store(self, gradient, held):
         """Make zero what the last window left, and add the first gradient of this one."""
         with self._ops.after(self.clear(held)):
-            return self.add(gradient, held)
+            return self.add(gradient)
 
-    def add(self, gradient, held):
+    def add(self, gradient):
         """Add a gradient's rows."""
         ops = self._ops
         ones = ops.ones_like(gradient.indices, self._touched.dtype.base_dtype)
@@ -140,7 +123,7 @@ class SparseAccumulator(object):
         With a gradient `total` is written. `held` is what it holds without it.
         """
         ops = self._ops
-        with ops.after([] if gradient is None else self.add(gradient, held)):
+        with ops.after([] if gradient is None else self.add(gradient)):
             # A dense gradient has touched all rows.
             whole = ops.cast(ops.equal(held, WHOLE), self._touched.dtype.base_dtype)
             touched = self._touched.read_value()

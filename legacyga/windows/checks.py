@@ -3,7 +3,7 @@
 import math
 
 from legacyga.backend import graph
-from legacyga.backend import ops as _ops
+from legacyga.backend.tensors import is_sparse
 
 NO_CALL = (
     "The gradients of a GradientAccumulator are there after its first call. Received: no call yet. Call it with a list "
@@ -41,7 +41,7 @@ def check_gradients(ops, gradients, number):
             )
         )
     gradients = [
-        gradient if gradient is None else ops.as_tensors(gradient) if _ops.is_sparse(gradient) else ops.dense(gradient)
+        gradient if gradient is None else ops.as_tensors(gradient) if is_sparse(gradient) else ops.dense(gradient)
         for gradient in gradients
     ]
     if number not in (None, len(gradients)):
@@ -86,7 +86,7 @@ def check_weight(ops, weight):
 
 def _shape_of(tf, i, gradient):
     """The shape of the whole gradient, a list."""
-    if not _ops.is_sparse(gradient):
+    if not is_sparse(gradient):
         if not gradient.shape.is_fully_defined():
             raise ValueError(
                 "The shape of a gradient must be known at its first call. Received: {!r} as gradient {}. Give "
@@ -142,7 +142,7 @@ def _check_alike(i, gradient, state):
         )
     whole = state.total.shape
     shape, known = whole, getattr(gradient, "shape", None)
-    if _ops.is_sparse(gradient):
+    if is_sparse(gradient):
         shape, known = shape[1:], gradient.values.shape[1:]
     if not shape.is_compatible_with(known):
         raise ValueError(
@@ -166,7 +166,7 @@ def check_rows(ops, gradients, shapes):
     if not ops.tf.executing_eagerly():
         return
     for i, (gradient, shape) in enumerate(zip(gradients, shapes)):
-        if not _ops.is_sparse(gradient):
+        if not is_sparse(gradient):
             continue
         rows, shape = gradient.indices.numpy(), [int(size) for size in shape]
         outside, values = rows[(rows < 0) | (rows >= shape[0])], gradient.values.shape.as_list()
@@ -187,10 +187,10 @@ def check_shapes(tf, var_list):
 def check_fit(tf, grads_and_vars):
     """Raise where a gradient, if there is one, has not its variable's shape: before another one is added."""
     for gradient, variable in grads_and_vars:
-        is_sparse = _ops.is_sparse(gradient)
-        shape = gradient.values.shape if is_sparse else getattr(gradient, "shape", None)
+        has_rows = is_sparse(gradient)
+        shape = gradient.values.shape if has_rows else getattr(gradient, "shape", None)
         wanted = tf.TensorShape(getattr(variable, "shape", None))
-        if shape is not None and not wanted[is_sparse:].is_compatible_with(tf.TensorShape(shape)[is_sparse:]):
+        if shape is not None and not wanted[has_rows:].is_compatible_with(tf.TensorShape(shape)[has_rows:]):
             raise ValueError(
                 "A gradient must have the shape of its variable. Received: one of the shape {} for {} of the shape {}. "
                 "Nothing was accumulated. Pair each gradient with the variable that it is of.".format(

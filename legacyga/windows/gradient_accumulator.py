@@ -130,21 +130,23 @@ class GradientAccumulator(object):
 
     def _take(self, given, weight):
         ops = self._ops
-        taken, held = self._ops.local(self._step).read_value(), self._ops.local(self._held).read_value()
+        taken, held = self._local(self._step).read_value(), self._local(self._held).read_value()
         given = self._sums.weigh(given, None if isinstance(weight, float) else weight)
         begins = ops.equal(taken, 0)
-        mask = ops.constant(self._sums.mask(given), "int32")
-        held_then = ops.maximum(held * ops.cast(ops.logical_not(begins), "int32"), mask)
-        written = ops.cond(
-            begins, lambda: self._sums.write(given, held, True), lambda: self._sums.write(given, held, False)
-        )
+        forms = self._sums.forms_of(given)
+        held_then = ops.maximum(held * ops.cast(ops.logical_not(begins), "int32"), ops.constant(forms, "int32"))
+
+        def write(begins):
+            return self._sums.write(given, forms, held, begins)
+
+        written = ops.cond(begins, lambda: write(True), lambda: write(False))
         with ops.after(written):
             # A write to a reference variable (TF 1) may change what was read of it: so one addition, made before it.
-            taken, new_weight = taken + 1, self._ops.local(self._weight).read_value() + weight
+            taken, new_weight = taken + 1, self._local(self._weight).read_value() + weight
             with ops.after(
-                self._ops.local(self._step).assign(taken),
-                self._ops.local(self._weight).assign(new_weight),
-                self._ops.local(self._held).assign(held_then),
+                self._local(self._step).assign(taken),
+                self._local(self._weight).assign(new_weight),
+                self._local(self._held).assign(held_then),
             ):
                 return ops.identity(taken)
 
@@ -157,7 +159,7 @@ class GradientAccumulator(object):
                 return self._ops.constant(0, "int64")
             self._prepare([])
         if self._is_here():
-            return self._ops.local(self._step).read_value()
+            return self._local(self._step).read_value()
         return self._strategy.experimental_local_results(self._step)[0].read_value()
 
     @property
@@ -200,20 +202,21 @@ class GradientAccumulator(object):
         # In a traced function no number can be read.
         if not self._home.tf.executing_eagerly() or not self._is_here() or not int(self.step):
             return
-        held = self._ops.local(self._held).numpy()
+        held = self._local(self._held).numpy()
         missing = [i for i, state in enumerate(self._sums.states) if state is None and held[i] != NOTHING]
         if missing:
             raise ValueError(checks.MISSING.format(missing))
 
     def _reduced(self):
         # What the last window left is there until the first mini-step of this one writes over it.
-        begins = self._ops.equal(self._ops.local(self._step).read_value(), 0)
+        begins = self._ops.equal(self._local(self._step).read_value(), 0)
         # Replicas whose weights differ are divided by the same, or their sum would be no mean of the large batch.
-        weight = self._ops.mean_in_replica(self._ops.local(self._weight).read_value())
-        return self._sums.reduced({}, self._ops.local(self._held).read_value(), weight, begins)
+        weight = self._ops.replicas.mean(self._local(self._weight).read_value())
+        forms = self._sums.forms_of({})
+        return self._sums.reduced({}, forms, self._local(self._held).read_value(), weight, begins)
 
     def _clear(self):
-        scalars = [self._ops.local(each) for each in (self._step, self._weight)]
+        scalars = [self._local(each) for each in (self._step, self._weight)]
         return self._ops.done([each.assign(self._ops.zeros_like(each.read_value())) for each in scalars])
 
     def _prepare(self, gradients, shapes=()):
@@ -222,7 +225,7 @@ class GradientAccumulator(object):
             # It is the same on all replicas.
             with self._making("ONLY_FIRST_REPLICA"):
                 self._step = self._make_zeros("step", [], "int64")
-                self._ops.check_is_each_replicas(self._step)
+                self._ops.replicas.check_is_each_replicas(self._step)
             with self._making("MEAN"):
                 # As wide as the widest gradient: float32 would round weights that are no integers.
                 self._weight = self._make_zeros("weight", [], "float64")
@@ -241,8 +244,9 @@ class GradientAccumulator(object):
         self._note(gradients)
 
     def _note(self, gradients=()):
-        for i, gradient in enumerate(gradients or [None] * len(self._sums.states)):
-            self._sums.note(i, gradient, not self._home.tf.executing_eagerly())
+        given = {i: gradient for i, gradient in enumerate(gradients) if gradient is not None}
+        places = range(len(self._sums.states))
+        self._sums.note(self._sums.forms_of(given), places, not self._home.tf.executing_eagerly())
 
     def _state_for(self, i, gradient, shape):
         ops = self._ops
@@ -253,7 +257,7 @@ class GradientAccumulator(object):
             setattr(self, "_accumulator_{}".format(i), total)
             setattr(self, "_touched_{}".format(i), touched)
         graph.check_branches_take(self._home.tf, total)
-        return State(total, touched, gradient.dtype.base_dtype, False)
+        return State(total, touched, gradient.dtype.base_dtype)
 
     def _make_zeros(self, name, shape, dtype):
         tf = self._home.tf
@@ -262,24 +266,28 @@ class GradientAccumulator(object):
     def _making(self, aggregation):
         """A context to make variables in: outside of every function, with a copy on each replica."""
         if self._step is None:
-            self._strategy = self._ops.entered_strategy
-        return self._ops.making_for_replicas(self._strategy, aggregation)
+            self._strategy = self._ops.replicas.entered_strategy
+        return self._ops.replicas.making(self._strategy, aggregation)
+
+    def _local(self, variable):
+        """This replica's part of a variable."""
+        return self._ops.replicas.local(variable)
 
     def _is_here(self):
         """Whether this is where the variables are one's own: a replica, or there is no strategy."""
         if self._strategy is None:
             return True
-        return self._ops.entered_strategy is self._strategy and self._ops.in_replica_context()
+        return self._ops.replicas.entered_strategy is self._strategy and self._ops.replicas.is_replica_here
 
     def _check_replica(self):
-        self._ops.check_workers_wait()
-        if self._step is not None and self._strategy is None and self._ops.has_replicas:
+        self._ops.replicas.check_workers_wait()
+        if self._step is not None and self._strategy is None and self._ops.replicas.are_several:
             raise ValueError(
                 "This GradientAccumulator has variables already, which no strategy made: they would be one for all "
                 "replicas. Received: a call within strategy.run, after one, or a `step` or a `reset`, outside of the "
                 "strategy. Make a new one, and let its first use be the call within strategy.run."
             )
-        if not self._ops.in_replica_context() or not self._is_here():
+        if not self._ops.replicas.is_replica_here or not self._is_here():
             raise ValueError(
                 "A GradientAccumulator is called by each replica with its own gradients. Received: a call outside of "
                 "strategy.run. Call it in the function that strategy.run is given."

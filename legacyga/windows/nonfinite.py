@@ -36,11 +36,11 @@ class Guard(object):
         To be called ahead of all that waits for the last gradient: then each is read when it has just been made.
 
         Args:
-            run: as of `Window.take_mini_step`.
+            run: as of `Window.take`.
             arguments: for each replica, (gradients,) or (gradients, weight).
         """
         if self._looks_at_each:
-            return self._ops.sum_over_replicas(run(self._is_bad, arguments)) > 0
+            return self._ops.replicas.sum(run(self._is_bad, arguments)) > 0
 
     def take(self, bad, add, leave_out):
         """`add()`, or `leave_out()` where a look found the mini-step `bad`."""
@@ -66,7 +66,7 @@ class Guard(object):
         Args:
             reduced: on each replica the list of reduced gradients, None for a variable without.
             added, left_out: the mini-steps that are in them, and those that are not.
-            update: as of `Window.take_mini_step`.
+            update: as of `Window.take`.
             close: `close(updated)` writes that the window is over; returns `updated` as a tensor.
             names: of the variables.
         """
@@ -74,7 +74,7 @@ class Guard(object):
         if self._raises and ops.is_compiled():
             raise ValueError(COMPILED)
         present = [i for i, gradient in enumerate(reduced) if gradient is not None]
-        bad = ops.sum_over_replicas(run(lambda each: ops.not_finite([each[i] for i in present]), (reduced,))) > 0
+        bad = ops.replicas.sum(run(lambda each: ops.not_finite([each[i] for i in present]), (reduced,))) > 0
 
         is_left = ops.logical_or(ops.reduce_any(bad), ops.equal(added, 0))
 

@@ -1,5 +1,6 @@
 """The sums of several variables' gradients, for windows and for GradientAccumulator. No TensorFlow is imported here."""
 
+from legacyga.backend.tensors import is_sparse
 from legacyga.windows import accumulators
 from legacyga.windows.accumulators import NOTHING, ROWS, WHOLE
 
@@ -40,17 +41,30 @@ class Sums(object):
         self._unused = [state for i, state in enumerate(self.states) if i not in places]
         self.states = [state if i in places else None for i, state in enumerate(self.states)]
 
-    def check_not_late(self, place, gradient, name, owner):
-        """Raise where a traced function would lose a gradient."""
-        if gradient is not None and place in self.without:
+    def check_not_late(self, place, gradient, variable, owner):
+        """Raise where a traced function would lose a gradient.
+
+        Args:
+            variable: what the gradient is of: a variable, or a text.
+            owner: what the message calls the caller.
+        """
+        if place in self.without and gradient is not None:
+            name = variable if isinstance(variable, str) else repr(getattr(variable, "name", variable))
             raise ValueError(LATE_GRADIENT.format(name, owner, gradient))
 
-    def note(self, place, gradient, traced):
-        """Take note of what a mini-step's gradient is; `traced`: in a function, one among others."""
-        if gradient is not None:
-            self.forms[place] = min(self.forms.get(place, WHOLE), self._form(gradient))
-        elif traced and place not in self.forms:
-            self.without.add(place)
+    def note(self, forms, places, traced):
+        """Take note of what a mini-step's gradients are.
+
+        Args:
+            forms: NOTHING, ROWS or WHOLE for each place among the sums.
+            places: those that the mini-step's variables have.
+            traced: whether it is made in a function, one among others.
+        """
+        for place in places:
+            if forms[place] != NOTHING:
+                self.forms[place] = min(self.forms.get(place, WHOLE), forms[place])
+            elif traced and place not in self.forms:
+                self.without.add(place)
 
     def note_held(self, held):
         """Take note of what the sums hold: NOTHING, ROWS or WHOLE a place."""
@@ -58,44 +72,47 @@ class Sums(object):
             if form != NOTHING:
                 self.forms.setdefault(place, int(form))
 
-    def mask(self, given):
-        """What a mini-step with the gradients {place: gradient} leaves: NOTHING, ROWS or WHOLE a place, a list."""
-        return [self._form(given[i]) if i in given else NOTHING for i in range(len(self.states))]
+    def forms_of(self, given):
+        """What a mini-step with the gradients {place: gradient} leaves: NOTHING, ROWS or WHOLE for each place."""
+        forms = [NOTHING] * len(self.states)
+        for place, gradient in given.items():
+            forms[place] = ROWS if is_sparse(gradient) else WHOLE
+        return forms
 
     def weigh(self, given, weight):
         """{place: gradient}, each times the weight; None is 1, at no cost."""
         if weight is None:
             return given
-        largest = {i for i in given if self.states[i].largest}
-        return {
-            i: each if i in largest else self.ops.weighted(each, weight, self.states[i].total.dtype)
-            for i, each in given.items()
-        }
+        return {i: self.ops.weighted(each, weight, self.states[i].total.dtype) for i, each in given.items()}
 
-    def write(self, given, held, begins):
-        """Store the gradients {place: gradient} where a window begins, a Python bool, else add them."""
-        writes, held = [], self.ops.unstack(held, len(self.states))
+    def write(self, given, forms, held, begins):
+        """Store the gradients {place: gradient} where a window begins, a Python bool, else add them.
+
+        Args:
+            forms: as of `forms_of`.
+            held: what `states` hold, an int32 for each place.
+        """
+        writes, held = [], self.ops.unstack(held, len(self.states)) if begins else None
         for i, state in self._places():
-            gradient = given.get(i)
-            each = self._accumulator(state, self._form_without(i) if gradient is None else self._form(gradient))
-            if gradient is None:
-                writes += each.clear(held[i]) if begins else []
-            else:
-                writes += (each.store if begins else each.add)(gradient, held[i])
+            if i in given:
+                each = self._accumulator(state, forms[i])
+                writes += each.store(given[i], held[i]) if begins else each.add(given[i])
+            elif begins:
+                writes += self._accumulator(state, self._form_without(i)).clear(held[i])
         return self.ops.done(writes)
 
-    def reduced(self, given, held, weight, begins, absent=()):
+    def reduced(self, given, forms, held, weight, begins, absent=()):
         """What the window's gradients are reduced to, with these added on the way: a list, None at a place without.
 
         Args:
             given: {place: gradient}.
-            held: what `states` hold, an int32 a place.
+            forms, held: as of `write`.
             weight: the sum of the weights, these gradients' included.
             begins: whether the window begins with these gradients, a bool or a boolean tensor.
             absent: places to leave without a gradient.
         """
         ops = self.ops
-        places = self._forms(self.mask(given), held, absent)
+        places = self._forms(forms, held, absent)
         dense = [(i, self._accumulator(state, form)) for i, state, form in places if form == WHOLE]
         sparse = [(i, self._accumulator(state, form)) for i, state, form in places if form == ROWS]
 
@@ -111,7 +128,7 @@ class Sums(object):
 
         for (i, _), total in zip(dense, totals):
             state = self.states[i]
-            reduced[i] = ops.cast(total if state.largest else reduce(total), state.dtype)
+            reduced[i] = ops.cast(reduce(total), state.dtype)
         held = ops.unstack(held, len(self.states)) if sparse else None
         for i, each in sparse:
             cleared = ops.choose(begins, lambda each=each, i=i: each.clear(held[i]), lambda: [ops.done([])])
@@ -131,42 +148,34 @@ class Sums(object):
         written = []
         for i, state in [] if self.ops.is_compiled() else self._places():
             gradient = reduced.get(i)
-            if gradient is not None and self.ops.is_sparse(gradient):
+            if gradient is not None and is_sparse(gradient):
                 written += self._accumulator(state, ROWS).empty(gradient.indices, gradient.values)
         return self.ops.done(written)
 
-    def emptied(self, mask, held, absent):
-        """The places whose sums are zero after `empty`.
-
-        Args:
-            mask: of the gradients that `reduced` was given, as `mask` makes it.
-            held, absent: as of `reduced`.
-        """
+    def emptied(self, forms, held, absent):
+        """The places whose sums are zero after `empty`; the arguments are those of `reduced`."""
         if self.ops.is_compiled():
             return []
-        return [i for i, state, form in self._forms(mask, held, absent) if form == ROWS and not state.largest]
+        return [i for i, state, form in self._forms(forms, held, absent) if form == ROWS]
 
     def _places(self):
         return [(i, state) for i, state in enumerate(self.states) if state is not None]
 
     def _accumulator(self, state, form):
-        local = self.ops.local
+        local = self.ops.replicas.local
         own = state._replace(total=local(state.total), touched=local(state.touched))
         return accumulators.accumulator(self.ops, own, form)
-
-    def _form(self, gradient):
-        return ROWS if self.ops.is_sparse(gradient) else WHOLE
 
     def _form_without(self, place, held=NOTHING):
         """ROWS or WHOLE, without a gradient to look at: what was seen, or what the sums are known to hold."""
         return self.forms.get(place) or int(held) or WHOLE
 
-    def _forms(self, mask, held, absent):
+    def _forms(self, forms, held, absent):
         """[(place, state, ROWS or WHOLE)] of the sums that a window ends with."""
         known = self.ops.value_if_eager(held)
         known = [NOTHING] * len(self.states) if known is None else known
         return [
-            (i, state, mask[i] or self._form_without(i, known[i])) for i, state in self._places() if i not in absent
+            (i, state, forms[i] or self._form_without(i, known[i])) for i, state in self._places() if i not in absent
         ]
 
 

@@ -1,0 +1,66 @@
+"""What `get_updates` of an accumulating optimizer returns: a list that guards itself."""
+
+import sys
+
+from legacyga.backend import homes
+
+AROUND = (
+    "{0}.get_updates adds updates of its own to those of an optimizer that accumulates: they would be made on every "
+    "mini-step. Received: {1!r}. Wrap the optimizer that adds them: wrap({0}(SGD()), {2}), not {0}(wrap(SGD(), {2})); "
+    "or, where wrap refuses it, train in slices of a batch: legacyga.micro_batch(model, size) after compile."
+)
+
+
+class Updates(list):
+    """The updates of a mini-step. Keras and programs may add to them; `get_updates` of another optimizer may not.
+
+    Attributes:
+        accumulation: the `Accumulation` of the optimizer, to be set once.
+    """
+
+    accumulation = None
+
+    def __iadd__(self, others):
+        if not isinstance(others, Updates):
+            self._check(sys._getframe(1))
+        return super(Updates, self).__iadd__(others)
+
+    def __add__(self, others):
+        self._check(sys._getframe(1))
+        return super(Updates, self).__add__(others)
+
+    def __radd__(self, others):
+        # What is added to other updates, as keras-lr-multiplier does, is a mini-step still.
+        if others and not isinstance(others, Updates):
+            self._check(sys._getframe(1))
+        both = Updates(list.__add__(list(others), self))
+        both.accumulation = self.accumulation
+        return both
+
+    def __iter__(self):
+        # [*updates, another]
+        self._check(sys._getframe(1))
+        return super(Updates, self).__iter__()
+
+    def append(self, other):
+        self._check(sys._getframe(1))
+        super(Updates, self).append(other)
+
+    def extend(self, others):
+        self._check(sys._getframe(1))
+        super(Updates, self).extend(others)
+
+    def _check(self, caller):
+        other, accumulation = caller.f_locals.get("self"), self.accumulation
+        is_optimizer = other is not accumulation.optimizer and homes.generation_of(type(other)) is not None
+        if is_optimizer and caller.f_code.co_name == "get_updates":
+            raise ValueError(AROUND.format(type(other).__name__, other, accumulation.next_steps))
+
+
+def guarded(updates, accumulation):
+    """A list of updates, guarded where the optimizer has windows."""
+    if not accumulation.steps.has_windows:
+        return updates
+    made = Updates(updates)
+    made.accumulation = accumulation
+    return made

@@ -185,7 +185,6 @@ class AccumulatingOptimizer(_config.ConfiguredOptimizer):
     Keras 3 has an accumulation of its own under the same argument. Its code must never see our K: it sees None.
     """
 
-    _legacyga_type = Inner
     _legacyga_steps = ("update_step",)
 
     def __deepcopy__(self, memo):
@@ -265,4 +264,4 @@ class AccumulatingOptimizer(_config.ConfiguredOptimizer):
         return super(AccumulatingOptimizer, self).stateless_apply(*args, **kwargs)
 
 
-surface.BASES["keras3"] = lambda cls: AccumulatingOptimizer
+surface.register("keras3", AccumulatingOptimizer, Inner)

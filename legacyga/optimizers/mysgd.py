@@ -4,7 +4,7 @@ import numbers
 
 from legacyga.backend import homes
 from legacyga.optimizers import config as _config
-from legacyga.optimizers import keras3, surface, v1, v2
+from legacyga.optimizers import inner, surface, v1
 from legacyga.windows import settings as _settings
 
 # The defaults of arguments with two names: objects of their own, for an equal number that somebody gives is given.
@@ -224,7 +224,8 @@ class _GraphInner(v1.Inner):
         return self.ordered(get_updates, gradients)
 
 
-class _EagerInner(v2.InnerBefore24):
+class _EagerInner(inner.Inner):
+    # Only those of TF up to 2.3 ask for it.
     clips_always = True
 
 
@@ -271,13 +272,6 @@ class _Keras3SGD(_MySGD):
 def _class_for(home):
     attributes = {"__name__": "MySGD", "__qualname__": "MySGD", "__doc__": MySGD.__doc__}
     if home.graph_mode:
-        form, base, cls = _GraphSGD, v1.AccumulatingOptimizer, home.v1_optimizers.SGD
-        attributes["_legacyga_type"] = _GraphInner
-    elif home.is_keras3:
-        form, base, cls = _Keras3SGD, keras3.AccumulatingOptimizer, home.eager_optimizers.SGD
-    else:
-        form, cls = _EagerSGD, home.eager_optimizers.SGD
-        base = v2.base_for(cls)
-        if base is v2.AccumulatingOptimizerBefore24:
-            attributes["_legacyga_type"] = _EagerInner
-    return surface.class_for((form, base), cls, home, **attributes)
+        return surface.class_for(home.v1_optimizers.SGD, home, (_GraphSGD,), (_GraphInner,), **attributes)
+    form = _Keras3SGD if home.is_keras3 else _EagerSGD
+    return surface.class_for(home.eager_optimizers.SGD, home, (form,), (_EagerInner,), **attributes)

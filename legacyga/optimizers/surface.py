@@ -3,6 +3,7 @@
 All that we know of it stands in one object, its `Accumulation`, so that no name of ours meets one of the user's.
 """
 
+import collections
 import inspect
 import weakref
 
@@ -16,36 +17,55 @@ from legacyga.windows import settings as _settings
 _CLASSES = weakref.WeakValueDictionary()
 # The name of all of them, so that Keras's loaders need one object to load any. It says itself what it was made of.
 NAME = "AccumulatingOptimizer"
-# By generation, a function of an optimizer class: the `AccumulatingOptimizer` to put before it.
-BASES = {}
+# By generation, what `register` was given: [(condition, optimizer class, inner class)].
+_GENERATIONS = collections.defaultdict(list)
 WRAPPED = "{0} with gradient accumulation. {1}\n\nThe inner class, {0}:\n\n{2}"
 
 
-def class_for(bases, cls, home, **attributes):
+def register(generation, optimizer_class, inner_class, condition=lambda cls: True):
+    """Say what makes an optimizer of a generation accumulate.
+
+    Args:
+        optimizer_class: an `AccumulatingOptimizer`, to be put before the user's class.
+        inner_class: an `inner.Inner`.
+        condition: function of the user's class: whether it is to have these two, before those that were registered
+            earlier.
+    """
+    _GENERATIONS[generation].insert(0, (condition, optimizer_class, inner_class))
+
+
+def class_for(cls, home, form=(), inner_form=(), **attributes):
     """The accumulating subclass of the optimizer class `cls`: one for one class, so that two wrapped Adams are alike.
 
     Args:
-        bases: the classes to put before it, the generation's `AccumulatingOptimizer` the last.
         cls: the optimizer class.
         home: its `homes.Home`.
+        form: classes to put before all others.
+        inner_form: subclasses of `inner.Inner` to put before the generation's.
         attributes: more of the class, `__name__` included.
     """
+    found = [each[1:] for each in _GENERATIONS[homes.generation_of(cls)] if each[0](cls)]
+    bases, inners = form + _distinct(each for each, _ in found), inner_form + _distinct(each for _, each in found)
     key = bases, cls, home.root
     found = _CLASSES.get(key)
     if found is None:
         name = attributes.pop("__name__", NAME)
         attributes.setdefault("__qualname__", "Accumulating" + cls.__name__)
-        attributes.update(_legacyga_class=(cls, home))
+        attributes.update(_legacyga_class=(cls, home), _legacyga_type=type("Inner", inners, {}))
         attributes.update(autograph.methods_as_written(home.tf, bases, cls))
         # Where the user's class has a method of the same name, that one is kept.
         attributes.update({name: getattr(cls, name) for name in PUBLIC_METHODS if hasattr(cls, name)})
         docs = [inspect.getdoc(each) or "" for each in (AccumulatingOptimizer, cls)]
         attributes.setdefault("__doc__", WRAPPED.format(cls.__name__, *docs))
         found = _CLASSES[key] = type(name, bases + horovod.bases_before(cls) + (cls,), attributes)
-        for name in bases[-1]._legacyga_steps:
+        for name in found._legacyga_steps:
             if hasattr(cls, name):
                 setattr(found, name, _step_of(found, name, getattr(cls, name)))
     return found
+
+
+def _distinct(classes):
+    return tuple(dict.fromkeys(classes))
 
 
 def _step_of(made, name, own):
@@ -223,7 +243,7 @@ def wrapped(optimizer, home, settings):
     cls = type(optimizer)
     generation = homes.generation_of(cls)
     _check_can_train(optimizer, generation, home)
-    return copy_of(class_for((BASES[generation](cls),), cls, home), optimizer, settings)
+    return copy_of(class_for(cls, home), optimizer, settings)
 
 
 def _check_can_train(optimizer, generation, home):

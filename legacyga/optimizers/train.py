@@ -134,7 +134,6 @@ class Inner(_inner.Inner):
 class AccumulatingOptimizer(surface.AccumulatingOptimizer):
     """Takes the calls of an optimizer of tf.compat.v1.train."""
 
-    _legacyga_type = Inner
     _legacyga_steps = ("_apply_dense", "_resource_apply_dense", "_apply_sparse", "_resource_apply_sparse")
 
     @property
@@ -158,4 +157,4 @@ def _own(optimizer):
     return slots + list(optimizer._non_slot_dict.values())
 
 
-surface.BASES["train"] = lambda cls: AccumulatingOptimizer
+surface.register("train", AccumulatingOptimizer, Inner)

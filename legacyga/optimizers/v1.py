@@ -285,8 +285,6 @@ class Inner(_inner.Inner):
 class AccumulatingOptimizer(config.ConfiguredOptimizer):
     """Takes Keras's calls of a v1 optimizer. Made in a graph, and of use in that graph only."""
 
-    _legacyga_type = Inner
-
     def get_updates(self, *args, **kwargs):
         """The one operation that is a mini-step, in a list. Called by Keras when it builds the training function.
 
@@ -341,4 +339,4 @@ def _hide(optimizer, *names):
     return {name: vars(optimizer).pop(name) for name in names if name in vars(optimizer)}
 
 
-surface.BASES["v1"] = lambda cls: AccumulatingOptimizer
+surface.register("v1", AccumulatingOptimizer, Inner)

@@ -66,7 +66,6 @@ class Inner(_inner.Inner):
 class AccumulatingOptimizer(config.ConfiguredOptimizer):
     """Takes Keras's calls of an optimizer of TF 2.11 and newer."""
 
-    _legacyga_type = Inner
     # XLA's own function of a step is traced once for all that call it.
     _legacyga_steps = ("_update_step_xla", "update_step")
 
@@ -107,14 +106,6 @@ class AccumulatingOptimizer(config.ConfiguredOptimizer):
         self._legacyga.inner.decay_weights(super(AccumulatingOptimizer, self)._apply_weight_decay, variables)
 
 
-class AccumulatingOptimizerSince211(AccumulatingOptimizer):
-    """For classes with this method, which raises for checkpoints of OptimizerV2. TF asks who has it for slots."""
-
-    def _create_or_restore_slot_variable(self, **kwargs):
-        # An error, of a checkpoint of another generation.
-        return surface.as_inner(self)._create_or_restore_slot_variable(**kwargs)
-
-
 def _own(optimizer):
     """The optimizer's own variables: those it lists, and the rate's, but for a step that was given."""
     made = copying.attributes_that_are_variables(optimizer)
@@ -126,10 +117,13 @@ def _own(optimizer):
     return list(vars(optimizer)["_variables"]) + [made[name] for name in names if name in made]
 
 
-def base_for(cls):
-    """The `AccumulatingOptimizer` for an optimizer class of this generation."""
-    raises = hasattr(cls, "_create_or_restore_slot_variable")
-    return AccumulatingOptimizerSince211 if raises else AccumulatingOptimizer
+class RefusesSlots(config.ConfiguredOptimizer):
+    """For classes with this method, which raises for checkpoints of OptimizerV2. TF asks who has it for slots."""
+
+    def _create_or_restore_slot_variable(self, **kwargs):
+        # An error, of a checkpoint of another generation.
+        return surface.as_inner(self)._create_or_restore_slot_variable(**kwargs)
 
 
-surface.BASES["v3"] = base_for
+surface.register("v3", AccumulatingOptimizer, Inner)
+surface.register("v3", RefusesSlots, Inner, lambda cls: hasattr(cls, "_create_or_restore_slot_variable"))

@@ -1,0 +1,111 @@
+"""OptimizerV2 of TF 1.14 to 2.3, which clips before `apply_gradients`. Delete with TF 2.3.
+
+These classes stand before those of `v2`.
+"""
+
+import contextlib
+import warnings
+
+from legacyga.optimizers import config, surface
+from legacyga.optimizers import inner as _inner
+
+
+class Inner(_inner.Inner):
+    """The hooks, where means are clipped as they are applied."""
+
+    # Whether K = 1 clips too where the bare optimizer does not: fit of TF 2.0 and 2.1 in eager mode never clips.
+    clips_always = False
+
+    @property
+    def clips_here(self):
+        """Whether means are clipped where they are applied."""
+        return self.steps.had_windows or self.clips_always
+
+    def inherit(self, optimizer):
+        super(Inner, self).inherit(optimizer)
+        clips = hasattr(optimizer, "clipnorm") or hasattr(optimizer, "clipvalue")
+        if clips and self.clips_here and not self.home.graph_mode and not self._has_clipping:
+            warnings.warn(
+                "In eager mode fit of TensorFlow {} does not clip gradients with the bare optimizer; this one, over {} "
+                "mini-steps, clips their mean.".format(self.home.tf_version, self.steps.made_with),
+                stacklevel=4,
+            )
+
+    def apply(self, pairs, *args, **kwargs):
+        if self.clips_here:
+            present = iter(self._clip([gradient for gradient, _ in pairs if gradient is not None]))
+            pairs = [(None if gradient is None else next(present), var) for gradient, var in pairs]
+        if self.is_applying_exchanged and not self._lets_be:
+            part = 1.0 / self.ops.replicas.count
+            pairs = [(each if each is None else self.ops.weighted(each, part, each.dtype), var) for each, var in pairs]
+        return super(Inner, self).apply(pairs, *args, **kwargs)
+
+    @property
+    def exchanges(self):
+        # TF 2.0 and 2.1 add up a second time, so only what is to be clipped is added up here. Delete with TF 2.1.
+        clips = hasattr(self.optimizer, "clipnorm") or hasattr(self.optimizer, "clipvalue")
+        return (self._lets_be or clips) and super(Inner, self).exchanges
+
+    @property
+    def _lets_be(self):
+        """Whether gradients that are added up over the replicas can be left as they are."""
+        return hasattr(self.own_class, "_aggregate_gradients")
+
+    @property
+    def _has_clipping(self):
+        # TF 2.2 and 2.3 clip in this method, those before wherever they find the attributes.
+        return hasattr(super(AccumulatingOptimizer, self.optimizer), "_clip_gradients")
+
+    @contextlib.contextmanager
+    def unclipped(self):
+        """A context in which the inner optimizer finds nothing to clip by."""
+        hidden, attributes = {}, vars(self.optimizer)
+        if self.clips_here and not self._has_clipping:
+            hidden = {name: attributes.pop(name) for name in ("clipnorm", "clipvalue") if name in attributes}
+        try:
+            yield
+        finally:
+            attributes.update(hidden)
+
+    def _clip(self, gradients):
+        optimizer, tf = self.optimizer, self.home.tf
+        if self._has_clipping:
+            return super(AccumulatingOptimizer, optimizer)._clip_gradients(gradients)
+        if hasattr(optimizer, "clipnorm"):
+            gradients = [tf.clip_by_norm(gradient, optimizer.clipnorm) for gradient in gradients]
+        if hasattr(optimizer, "clipvalue"):
+            gradients = [
+                tf.clip_by_value(gradient, -optimizer.clipvalue, optimizer.clipvalue) for gradient in gradients
+            ]
+        return gradients
+
+
+class AccumulatingOptimizer(config.ConfiguredOptimizer):
+    """Takes Keras's calls where Keras clips before `apply_gradients`."""
+
+    @property
+    def _HAS_AGGREGATE_GRAD(self):
+        # fit of TF 2.2 and 2.3 exchanges gradients between replicas, and clips them, before it hands them over to a
+        # class that says True here.
+        return not self._legacyga.inner.clips_here
+
+    def _aggregate_gradients(self, grads_and_vars):
+        if self._legacyga.inner.is_applying_exchanged:
+            return [gradient for gradient, _ in grads_and_vars]
+        return super(AccumulatingOptimizer, self)._aggregate_gradients(grads_and_vars)
+
+    def get_gradients(self, loss, params):
+        with self._legacyga.inner.unclipped():
+            return super(AccumulatingOptimizer, self).get_gradients(loss, params)
+
+    def _compute_gradients(self, *args, **kwargs):
+        with self._legacyga.inner.unclipped():
+            return super(AccumulatingOptimizer, self)._compute_gradients(*args, **kwargs)
+
+    def _clip_gradients(self, grads):
+        if self._legacyga.inner.clips_here:
+            return grads
+        return super(AccumulatingOptimizer, self)._clip_gradients(grads)
+
+
+surface.register("v2", AccumulatingOptimizer, Inner, lambda cls: not hasattr(cls, "_transform_gradients"))

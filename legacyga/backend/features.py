@@ -34,3 +34,16 @@ def finds_averages_by_variable(home):
 def has_experimental_v3(home):
     """Whether the v3 optimizers are the experimental ones of TF 2.10. Delete with TF 2.10."""
     return hasattr(home.module.optimizers.SGD, "_resource_apply_dense")
+
+
+def shares_raw_logs(home):
+    """Whether callbacks that take raw logs are given the same dict as all others. Delete with TF 2.5.
+
+    TF 2.3 to 2.5 make a second dict, so what a callback of raw logs adds does not reach History and CSVLogger.
+    """
+    return version_of(home.tf) >= (2, 6)
+
+
+def calls_callbacks_on_exceptions(home):
+    """Whether fit in eager mode calls `on_epoch_end` and `on_train_end` after an exception. Delete with TF 2.1."""
+    return version_of(home.tf) < (2, 2) and not home.graph_mode

@@ -2,21 +2,19 @@
 
 import contextlib
 
-from legacyga.windows import checks, window
+from legacyga.windows import checks
 
 
 class Weighing(object):
     """The part of an `accumulation.Accumulation` that knows what a mini-step weighs."""
 
     def __init__(self):
-        # Whether a mini-step has ever had a weight, or somebody was told that none has; and a function of the weight of
-        # mini-steps that come without one.
+        # Whether a mini-step has ever had a weight, or somebody was told that none has.
         self.knows_weights = False
         # Whether it was said that no weight makes a mini-step right.
         self.has_warned = False
         # In graph mode, whether the losses were looked at: that adds operations to the graph.
         self.knows_losses = False
-        self.told = None
         self._weights = {}
         # The mini-steps that were made, whether the last one's gradients came as sums over the replicas, and whether
         # one was made in a function that is traced.
@@ -32,7 +30,7 @@ class Weighing(object):
         # One that was given outside of all replicas is each one's.
         weight = self._weights.get(self.ops.replica_number()) or self._weights.get(None)
         if weight is None:
-            return None if self.told is None else window.Weight(self.ops.cast(self.told(), "float64"), False)
+            return None
         if not weight.is_sample_count and not self.ops.is_made_with(weight.given_in):
             raise ValueError(
                 "A function that is traced keeps the weight of its first trace. Received: mini_step_weight({!r}) "

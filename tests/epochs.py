@@ -11,7 +11,8 @@ X = RANDOM.randn(14, 3).astype("float32")
 Y = RANDOM.randn(14, 2).astype("float32")
 BATCHES = [(X[i : i + 4], Y[i : i + 4]) for i in range(0, 14, 4)]
 LR, MOMENTUM = 0.1, 0.9
-UNWEIGHED = "graph mode, TF 2.0 and 2.1: no optimizer is told how many samples a batch has"
+GRAPH_MODE = "graph mode: no optimizer is told how many samples a batch has"
+NO_TRAIN_STEP = "TF 2.0 and 2.1: Keras has no train_step that could count the samples of a batch"
 
 
 def expected(home, epochs, steps, partial_window, batches=BATCHES, initial_epoch=0, weighs=True):

@@ -37,13 +37,13 @@ def has_experimental_v3(home):
 
 
 def shares_raw_logs(home):
-    """Whether callbacks that take raw logs are given the same dict as all others. Delete with TF 2.5.
+    """Whether Keras gives callbacks that take raw logs the dict of all others: TF 2.6 and newer. Delete with TF 2.5.
 
-    TF 2.3 to 2.5 make a second dict, so what a callback of raw logs adds does not reach History and CSVLogger.
+    TF 2.3 to 2.5 give them another one. What they put into it does not reach History and CSVLogger.
     """
     return version_of(home.tf) >= (2, 6)
 
 
 def calls_callbacks_on_exceptions(home):
-    """Whether fit in eager mode calls `on_epoch_end` and `on_train_end` after an exception. Delete with TF 2.1."""
+    """Whether fit calls callbacks after an exception: in eager mode of TF 2.0 and 2.1. Delete with TF 2.1."""
     return version_of(home.tf) < (2, 2) and not home.graph_mode

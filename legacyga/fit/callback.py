@@ -92,7 +92,7 @@ class _Callback(object):
         super(_Callback, self).__init__()
         self.schedule, self.partial_window = schedule, partial_window
         self._optimizers = []
-        # So that Keras does not fetch the loss from the device on every batch for our hook, we ask for raw logs.
+        # With raw logs Keras does not fetch the loss from the device on every batch for our hook.
         self._supports_tf_logs = features.shares_raw_logs(self.home)
 
     def __reduce__(self):
@@ -100,7 +100,7 @@ class _Callback(object):
         return GradientAccumulationCallback, (self.schedule, self.partial_window)
 
     def _implements_train_batch_hooks(self):
-        # TF 2.3 and newer ask this before `set_model`, and so of a callback that may be of another Keras yet.
+        # Keras asks this before `set_model`, when this callback may still be of another Keras.
         return True
 
     def _implements_test_batch_hooks(self):
@@ -233,7 +233,7 @@ class _Callback(object):
     def _write(self, logs):
         steps = self._optimizers[0].gradient_accumulation_steps
         values = [self.home.value_of(self._optimizers[0].iterations), steps]
-        if not self._batch_size and isinstance(self._counts, model_step.TrainStep):
+        if not self._batch_size and self._counts is not None:
             self._batch_size = self._counts.counts()[0]
         if self._batch_size:
             samples = self._params.get("samples") or self._samples_so_far() - self._samples_before
@@ -242,7 +242,7 @@ class _Callback(object):
         logs.update(zip(LOGS, [_Count(value) for value in values] if self.home.graph_mode else values))
 
     def _samples_so_far(self):
-        return self._counts.counts()[1] if isinstance(self._counts, model_step.TrainStep) else self._samples
+        return self._samples if self._counts is None else self._counts.counts()[1]
 
     def _end_epoch(self):
         """Do once an epoch what `partial_window` says."""

@@ -82,13 +82,7 @@ def check_steps_to_come(optimizers, schedule, epochs, batches, partial_window):
 
 
 def set_steps(home, optimizers, steps):
-    """Give the optimizers' next windows a K.
-
-    Args:
-        home: the optimizers' home.
-        optimizers: a list of accumulating ones.
-        steps: an int for all, or a list with a K for each, None where it stays.
-    """
+    """Give the optimizers' next windows their K: `steps` is an int for all, or a list with None for a K that stays."""
     steps = steps if isinstance(steps, list) else [steps] * len(optimizers)
     with home.default_session():
         for optimizer, each in zip(optimizers, steps):

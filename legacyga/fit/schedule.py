@@ -15,7 +15,7 @@ EFFECTS = {
 
 
 def check(value):
-    """`value`, or a ValueError: None, a K, a dict {epoch: K} or a function of the number of updates."""
+    """Return what a schedule may be: None, a K, a dict {epoch: K} or a function of the updates. Raise for all else."""
     if value is None or (callable(value) and not isinstance(value, type)):
         return value
     if isinstance(value, dict):

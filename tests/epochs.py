@@ -12,10 +12,11 @@ Y = RANDOM.randn(14, 2).astype("float32")
 BATCHES = [(X[i : i + 4], Y[i : i + 4]) for i in range(0, 14, 4)]
 LR, MOMENTUM = 0.1, 0.9
 GRAPH_MODE = "graph mode: no optimizer is told how many samples a batch has"
+NO_TRAIN_STEP = "TF 2.0 and 2.1: Keras has no train_step that could count the samples of a batch"
 
 
 def expected(home, epochs, steps, partial_window, batches=BATCHES, initial_epoch=0, weighs=True):
-    """What the oracle makes of it: in eager mode each batch weighs as much as it has samples.
+    """What the oracle makes of it: each batch weighs as much as it has samples, in eager mode from TF 2.2 on.
 
     Args:
         home: the home.
@@ -24,7 +25,7 @@ def expected(home, epochs, steps, partial_window, batches=BATCHES, initial_epoch
         partial_window: as the callback's.
         batches: one epoch's.
         initial_epoch: the number of the first.
-        weighs: whether Keras tells, in eager mode, how many samples a batch has.
+        weighs: whether batches have weights where the home's models count their samples.
 
     Returns:
         For each epoch (weights after its end, updates made).
@@ -40,7 +41,7 @@ def expected(home, epochs, steps, partial_window, batches=BATCHES, initial_epoch
         for x, y in batches:
             if not window:
                 size = steps(epoch, sgd.iterations)
-            samples = len(x) if weighs and home.mode == "eager" else 1
+            samples = len(x) if weighs and counts(home) else 1
             window.append((samples, oracle.gradients(weights, x.astype("float64"), y.astype("float64"))))
             if len(window) == size:
                 weights, window = update(weights), []

@@ -7,7 +7,7 @@ import os
 
 import numpy as np
 import oracle
-from epochs import BATCHES, START, X, Y
+from epochs import BATCHES, START, X, Y, counts
 
 import legacyga
 
@@ -92,7 +92,7 @@ class Program(object):
         self.compiled = {} if home.mode == "graph" or traced else dict(run_eagerly=True)
         self.model = home.network(START)
         self.model.compile(optimizer=make(steps), loss=self._loss(), **self.compiled)
-        self.promised = Promised(steps, counts=home.mode == "eager")
+        self.promised = Promised(steps, counts=counts(home))
         self.between = self._between()
         # With all that it keeps from the start, so that its state can be taken up anew at once.
         self.train_on_batch(0)

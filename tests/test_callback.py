@@ -74,8 +74,8 @@ def test_a_function_of_the_updates(home, partial_window, monkeypatch):
     weights, logs = fit(home, model, [legacyga.GradientAccumulationCallback(schedule, partial_window)], epochs=4)
     assert_as_expected(weights, logs, wanted)
     if partial_window == "carry":
-        # Two at the start and at each update, and for the logs one an epoch (two in TF 2.3 to 2.5).
-        assert 0 < len(reads) <= 2 * (1 + wanted[-1][1]) + 8 < 2 * 4 * len(BATCHES)
+        # Two at the start and at each update, and for the logs one an epoch.
+        assert 0 < len(reads) <= 2 * (1 + wanted[-1][1]) + 4 < 2 * 4 * len(BATCHES)
 
 
 def test_a_function_in_training_that_goes_on(home):
@@ -117,6 +117,12 @@ def test_an_int_is_k_from_the_start_and_carries_on_in_the_next_fit(home):
     assert int(home.value(model.optimizer.mini_step)) == 0
 
 
+def bar_has_our_logs(home):
+    if home.is_standalone_before(2, 4) or home.tf_version < (1, 12):
+        return False
+    return not (2, 3) <= home.tf_version < (2, 8) or home.mode == "graph" and home.tf_version >= (2, 6)
+
+
 def test_the_logs_reach_the_other_callbacks(home, tmp_path, capsys):
     callbacks = home.keras.callbacks
     path = str(tmp_path / "log.csv")
@@ -131,11 +137,13 @@ def test_the_logs_reach_the_other_callbacks(home, tmp_path, capsys):
         rows = [line.strip().split(",") for line in file]
     columns = dict(zip(rows[0], zip(*rows[1:])))
     assert columns["updates"] == ("2", "4") and columns["gradient_accumulation_steps"] == ("3", "3")
+    assert columns["effective_batch_size"] == ("12", "12")
     # What the terminal is left with, once the bar has been drawn over itself.
     printed = capsys.readouterr().out
-    assert "updates: 2" in printed and "updates: 4" in printed and "gradient_accumulation_steps: 3" in printed
-    assert columns["effective_batch_size"] == ("12", "12") and "effective_batch_size: 12" in printed
-    if not has_board:
+    if bar_has_our_logs(home):
+        assert "updates: 2" in printed and "updates: 4" in printed and "gradient_accumulation_steps: 3" in printed
+        assert "effective_batch_size: 12" in printed
+    if not has_board or (2, 3) <= home.tf_version < (2, 6):
         return
     events = b"".join(each.read_bytes() for each in tmp_path.glob("**/*tfevents*"))
     assert b"updates" in events and b"gradient_accumulation_steps" in events
@@ -172,7 +180,7 @@ def endless(batches):
 def test_generators(home):
     """Up to TF 2.0 fit_generator has a loop of its own, which tells callbacks each batch's size."""
     knows = home.mode == "graph" or home.tf_version < (2, 1) or counts(home)
-    wanted = expected(home, 2, lambda epoch, updates: 3, "carry", weighs=knows)
+    wanted = expected(home, 2, lambda epoch, updates: 3, "carry")
     model = model_with(home, 3)
     record = recorder(home)
     train = model.fit if home.is_keras3 or home.tf_version >= (2, 2) and home.mode == "eager" else model.fit_generator
@@ -193,7 +201,7 @@ def test_tf_data(home):
         skips.senseless("tf.data of unknown length trains in eager mode")
     shapes = ((None, 3), (None, 2))
     data = home.tf.data.Dataset.from_generator(lambda: iter(BATCHES), ("float32", "float32"), shapes)
-    wanted = expected(home, 3, lambda epoch, updates: 3, "flush", weighs=counts(home))
+    wanted = expected(home, 3, lambda epoch, updates: 3, "flush")
     early, model = recorder(home), model_with(home, 3)
     callback = legacyga.GradientAccumulationCallback()
     # In one kind: TF 2.0 and 2.1 want a batch size for arrays beside a dataset.

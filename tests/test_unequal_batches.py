@@ -3,12 +3,15 @@
 test_accumulator.py and test_train_step.py have the weights of their own mini-steps.
 """
 
+import warnings
+
 import pytest
 import skips
 from epochs import (
     BATCHES,
     GRAPH_MODE,
     LR,
+    NO_TRAIN_STEP,
     START,
     X,
     Y,
@@ -33,8 +36,8 @@ def start_anew(home):
 @pytest.mark.parametrize("steps", [2, 4])
 def test_a_smaller_last_batch_equals_the_large_batch(home, steps):
     """Windows of 4 + 4 and 4 + 2 samples, or of all 14, in plain fit are batches of as many."""
-    if home.mode == "graph":
-        skips.we_lack(GRAPH_MODE)
+    if not counts(home):
+        skips.we_lack(GRAPH_MODE if home.mode == "graph" else NO_TRAIN_STEP)
     size = 4 * steps
     large = [(X[i : i + size], Y[i : i + size]) for i in range(0, 14, size)]
     wanted = expected(home, 3, lambda epoch, updates: 1, "flush", large)
@@ -43,9 +46,9 @@ def test_a_smaller_last_batch_equals_the_large_batch(home, steps):
 
 
 def test_what_does_not_weigh(home):
-    """A sum; the mini-steps before fit, and, where Keras has no train_step to leave in place, those after it."""
-    if home.mode == "graph":
-        skips.we_lack(GRAPH_MODE)
+    """A sum, and the mini-steps before fit."""
+    if not counts(home):
+        skips.we_lack(GRAPH_MODE if home.mode == "graph" else NO_TRAIN_STEP)
     ((wanted, _),) = expected(home, 1, lambda epoch, updates: 4, "flush", weighs=False)
     steps = [w - start for w, start in zip(wanted, START)]
     model = model_with(home, 4, legacyga.wrap(home.bare_sgd(lr=LR), 4, reduction="sum"))
@@ -60,16 +63,15 @@ def test_what_does_not_weigh(home):
         for x, y in BATCHES:
             model.train_on_batch(x, y)
 
-    if counts(home):
-        by_hand()
-        assert_close(model.get_weights(), wanted)
-        model.set_weights(START)
+    by_hand()
+    assert_close(model.get_weights(), wanted)
+    model.set_weights(START)
     # What was traced without weights is traced anew.
     fit(home, model, [legacyga.GradientAccumulationCallback()], epochs=1)
     assert_close(model.get_weights(), weighed)
     by_hand()
-    assert_close(model.get_weights(), weighed if counts(home) else wanted)
-    if counts(home) and not home.is_keras3:
+    assert_close(model.get_weights(), weighed)
+    if not home.is_keras3:
         # A loss that is all in add_loss: samples are those of the data.
         inputs = home.keras.layers.Input((3,))
         model = home.keras.models.Model(inputs, home.keras.layers.Dense(2)(inputs))
@@ -79,13 +81,16 @@ def test_what_does_not_weigh(home):
         assert logs["updates"] == [1] and logs["effective_batch_size"] == [14]
 
 
-def test_a_training_function_that_cannot_be_traced_anew(home):
+def test_where_nothing_is_weighed_the_callback_says_so(home):
+    """Once, where it is told batches of different sizes; test_weights_in_graphs.py has graph mode."""
     if home.mode == "graph" or counts(home):
         skips.senseless("TF 2.0 and 2.1 in eager mode only")
-    model = model_with(home, 4, legacyga.wrap(home.bare_sgd(lr=LR), 4))
-    fit(home, model, [], epochs=1)
-    model.set_weights(START)
-    with pytest.warns(UserWarning, match="trained before without a GradientAccumulationCallback.*Compile the model"):
-        fit(home, model, [legacyga.GradientAccumulationCallback()], epochs=1)
-    unweighed = expected(home, 1, lambda epoch, updates: 4, "flush", weighs=False)[0][0]
-    assert_close(model.get_weights(), unweighed)
+    for samples, times in ((12, 0), (14, 1)):
+        model = model_with(home, 4)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            fit(home, model, [legacyga.GradientAccumulationCallback()], epochs=2, x=X[:samples], y=Y[:samples])
+        texts = [str(each.message) for each in caught if "All batches weigh alike" in str(each.message)]
+        assert len(texts) == times, texts
+        unweighed = expected(home, 2, lambda epoch, updates: 4, "flush", BATCHES[: -(-samples // 4)], weighs=False)
+        assert_close(model.get_weights(), unweighed[-1][0])

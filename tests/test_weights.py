@@ -481,22 +481,6 @@ def test_batches_of_one_size_weigh_alike_whoever_hands_them_over(home, has_train
     assert_trained(model, known(data), steps)
 
 
-def test_batches_of_one_size_where_callbacks_are_told_it(home):
-    """TF 2.0 and 2.1: fit of arrays with the callback, a loop, train_on_batch and fit without in one window."""
-    if home.tf_version >= (2, 2):
-        skips.senseless("TF 2.0 and 2.1 alone tell callbacks each batch's size")
-    data = batches_of([6] * 8, seed=38)
-    model = model_with(home, legacyga.wrap(home.bare_sgd(lr=RATE, momentum=MOMENTUM), 4))
-    for i, (x, y) in enumerate(data):
-        if i % 4 == 3:
-            by_hand(home, model, (x, y))
-        elif i % 4 == 2:
-            model.train_on_batch(x, y)
-        else:
-            model.fit(x, y, batch_size=6, verbose=0, callbacks=[] if i % 2 else [ours()])
-    assert_trained(model, known(data), 4)
-
-
 def test_one_unit_in_traced_training(home, trainer, has_train_step):
     """Functions traced before the first callback, with it, and after it."""
     data = batches_of([6] * 9, seed=26)

@@ -146,3 +146,16 @@ def filter_of_gradients(module):
     """
     names = vars(module)
     return names.get("_filter_grads") or getattr(names.get("optimizer_utils"), "filter_empty_gradients", None)
+
+
+def shares_raw_logs(home):
+    """Whether Keras gives callbacks that take raw logs the dict of all others: TF 2.6 and newer. Delete with TF 2.5.
+
+    TF 2.3 to 2.5 give them another one. What they put into it does not reach History and CSVLogger.
+    """
+    return version_of(home.tf) >= (2, 6)
+
+
+def calls_callbacks_on_exceptions(home):
+    """Whether fit calls callbacks after an exception: in eager mode of TF 2.0 and 2.1. Delete with TF 2.1."""
+    return version_of(home.tf) < (2, 2) and not home.graph_mode

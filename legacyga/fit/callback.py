@@ -3,8 +3,8 @@
 import sys
 import warnings
 
-from legacyga.backend import homes
-from legacyga.fit import hooks, model_step, sample_counts
+from legacyga.backend import features, homes
+from legacyga.fit import model_step, sample_counts
 from legacyga.fit import schedule as _schedule
 from legacyga.optimizers import lookup, surface
 
@@ -17,36 +17,39 @@ def GradientAccumulationCallback(schedule=None, partial_window="flush"):
     """A callback for fit: it ends the partial window of an epoch, weighs batches by samples, sets K, logs the updates.
 
     A batch weighs as much as it has samples. So a window whose last batch is smaller equals the large batch exactly.
-    That needs eager mode, the home's own `train_step` and `reduction="mean"`; TF 2.0 and 2.1 tell the sizes of arrays
-    alone. In graph mode all batches weigh the same (docs/weights.md says how much that is). In a `train_step` of your
-    own call `legacyga.train_step`.
+    That needs eager mode, TF 2.2 or newer, the home's own `train_step` and `reduction="mean"`. Elsewhere all batches
+    weigh the same (docs/weights.md says how much that is), and a warning says so once where the sizes of arrays
+    differ. In a `train_step` of your own call `legacyga.train_step`.
 
     Each epoch's logs (History, CSVLogger, TensorBoard, the progress bar) get three ints:
 
         updates                      the optimizer's `iterations`, counted from its making
         gradient_accumulation_steps  K, as it stands at the end of the epoch
         effective_batch_size         K times the batch size, with "flush" at most the epoch's samples. Where known: in
-                                     eager mode that weighs batches, in graph mode of arrays and generators
+                                     eager mode that weighs batches, elsewhere of arrays, in graph mode of generators
+
+    The progress bar lacks them in Keras up to 2.3, in tf.keras up to TF 1.11, and in that of TF 2.3 to 2.7. TensorBoard
+    lacks them in TF 2.3 to 2.5.
 
     An epoch ends with its last batch, ahead of its validation, where Keras says how many batches it has. Else it ends
     with the start of its validation, or with `on_epoch_end`. Put this callback first in the list: the others then find
     the weights and the logs as they are after it.
 
-    EarlyStopping and `model.stop_training` end the epoch as usual. After an exception nothing is done: the mini-steps
-    stay in the window, until training goes on or `flush` or `drop_windows` is called.
+    EarlyStopping and `model.stop_training` end the epoch as usual. An exception ends nothing: the mini-steps stay in
+    the window, until training goes on or `flush` or `drop_windows` is called.
 
     Args:
         schedule: the K of the next windows. None (default): the optimizer's own. An int of at least 1: that one, from
             now on. A dict `{epoch: K}`: that of the largest key of at most the epoch's number, counted from 0; before
             the first key the optimizer's own. Or a function of the updates made so far (an int) that returns K. It is
             asked after each update, with `steps_per_execution=n` after each n batches.
-        partial_window: what becomes of a window that is under way at the end of an epoch. `"flush"` (default): an
-            update on the mean of the mini-steps that are there. `"carry"`: the next epoch goes on with it, and it is
-            still there after training. `"drop"`: it is forgotten.
+        partial_window: what becomes of a window that is under way at the end of an epoch. `"flush"` (default): it ends
+            in an update, on the mean of its mini-steps. `"carry"`: the next epoch goes on with it, and after training
+            it is still there. `"drop"`: it is forgotten.
 
     Returns:
-        A callback of the model's Keras: until it is given to a model, of the one that `MySGD` would choose. A model
-        whose attributes are several accumulating optimizers (a GAN) has all of them treated alike, after a warning.
+        A callback of the model's Keras. Before it is given to a model, it is of the Keras that `MySGD` would choose.
+        Where a model has several accumulating optimizers as attributes (a GAN), it treats all alike, after a warning.
 
     Raises:
         ValueError: an argument of the wrong kind or out of its range. When training starts: the model has no optimizer
@@ -70,15 +73,14 @@ def _likely_home():
     try:
         return homes.find_home()
     except ValueError:
-        # Two Keras are imported. Which one is the model's is known when there is a model.
+        # Two Keras are imported. `set_model` finds out which one is the model's.
         return homes.find_home(sys.modules["tf_keras"])
 
 
 class _Count(int):
-    """An int for the TensorBoard callbacks of Keras 2.1 and TF 1.8, which ask each value for its `item`."""
+    """An int with the `item` that the TensorBoard callbacks of Keras 2.1 and TF 1.8 call. Delete with TF 1.8."""
 
-    def item(self):
-        return int(self)
+    item = int.__int__
 
 
 class _Callback(object):
@@ -90,19 +92,15 @@ class _Callback(object):
         super(_Callback, self).__init__()
         self.schedule, self.partial_window = schedule, partial_window
         self._optimizers = []
-        if hooks.has_raw_logs(self.home):
-            # Then Keras does not fetch the loss from the device on every batch for our hook.
-            self._supports_tf_logs = True
-        self._tells_early = not self.home.graph_mode and (
-            hooks.has_two_dicts(self.home) or hooks.bar_is_first(self.home)
-        )
+        # With raw logs Keras does not fetch the loss from the device on every batch for our hook.
+        self._supports_tf_logs = features.shares_raw_logs(self.home)
 
     def __reduce__(self):
-        # For pickle and deepcopy: a new one. What else it knows is of the fit under way, and its class has no module.
+        # pickle and deepcopy make a new one: its class is in no module, and all else it knows is of one fit.
         return GradientAccumulationCallback, (self.schedule, self.partial_window)
 
     def _implements_train_batch_hooks(self):
-        # Asked for by the lists of TF 2.3 and newer, before they give a callback of another Keras its model.
+        # Keras asks this before `set_model`, when this callback may still be of another Keras.
         return True
 
     def _implements_test_batch_hooks(self):
@@ -114,7 +112,7 @@ class _Callback(object):
         optimizers = lookup.optimizers_of(model)
         home = surface.home_of(optimizers[0]) if optimizers else None
         if home is not None and hasattr(home, "module") and home.root != self.home.root:
-            # It is of another Keras than was taken before there was a model.
+            # The model is of another Keras than the one that this callback was made for.
             params = getattr(self, "params", None)
             schedule, partial_window = self.schedule, self.partial_window
             self.__class__ = _class_for(home)
@@ -122,10 +120,10 @@ class _Callback(object):
             if params:
                 self.set_params(params)
         super(_Callback, self).set_model(model)
-        # A fit or an `evaluate` begins. Where an exception ended the last fit, its epoch did not end.
+        # A fit or an `evaluate` begins. The epoch of a fit that an exception ended is still open.
         self._epoch_is_open = False
-        if hooks.homes_train_step(type(model)) is not None:
-            # fit of TF 2.2 and 2.3 takes its training function before it calls `on_train_begin`.
+        if model_step.homes_train_step(type(model)) is not None:
+            # fit of TF 2.2 and 2.3 takes its training function before it calls `on_train_begin`. Delete with TF 2.3.
             sample_counts.start_fit(model, optimizers)
 
     def on_train_begin(self, logs=None):
@@ -145,18 +143,14 @@ class _Callback(object):
                 ),
                 stacklevel=2,
             )
-        # fit may be called where an exception is being handled.
+        # A program may call fit while it handles an exception, which is not the fit's.
         self._handled = sys.exc_info()[1]
         self._batch_size = self._params.get("batch_size")
         _schedule.check_steps_to_come(
             self._optimizers, self.schedule, self._params.get("epochs"), self._batches(), self.partial_window
         )
-        if hooks.has_two_dicts(self.home):
-            # What we put into raw logs reaches CSVLogger and History by the last batch alone, which must be known,
-            # and not in graph mode.
-            self._supports_tf_logs = bool(self._batches()) and not self.home.graph_mode
         if "metrics" in self._params:
-            # Up to TF 2.1, and in graph mode, the progress bar shows what is named here.
+            # The progress bar of TF 1.12 to 2.1 shows no other logs than those named here. Delete with TF 2.1.
             known = list(self._params["metrics"])
             self._params["metrics"] = known + [name for name in LOGS if name not in known]
         self._follow_schedule()
@@ -168,7 +162,7 @@ class _Callback(object):
         self._epoch_is_open, self._goes_on, self._is_first_batch = True, False, True
         self._samples_before = self._samples_so_far()
         if not self._windows:
-            # A callback that comes after this one, such as BackupAndRestore, may have restored another K, and windows.
+            # A callback later in the list, such as BackupAndRestore, may have restored another K and windows.
             self._follow_schedule()
             with self.home.default_session():
                 self._windows = [lookup.WindowsOfFit(self.model, each) for each in self._optimizers]
@@ -177,7 +171,7 @@ class _Callback(object):
             if steps is not None:
                 _schedule.set_steps(self.home, self._optimizers, steps)
 
-    # Every Keras calls the next two. Those that call them on_train_batch_begin and _end have these names, too.
+    # Every Keras calls the next two: newer ones by on_train_batch_begin and _end, which call these.
 
     def on_batch_begin(self, batch, logs=None):
         if not self._epoch_is_open:
@@ -188,15 +182,13 @@ class _Callback(object):
             self._epoch_is_open = self._goes_on = True
         size = (logs or {}).get("size") or 0
         self._samples += size
-        if isinstance(self._counts, sample_counts.ToldSizes):
-            self._counts.tell(size)
-        elif self._counts is None and size:
+        if self._counts is None and size:
             self._sizes.add(size)
             if len(self._sizes) > 1:
                 sample_counts.say_unweighed(
                     self._optimizers, "Keras does not tell an optimizer here how many samples a batch has."
                 )
-        # Of a dataset it is 1, whatever it is.
+        # Keras says 1 of each batch of a dataset.
         if not self._batch_size and size > 1:
             self._batch_size = size
 
@@ -215,9 +207,6 @@ class _Callback(object):
         batches = self._batches()
         if batches and batch + 1 >= batches and not self._goes_on:
             self._end_epoch()
-            if logs is not None and self._tells_early:
-                # Keras makes the epoch's logs of the last batch's, and the other dict of those: all get what is here.
-                self._write(logs)
 
     def _follow_schedule(self):
         if callable(self.schedule):
@@ -227,46 +216,40 @@ class _Callback(object):
 
     @property
     def _has_own_train_step(self):
-        return not self.home.graph_mode and hooks.homes_train_step(type(self.model)) is not None
+        return not self.home.graph_mode and model_step.homes_train_step(type(self.model)) is not None
 
     def on_test_begin(self, logs=None):
-        # Within fit: the epoch's validation.
+        # Within fit this is the epoch's validation.
         self._end_epoch()
 
     def on_epoch_end(self, epoch, logs=None):
         self._end_epoch()
         if logs is not None:
-            told_before = LOGS[0] in logs
-            values = self._write(logs)
-            if self._params.get("verbose") and not told_before and hooks.bar_lacks_our_logs(self.home):
-                # In graph mode of TF 2.3 to 2.5 the bar's line is still open.
-                begin = "\n" if self.home.graph_mode and hooks.has_two_dicts(self.home) else ""
-                print(begin + " - ".join("{}: {}".format(name, value) for name, value in values))
+            self._write(logs)
 
     def on_train_end(self, logs=None):
         self._end_epoch()
-        if isinstance(self._counts, sample_counts.ToldSizes):
-            self._counts.tell(0)
 
     def _write(self, logs):
         steps = self._optimizers[0].gradient_accumulation_steps
         values = [self.home.value_of(self._optimizers[0].iterations), steps]
-        if not self._batch_size and isinstance(self._counts, model_step.TrainStep):
+        if not self._batch_size and self._counts is not None:
             self._batch_size = self._counts.counts()[0]
         if self._batch_size:
             samples = self._params.get("samples") or self._samples_so_far() - self._samples_before
             largest = steps * self._batch_size
             values.append(min(largest, samples) if samples and self.partial_window == "flush" else largest)
-        values = list(zip(LOGS, [_Count(value) for value in values] if self.home.graph_mode else values))
-        logs.update(values)
-        return values
+        logs.update(zip(LOGS, [_Count(value) for value in values] if self.home.graph_mode else values))
 
     def _samples_so_far(self):
-        return self._counts.counts()[1] if isinstance(self._counts, model_step.TrainStep) else self._samples
+        return self._samples if self._counts is None else self._counts.counts()[1]
 
     def _end_epoch(self):
-        """End, keep or drop what is in the windows, once an epoch."""
-        if not self._epoch_is_open or self._is_interrupted():
+        """Do once an epoch what `partial_window` says."""
+        if not self._epoch_is_open:
+            return
+        if features.calls_callbacks_on_exceptions(self.home) and sys.exc_info()[1] is not self._handled:
+            # An exception is on its way out of fit, and leaves the window as it is.
             return
         self._epoch_is_open = False
         if self.partial_window == "carry":
@@ -277,13 +260,8 @@ class _Callback(object):
         if callable(self.schedule):
             self._follow_schedule()
 
-    def _is_interrupted(self):
-        """Whether training ends by an exception: only eager fit of TF 2.0 and 2.1 calls us then, as any other's end."""
-        calls_us = "metrics" in self._params and not self.home.graph_mode
-        return calls_us and sys.exc_info()[1] is not self._handled
-
     def _batches(self):
-        """The batches of an epoch, None where Keras does not know."""
+        """The number of batches in an epoch, None where Keras does not know."""
         if self._params.get("steps"):
             return self._params["steps"]
         samples, batch_size = self._params.get("samples"), self._params.get("batch_size")

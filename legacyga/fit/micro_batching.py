@@ -1,7 +1,7 @@
 """micro_batch: each batch trains in slices, within one training step."""
 
 from legacyga.backend import homes
-from legacyga.fit import hooks, model_step
+from legacyga.fit import model_step
 from legacyga.slices import checks, graph
 from legacyga.windows import settings
 
@@ -62,7 +62,7 @@ def micro_batch(model, size):
 
 def _cut_train_step(model, home, size):
     """What `micro_batch` does in eager mode."""
-    if hooks.homes_train_step(type(model)) is None:
+    if model_step.homes_train_step(type(model)) is None:
         raise ValueError(
             "In eager mode of TensorFlow 2.0 and 2.1, and of Keras 2.3, fit has no training step that could be cut. "
             "Received: {!r} on TensorFlow {}. Call tf.compat.v1.disable_eager_execution() first, or give fit batches "

@@ -1,4 +1,4 @@
-"""The training step of an eager model that stands in the place of Keras's own: it counts samples, and cuts slices."""
+"""The training step that takes the place of Keras's own in an eager model: it counts samples, and cuts slices."""
 
 import copy
 import types
@@ -7,18 +7,25 @@ import weakref
 
 from legacyga.backend import homes, replicas
 from legacyga.backend import ops as _ops
-from legacyga.fit import hooks
 from legacyga.optimizers import lookup, surface
 from legacyga.slices import batches, eager, losses
 from legacyga.windows import mini_step
 
 
+def homes_train_step(cls):
+    """The `train_step` of the first of Keras's own classes among a model's bases, None if none of them has one."""
+    for each in cls.__mro__:
+        if each.__module__.partition(".")[0] in homes.KERAS and "train_step" in vars(each):
+            return vars(each)["train_step"]
+    return None
+
+
 def train_step(model, data, optimizer=None, weight=None, size=None):
     """The home's own `train_step`, in slices of at most `size` samples where there is a size.
 
-    Where an `optimizer` is given its mini-step has a weight: by default the samples of `data`.
+    Where an `optimizer` is given, its mini-step gets a weight: by default the number of samples in `data`.
     """
-    own = hooks.homes_train_step(type(model))
+    own = homes_train_step(type(model))
 
     def step():
         return own(model, data) if size is None else eager.train_step(model, own, data, size)
@@ -46,13 +53,13 @@ def train_step(model, data, optimizer=None, weight=None, size=None):
 
 
 class TrainStep(object):
-    """Stands in a model's attribute `train_step`: the home's own, counted or in slices.
+    """What a model's attribute `train_step` holds: the home's own step, counted or in slices.
 
-    It stays there after fit, as the training function does that was traced with it. So `train_on_batch`, and a fit
-    without the callback, count alike.
+    It stays there after fit, as does the training function that was traced with it. So `train_on_batch` and a fit
+    without the callback weigh batches in the same unit.
 
     Args:
-        model: the model, of which only a weak reference is kept.
+        model: the model. The step keeps only a weak reference to it.
 
     Attributes:
         size: the most samples of a slice, None for batches as they are.
@@ -69,25 +76,25 @@ class TrainStep(object):
             return self
         if self.size is None:
             return types.MethodType(type(copied).train_step, copied)
-        # Counting begins with the copy's own fit.
+        # The copy counts from its own fit on.
         step = copy.copy(self)
         step._model, step._counts = weakref.ref(copied), None
         return step
 
     def count(self):
-        """From now on, the begin of a fit, let each mini-step weigh its samples."""
+        """A fit begins: from now on each mini-step weighs its samples."""
         if self._counts is not None:
             with self._ops.replicas.scope_of(self._counts):
                 self._counts.assign(self._ops.tf.zeros([2], "int64"))
         else:
             model, tf = self._model(), self._ops.tf
             with model.distribute_strategy.scope(), replicas.replica_local_variables(tf):
-                # Of the largest batch of the fit, and of all of them.
+                # The samples of the fit's largest batch, and of all its batches.
                 self._counts = tf.Variable(tf.zeros([2], "int64"), trainable=False, name="sample_counts/counts")
             _make_anew(model)
 
     def cut(self, size):
-        """From now on train in slices of at most `size` samples, None for batches as they are."""
+        """Train in slices of at most `size` samples from now on, None for batches as they are."""
         if size is not None and size == self.size:
             return
         model = self._model()
@@ -99,11 +106,11 @@ class TrainStep(object):
     def __call__(self, data):
         model, ops = self._model(), self._ops
         if not _trains_as_home(model):
-            # Its class was given a train_step since.
+            # Somebody has given its class a train_step since.
             return type(model).train_step(model, data)
         optimizers = lookup.optimizers_in(model.optimizer)
         if self._counts is None or not are_counted(optimizers):
-            # The model may have been compiled again, with another optimizer.
+            # Somebody may have compiled the model again, with another optimizer.
             return train_step(model, data, size=self.size)
         counts, samples = ops.replicas.local(self._counts), ops.cast(batches.samples_in(ops.tf, data), "int64")
         largest, all_of_them = ops.unstack(counts.read_value(), 2)
@@ -111,35 +118,35 @@ class TrainStep(object):
         return train_step(model, data, optimizers[0], size=self.size)
 
     def counts(self):
-        """The samples of the largest batch of this fit so far, and of all its batches, on all replicas: ints."""
+        """Two ints over all replicas: the samples of this fit's largest batch so far, and of all its batches."""
         with self._ops.replicas.scope_of(self._counts):
             return [int(each) for each in self._ops.tf.convert_to_tensor(self._counts)]
 
 
 def installed(model):
-    """The `TrainStep` of a model, put there if need be; None where the model has a train_step of the user's own."""
+    """The `TrainStep` of a model, which gets one if need be; None where the model has a train_step of the user's."""
     step = vars(model).get("train_step")
     if not _trains_as_home(model) or not isinstance(step, (TrainStep, type(None))):
         return None
     if step is None:
-        # The training function was made without it.
+        # A training function that was made before would not call it.
         model.train_step = TrainStep(model)
         _make_anew(model)
     return vars(model)["train_step"]
 
 
 def _make_anew(model):
-    """Let the training function be made with the training step that there is now."""
+    """Make the training function anew, with the training step that the model has now."""
     is_made, model.train_function = model.train_function is not None, None
     if is_made:
-        # A fit that is under way calls what it has made.
+        # A fit that is under way calls the function that is there, and makes none.
         model.make_train_function()
 
 
 def are_counted(optimizers):
-    """Whether mini-steps can be weighed: one optimizer, and a mean."""
+    """Whether mini-steps can have weights: there is one optimizer, and it takes a mean."""
     return len(optimizers) == 1 and surface.accumulation_of(optimizers[0]).settings.reduction == "mean"
 
 
 def _trains_as_home(model):
-    return type(model).train_step is hooks.homes_train_step(type(model))
+    return type(model).train_step is homes_train_step(type(model))

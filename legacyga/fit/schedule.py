@@ -1,4 +1,4 @@
-"""What the callback's `schedule` may be, which K it names, and how that becomes the optimizers'."""
+"""The callback's `schedule`: what it may be, which K it names, and how the optimizers get that K."""
 
 import operator
 import warnings
@@ -15,7 +15,7 @@ EFFECTS = {
 
 
 def check(value):
-    """`value`, or a ValueError: None, a K, a dict {epoch: K} or a function of the number of updates."""
+    """Return what a schedule may be: None, a K, a dict {epoch: K} or a function of the updates. Raise for all else."""
     if value is None or (callable(value) and not isinstance(value, type)):
         return value
     if isinstance(value, dict):
@@ -45,32 +45,33 @@ def _check_epoch(value):
 
 
 def steps_at(schedule, epoch):
-    """The K that a dict names for an epoch, None before the first that it names."""
+    """The K that a dict names for an epoch, None before its first key."""
     begun = [key for key in schedule if key <= epoch]
     return schedule[max(begun)] if begun else None
 
 
 def _steps_to_come(schedule, epochs):
-    """The Ks that a schedule names in so many epochs, as far as is known: of a function none."""
+    """The Ks that a schedule will name in so many epochs. A function tells none before it is asked."""
     if isinstance(schedule, dict):
         return [steps for epoch, steps in schedule.items() if epoch < epochs]
     return [schedule] if isinstance(schedule, int) else []
 
 
 def check_steps_to_come(optimizers, schedule, epochs, batches, partial_window):
-    """Before the first batch: what will fail later, and windows that no epoch fills.
+    """Raise before the first batch what would fail later, and warn of windows that no epoch fills.
 
     Args:
-        optimizers: those of the model that accumulate.
+        optimizers: the model's accumulating ones.
         schedule, partial_window: the callback's.
-        epochs: how many there are to be; batches: in each of them. None where it is not known.
+        epochs: how many the fit has, None where Keras does not know.
+        batches: how many an epoch has, None where Keras does not know.
     """
     to_come = _steps_to_come(schedule, epochs or float("inf"))
     most = max(to_come + [2 if callable(schedule) else 1])
     for optimizer in optimizers:
         accumulation = surface.accumulation_of(optimizer)
         if not accumulation.registry().has_no_accumulators:
-            # A graph that is still to be built has accumulators, though it may begin at K = 1.
+            # So that a graph that begins at K = 1 is built with accumulators.
             accumulation.steps.expect(most)
         elif max(to_come + [1]) > 1:
             raise ValueError(settings.NO_ACCUMULATORS.format(most))
@@ -81,19 +82,19 @@ def check_steps_to_come(optimizers, schedule, epochs, batches, partial_window):
 
 
 def set_steps(home, optimizers, steps):
-    """Let the optimizers' next windows have these Ks: a list, with None for one that stays, or an int for all."""
+    """Give the optimizers' next windows their K: `steps` is an int for all, or a list with None for a K that stays."""
     steps = steps if isinstance(steps, list) else [steps] * len(optimizers)
     with home.default_session():
         for optimizer, each in zip(optimizers, steps):
-            # Without variables yet it is to hold against a checkpoint that is restored into them. By the property this
-            # cannot be said: TensorFlow's objects leave an attribute alone that is set to what it is.
+            # Before there are variables we set even the same K, for it has to win over a checkpoint that is restored
+            # into them. The optimizer's property would not do: TensorFlow ignores an attribute set to what it is.
             accumulation = surface.accumulation_of(optimizer)
             if each is not None and (not accumulation.registry().windows or accumulation.next_steps != each):
                 accumulation.set_steps(each)
 
 
 def ask(home, optimizers, schedule):
-    """Ask a function of the updates for the K of each window that is about to begin."""
+    """Ask a function of the updates for the K of each optimizer whose next mini-step begins a window."""
     steps = []
     with home.default_session():
         for optimizer in optimizers:

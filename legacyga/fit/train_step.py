@@ -1,7 +1,7 @@
 """train_step: micro-batches that weigh as much as they have samples, and batches in slices."""
 
 from legacyga.backend import homes
-from legacyga.fit import hooks, model_step
+from legacyga.fit import model_step
 from legacyga.optimizers import lookup
 from legacyga.windows import settings
 
@@ -60,7 +60,7 @@ def train_step(model, data, weight=None, micro_batch_size=None):
     size = micro_batch_size if micro_batch_size is None else settings.check_steps("micro_batch_size", micro_batch_size)
     optimizer = _accumulating_optimizer(model, weight is not None or size is None)
     home = homes.home_of(model.optimizer)
-    if hooks.homes_train_step(type(model)) is None or home.graph_mode:
+    if model_step.homes_train_step(type(model)) is None or home.graph_mode:
         raise ValueError(
             "train_step is for models that Keras trains by theirs: from TensorFlow 2.2 on, in eager mode. Received: "
             "{!r} on TensorFlow {}{}. Let plain fit train it, on batches of one size.".format(

@@ -1,16 +1,13 @@
 """What each of the demo's processes does: train one way, and write down how that went."""
 
-import importlib
 import json
 import logging
 import sys
 
 import legacyga
-from legacyga.backend import homes
 from legacyga.cli import demo
+from legacyga.cli.homes_here import homes_here
 
-# An old project that has standalone Keras trains with it. Newer ones are what tf.keras is.
-HOMES = ("keras", "tf_keras", "tf.keras")
 LEARNING_RATE, MOMENTUM = 0.02, 0.9
 
 
@@ -76,29 +73,6 @@ def train_one_way(name, home, mode, steps, epochs, path):
 def find_home(name, mode):
     """The `Home` to train with: the first of `homes_here`."""
     return next(homes_here(name, mode))
-
-
-def homes_here(name, mode, names=HOMES):
-    """Yield each `Home` that can train here, of this name or these names; an error if there is none."""
-    tf = homes.TensorFlow().tf
-    if mode == "graph" and tf.executing_eagerly():
-        tf.compat.v1.disable_eager_execution()
-    roots, problem = set(), None
-    for candidate in (name,) if name else names:
-        try:
-            home = homes.find_home(tf.keras if candidate == "tf.keras" else importlib.import_module(candidate))
-            home.check_can_train()
-            if mode == "eager" and home.graph_mode:
-                raise ValueError("{!r} has no eager mode to train in".format(home))
-        # Whatever a Keras raises that is not for this TensorFlow.
-        except Exception as error:
-            problem = error
-            continue
-        if home.root not in roots:
-            roots.add(home.root)
-            yield home
-    if not roots:
-        raise problem
 
 
 def _digits(steps):

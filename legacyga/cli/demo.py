@@ -2,38 +2,48 @@
 
 A small convolutional network learns scikit-learn's digits four ways, from the same start and in the same order:
 micro-batches of 8, micro-batches of 8 with K of them to an update, batches of 8 * K in slices of 8, and batches of
-8 * K. Each way has a process of its own, so that its peak memory is its own. `demo_training` is what those processes
-do.
+8 * K. Each way has a process of its own, so that its peak memory is its own.
 """
 
-import collections
 import importlib.util
 import json
+import logging
 import os
 import subprocess
 import sys
 import tempfile
 
+import legacyga
+from legacyga.cli.homes_here import homes_here
+
 MICRO_BATCH = 8
 TRAINING_IMAGES = 1440  # of the 1797; the others are for the test
+LEARNING_RATE, MOMENTUM = 0.02, 0.9
 PICTURE_FORMATS = (".png", ".pdf", ".svg")
-
-# The exit code of a way that the home does not have.
-LEFT_OUT = 3
-
-# `size`: of the slices that a batch is cut into, or None.
-Way = collections.namedtuple("Way", "title batch steps_per_update size")
+LEGEND = """
+final loss: over all training images, after the last epoch
+largest difference: of any weight, to the {}
+peak memory: of the way's own process, most of it TensorFlow itself
+in training: by how much the peak rose after the first batch began
+"""
+# The accumulated curve and that of slices lie on that of the large batch: thin on a broad one, dashed, and of markers
+# alone, all are seen.
+STYLES = {
+    "small": dict(color="tab:gray", linewidth=1.5, marker="o", markersize=4),
+    "accumulated": dict(color="tab:blue", linewidth=1.5, linestyle="--", marker="o", markersize=4),
+    "sliced": dict(color="tab:green", linestyle="none", marker="x", markersize=9),
+    "large": dict(color="tab:orange", linewidth=6, alpha=0.6, solid_capstyle="round", zorder=1),
+}
 
 
 def ways(steps):
-    """The four ways to train, by name, for windows of `steps` micro-batches."""
+    """{name: (title, batch size, K, size of slices or None)} of the four ways to train."""
     small, large = "batch of {}".format(MICRO_BATCH), "batch of {}".format(MICRO_BATCH * steps)
-    sliced = "{}, slices of {}".format(large, MICRO_BATCH)
     return {
-        "small": Way(small, MICRO_BATCH, 1, None),
-        "accumulated": Way("{}, K = {}".format(small, steps), MICRO_BATCH, steps, None),
-        "sliced": Way(sliced, MICRO_BATCH * steps, 1, MICRO_BATCH),
-        "large": Way(large, MICRO_BATCH * steps, 1, None),
+        "small": (small, MICRO_BATCH, 1, None),
+        "accumulated": ("{}, K = {}".format(small, steps), MICRO_BATCH, steps, None),
+        "sliced": ("{}, slices of {}".format(large, MICRO_BATCH), MICRO_BATCH * steps, 1, MICRO_BATCH),
+        "large": (large, MICRO_BATCH * steps, 1, None),
     }
 
 
@@ -43,14 +53,7 @@ def images_of_whole_windows(steps):
 
 
 def run(home=None, steps=8, epochs=5, out="legacyga-demo.png", mode=None):
-    """Train the four ways, print the table and draw the picture.
-
-    Args:
-        home: `"keras"`, `"tf.keras"`, `"tf_keras"`, or None: the first that can train of keras, tf_keras, tf.keras.
-        steps: K, the micro-batches of an update. Default 8; the large batch has 8 * K images.
-        epochs: the passes over the training images. Default 5.
-        out: the path of the picture, .png, .pdf or .svg. Default `legacyga-demo.png` in the current folder.
-        mode: `"graph"`, `"eager"`, or None: the one that the home starts in.
+    """Train the four ways, print the table and draw the picture. The arguments are those of `--help`.
 
     Returns:
         The exit code: 0, or 1 where accumulation, or slices, and the large batch differ by more than float32 rounding,
@@ -59,10 +62,9 @@ def run(home=None, steps=8, epochs=5, out="legacyga-demo.png", mode=None):
     out = os.path.abspath(out)
     problem = _problem(steps, out)
     if problem:
-        return cannot(problem)
+        return _cannot(problem)
     images = images_of_whole_windows(steps)
-    told = "scikit-learn's digits: {} images to train on ({} left out, for whole windows of {}), {} times over"
-    print(told.format(images, TRAINING_IMAGES - images, MICRO_BATCH * steps, epochs))
+    print("scikit-learn's digits: {} images to train on, in whole windows, {} times over".format(images, epochs))
     results = _train_all(home, mode, steps, epochs)
     if results is None:
         return 2
@@ -74,22 +76,17 @@ def run(home=None, steps=8, epochs=5, out="legacyga-demo.png", mode=None):
 
 def _problem(steps, out):
     """What would stop the demo, asked before the training rather than found out after it; None if nothing would."""
-    missing = [name for name in ("sklearn", "matplotlib") if importlib.util.find_spec(name) is None]
-    if missing:
-        text = 'the demo needs scikit-learn and matplotlib. Not installed: {}. Run: pip install "legacyga[demo]"'
-        return text.format(", ".join(missing).replace("sklearn", "scikit-learn"))
+    if any(importlib.util.find_spec(name) is None for name in ("sklearn", "matplotlib")):
+        return 'the demo needs scikit-learn and matplotlib. Run: pip install "legacyga[demo]"'
     if not images_of_whole_windows(steps):
-        return "--steps must be at most {}, for there are {} training images. Received: {}".format(
-            TRAINING_IMAGES // MICRO_BATCH, TRAINING_IMAGES, steps
-        )
+        return "--steps must be at most {}. Received: {}".format(TRAINING_IMAGES // MICRO_BATCH, steps)
     if os.path.splitext(out)[1].lower() not in PICTURE_FORMATS:
         return "--out must end in {}. Received: {}".format(", ".join(PICTURE_FORMATS), out)
     if not os.path.isdir(os.path.dirname(out)):
         return "--out is in a folder that does not exist. Make it first. Received: {}".format(out)
 
 
-def cannot(problem):
-    """Print why the demo could not be run, and return the exit code that says so."""
+def _cannot(problem):
     sys.stderr.write("legacyga demo: {}\n".format(problem))
     return 2
 
@@ -102,37 +99,126 @@ def _train_all(home, mode, steps, epochs):
     environment.setdefault("PYTHONWARNINGS", "ignore::FutureWarning")
     options = ["--steps", str(steps), "--epochs", str(epochs)]
     options += (["--home", home] if home else []) + (["--mode", mode] if mode else [])
-    trained = []
+    results = {}
     with tempfile.TemporaryDirectory() as folder:
-        for name, way in ways(steps).items():
-            print("\n--- {} ---".format(way.title))
-            sys.stdout.flush()
-            command = [sys.executable, "-m", "legacyga", "demo", "--way", name, "--results", os.path.join(folder, name)]
+        for name, (title, _, _, _) in ways(steps).items():
+            print("\n--- {} ---".format(title), flush=True)
+            path = os.path.join(folder, name)
+            command = [sys.executable, "-m", "legacyga", "demo", "--way", name, "--results", path]
             code = subprocess.call(command + options, env=environment)
-            if not code:
-                trained.append(name)
-            elif code != LEFT_OUT:
-                cannot("the process of the {} ended with exit code {}, and says why above".format(way.title, code))
+            if code:
+                _cannot("the process of the {} ended with exit code {}, and says why above".format(title, code))
                 return None
-        return {name: _read(os.path.join(folder, name)) for name in trained}
+            # A way that the home lacks writes none.
+            if os.path.exists(path):
+                with open(path) as file:
+                    results[name] = json.load(file)
+    return results
 
 
-def _read(path):
-    # Imported after the training: on Linux the peak of a process counts from what the one that started it had.
+def train_one_way(name, home, mode, steps, epochs, path):
+    """What each process does: train the way `name`, and write how that went to `path` as JSON. The rest is `run`'s.
+
+    Returns:
+        0, or 2 where nothing here can train so (then standard error says why). Where the home has no such way, standard
+        output says so, and nothing is written.
+    """
+    logging.getLogger("tensorflow").setLevel(logging.ERROR)
+    try:
+        found = next(homes_here(home, mode))
+    except Exception as error:
+        asked = "--home {}, --mode {}".format(home or "any", mode or "any")
+        return _cannot("{}\nInstall what is missing, or ask for what is there. Received: {}".format(error, asked))
+    keras, (_, batch, k, size) = found.module, ways(steps)[name]
+    (x, y), test = _digits(steps)
+    model = _network(keras)
+    optimizer = legacyga.MySGD(lr=LEARNING_RATE, momentum=MOMENTUM, steps_per_update=k, keras=keras)
+    model.compile(optimizer=optimizer, loss="categorical_crossentropy", metrics=["accuracy"])
+    if size:
+        try:
+            legacyga.micro_batch(model, size)
+        except ValueError as error:
+            # Eager mode of TensorFlow 2.0 and 2.1.
+            print("left out: {}".format(error))
+            return 0
+    # The loss that Keras hands to callbacks will not do. It is of weights that move while it is taken, in some versions
+    # a running mean, and of batches of different sizes in the ways.
+    loss, memory = [_evaluate(model, x, y)[0]], []
+    watch = keras.callbacks.LambdaCallback(
+        on_train_begin=lambda logs: memory.append(_peak_memory()),
+        on_epoch_end=lambda epoch, logs: loss.append(_evaluate(model, x, y)[0]),
+    )
+    model.fit(x, y, batch_size=batch, epochs=epochs, shuffle=False, verbose=2, callbacks=[watch])
+    results = {
+        "running": "{!r}, in {} mode".format(found, "graph" if found.graph_mode else "eager"),
+        "loss": loss,
+        "memory": memory + [_peak_memory()],
+        "accuracy": _evaluate(model, *test)[1],
+        "updates": found.value_of(optimizer.iterations),
+        "weights": [weight.tolist() for weight in model.get_weights()],
+    }
+    with open(path, "w") as file:
+        json.dump(results, file)
+    return 0
+
+
+def _digits(steps):
+    """((images, labels) to train on, (images, labels) to test with), in one fixed order."""
+    import numpy as np
+    from sklearn.datasets import load_digits
+
+    digits = load_digits()
+    order = np.random.RandomState(0).permutation(len(digits.target))
+    x = (digits.images[order] / 16.0).astype("float32")[..., np.newaxis]
+    y = np.eye(10, dtype="float32")[digits.target[order]]
+    whole = images_of_whole_windows(steps)
+    return (x[:whole], y[:whole]), (x[TRAINING_IMAGES:], y[TRAINING_IMAGES:])
+
+
+def _network(keras):
+    """Two convolutions and a softmax on the enlarged digit, with weights that NumPy draws.
+
+    Enlarged so that, as in networks of a useful size, what the layers compute takes more memory than their weights.
+    No batch normalization: its statistics are of the micro-batch, so that accumulation does not equal the large batch.
+    Smooth throughout (tanh, strides instead of maximum pooling), so that rounding stays rounding: at the kink of a
+    ReLU the last bit of an input decides on the whole of a gradient.
+    """
     import numpy as np
 
-    with open(path + ".json") as file:
-        results = json.load(file)
-    with np.load(path + ".npz") as file:
-        results["weights"] = [file["arr_{}".format(i)] for i in range(len(file.files))]
-    return results
+    layers = keras.layers
+    inputs = layers.Input(shape=(8, 8, 1))
+    x = layers.UpSampling2D((3, 3))(inputs)
+    x = layers.Conv2D(64, (3, 3), padding="same", activation="tanh")(x)
+    x = layers.Conv2D(16, (3, 3), strides=(3, 3), padding="same", activation="tanh")(x)
+    x = layers.Flatten()(x)
+    model = keras.models.Model(inputs, layers.Dense(10, activation="softmax")(x))
+    random, shapes = np.random.RandomState(1), [weight.shape for weight in model.get_weights()]
+    # By the inputs of one output. Biases, of one axis, start at zero.
+    scales = [np.prod(shape[:-1]) ** -0.5 if len(shape) > 1 else 0.0 for shape in shapes]
+    model.set_weights([scale * random.standard_normal(shape) for scale, shape in zip(scales, shapes)])
+    return model
+
+
+def _evaluate(model, x, y):
+    # In micro-batches in all ways: anything larger would be part of their peak memory.
+    return [float(value) for value in model.evaluate(x, y, batch_size=MICRO_BATCH, verbose=0)]
+
+
+def _peak_memory():
+    """The most memory that this process has had so far, in MiB; None where Python cannot tell (Windows)."""
+    try:
+        import resource
+    except ImportError:
+        return None
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2.0**20 if sys.platform == "darwin" else 2.0**10)
 
 
 def largest_difference(weights, reference):
     """The largest difference of any weight of two lists of arrays, a float; not a number if a weight is not one."""
+    # Imported after the training: on Linux the peak of a process counts from what the one that started it had.
     import numpy as np
 
-    return float(np.max([np.max(np.abs(one.astype("float64") - other)) for one, other in zip(weights, reference)]))
+    return float(np.max([np.max(np.abs(np.subtract(*pair, dtype="float64"))) for pair in zip(weights, reference)]))
 
 
 def rounding_bound(reference, updates):
@@ -150,52 +236,31 @@ def rounding_bound(reference, updates):
 
 
 def report(results, steps):
-    """Print the table and what follows from it.
-
-    Args:
-        results: by the names of `ways`, dicts of `running`, `loss` (a list, the last the final one), `accuracy`,
-            `updates`, `weights` (list of arrays), and `memory` and `memory_before` (bytes, or None).
-        steps: K.
-
-    Returns:
-        0, or 1 where accumulation, or slices, and the large batch differ by more than float32 rounding.
-    """
-    reference = results["large"]["weights"]
-    titles = ways(steps)
-    differences = {name: largest_difference(result["weights"], reference) for name, result in results.items()}
+    """Print the table and what follows from it, of {name of a way: what it wrote}; return the exit code."""
+    titles, large = {name: way[0] for name, way in ways(steps).items()}, results["large"]
+    differences = {name: largest_difference(each["weights"], large["weights"]) for name, each in results.items()}
     row = "{:<26}{:>10}{:>15}{:>9}{:>20}{:>14}{:>14}"
-    print("\n{}\n".format(results["large"]["running"]))
+    print("\n{}\n".format(large["running"]))
     print(row.format("", "final loss", "test accuracy", "updates", "largest difference", "peak memory", "in training"))
-    for name, result in results.items():
-        before, peak = result["memory_before"], result["memory"]
-        print(
-            row.format(
-                titles[name].title,
-                "{:.4f}".format(result["loss"][-1]),
-                "{:.4f}".format(result["accuracy"]),
-                result["updates"],
-                "{:.2e}".format(differences[name]),
-                "not measured" if peak is None else "{:.0f} MiB".format(peak / 2.0**20),
-                "not measured" if peak is None else "+{:.0f} MiB".format((peak - before) / 2.0**20),
-            )
-        )
-    print("\nfinal loss: over all training images, after the last epoch")
-    print("largest difference: of any weight, to the {}".format(titles["large"].title))
-    print("peak memory: of the way's own process, most of it TensorFlow itself")
-    print("in training: by how much the peak rose after the first batch began")
-
-    updates, same = results["large"]["updates"], True
-    bound = rounding_bound(reference, updates)
-    print("")
+    for name, each in results.items():
+        before, peak = each["memory"]
+        memory = ["not measured"] * 2
+        if peak is not None:
+            memory = ["{:.0f} MiB".format(peak), "+{:.0f} MiB".format(peak - before)]
+        loss, accuracy = ["{:.4f}".format(value) for value in (each["loss"][-1], each["accuracy"])]
+        difference = "{:.2e}".format(differences[name])
+        print(row.format(titles[name], loss, accuracy, each["updates"], difference, *memory))
+    print(LEGEND.format(titles["large"]))
+    bound, code = rounding_bound(large["weights"], large["updates"]), 0
     for name, title in (("accumulated", "Accumulation"), ("sliced", "Slices")):
         if name in differences:
-            # Written so that a difference that is not a number is too large.
+            # A difference that is not a number is too large, too.
             is_within = differences[name] <= bound
+            code = code if is_within else 1
             verdict = "are one training: {:.2e} is within" if is_within else "DIFFER: {:.2e} is NOT within"
             told = title + " and the large batch " + verdict + " float32 rounding, {:.1e} after {} updates."
-            print(told.format(differences[name], bound, updates))
-            same = same and is_within
-    return 0 if same else 1
+            print(told.format(differences[name], bound, large["updates"]))
+    return code
 
 
 def draw(results, steps, out):
@@ -203,26 +268,15 @@ def draw(results, steps, out):
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    # The accumulated curve and that of slices lie on that of the large batch: thin on a broad one, dashed, and of
-    # markers alone, all are seen.
-    styles = {
-        "small": dict(color="tab:gray", linewidth=1.5, marker="o", markersize=4),
-        "large": dict(color="tab:orange", linewidth=6, alpha=0.6, solid_capstyle="round"),
-        "accumulated": dict(color="tab:blue", linewidth=1.5, linestyle="--", marker="o", markersize=4),
-        "sliced": dict(color="tab:green", linestyle="none", marker="x", markersize=9),
-    }
-    figure = Figure(figsize=(7, 4.5))
+    figure = Figure()
     FigureCanvasAgg(figure)  # needs no display, and leaves a pyplot of the caller alone
     axes = figure.add_subplot(1, 1, 1)
-    for name in [name for name in ("small", "large", "accumulated", "sliced") if name in results]:
-        loss, updates = results[name]["loss"], results[name]["updates"]
-        label = "{} ({} updates)".format(ways(steps)[name].title, updates)
-        axes.plot(range(len(loss)), loss, label=label, **styles[name])
-    axes.set_yscale("log")
-    axes.set_xlabel("epochs (passes over {} images)".format(images_of_whole_windows(steps)))
+    for name, result in results.items():
+        label = "{} ({} updates)".format(ways(steps)[name][0], result["updates"])
+        axes.plot(result["loss"], label=label, **STYLES[name])
+    passes = "epochs (passes over {} images)".format(images_of_whole_windows(steps))
+    axes.set(yscale="log", xlabel=passes, ylabel="loss over all training images", title=results["large"]["running"])
     axes.xaxis.get_major_locator().set_params(integer=True)
-    axes.set_ylabel("loss over all training images")
-    axes.set_title(results["large"]["running"], fontsize=10)
     axes.grid(alpha=0.3)
     axes.legend()
     figure.tight_layout()

@@ -4,135 +4,63 @@ A dense network trains on a few numbers in several ways that must come out alike
 Keras that something has changed is found, too.
 """
 
-import collections
-import contextlib
+import functools
+import importlib
 import json
 import logging
 import os
 import sys
 import time
 
-from legacyga.cli import demo_training
-from legacyga.cli.doctor_checks import BOUND, Patient
+import legacyga
+from legacyga.backend import homes
+from legacyga.cli.homes_here import HOMES, homes_here
+from legacyga.cli.versions import versions
 
 CODES = {"exact": 0, "drift": 1, "cannot be checked": 2}
-
-# drift: the largest difference; `bound`: the most that is exact; `remedy`: what to do beyond it.
-Check = collections.namedtuple("Check", "name drift bound remedy")
+# float32 that is computed in another order: of each weight, and of those below 1 of 1.
+BOUND = 4e-6
+MICRO_BATCH, WINDOWS = 4, 3
+RATE, MOMENTUM = 0.05, 0.9
+SHAPES = ((5, 4), (4,), (4, 3), (3,))
+IS_BARE = "K = 1 is the optimizer as it is"
+RESTART = "something in this process changes Keras itself: start without it"
+REPORT = (
+    "something else here takes part: start without the other packages that touch training. If it stays, report it with "
+    "what --json writes"
+)
 
 
 def run(optimizer="mysgd", steps=4, home=None, mode=None, path=None):
-    """Check, and print what was found, on the CPU: some GPUs multiply float32 in fewer bits than it has.
+    """Check with the arguments of `--help`, of which `path` is `--json`, and print what was found.
 
-    Args:
-        optimizer: `"mysgd"`, a name that the home knows ("adam"), or `"module:object"`: an optimizer of your own, its
-            class, or a function without arguments that makes one. The module is imported, with all that it changes.
-        steps: K. Default 4.
-        home: `"keras"`, `"tf.keras"`, `"tf_keras"`, or None: that of an optimizer of your own, else each that is
-            installed and can train, standalone Keras first.
-        mode: `"graph"`, `"eager"`, or None: the one that the home starts in.
-        path: where to write the same as JSON, "-" for standard output in place of the text. Default: nowhere. Of
-            several Keras it is the worst, with the others in its "others".
+    With no `home` that is done for each Keras that can train, standalone Keras first. An optimizer of the user's own is
+    of one. The JSON is that of the worst, with the others in its "others".
 
     Returns:
         The exit code, the worst of all Keras: 0 all is exact, 1 something drifts, 2 it could not be found out.
     """
-    tell = _Teller(sys.stdout if path != "-" else sys.stderr)
+    tell = functools.partial(print, file=sys.stderr if path == "-" else sys.stdout, flush=True)
     try:
         # Asked before the training rather than found out after it.
         _write({}, None if path == "-" else path)
     except OSError as error:
         sys.stderr.write("legacyga doctor: --json must name a file that can be written: {}\n".format(error))
         return CODES["cannot be checked"]
-    with _quietly_on_the_cpu():
-        # An optimizer of the user's own is of one Keras, beside which none is imported.
-        is_own, names = ":" in optimizer, demo_training.HOMES
-        homes = demo_training.homes_here(home, mode, names[::-1] if is_own else names)
-        every = [_examined(optimizer, steps, homes, home is not None, tell)]
-        while not is_own and every[-1] is not None:
-            every.append(_examined(optimizer, steps, homes, home is not None, tell))
-    every = sorted(filter(None, every), key=lambda each: -CODES[each["verdict"]])
-    worst = every[0]
-    worst.update(others=every[1:]) if every[1:] else None
+    # Some GPUs multiply float32 in fewer bits than it has.
+    os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    logging.getLogger("tensorflow").setLevel(logging.ERROR)
+    # An optimizer of the user's own is of one Keras, beside which none is imported.
+    is_own = ":" in optimizer
+    kerases = homes_here(home, mode, HOMES[::-1] if is_own else HOMES)
+    examine = functools.partial(_examined, optimizer, steps, kerases, home is not None, tell)
+    every = [examine()] if is_own else list(iter(examine, None))
+    worst, *others = sorted(every, key=lambda each: -CODES[each["verdict"]])
+    if others:
+        worst["others"] = others
     _write(worst, path)
     return CODES[worst["verdict"]]
-
-
-def _examined(optimizer, steps, homes, is_told, tell):
-    """What is found of the next of the homes, a dict, None where there is no other."""
-    began, found = time.time(), collections.OrderedDict(optimizer=optimizer, steps=steps)
-    try:
-        patient = Patient(next(homes), optimizer, steps, is_told)
-        found.update(patient.described())
-        tell.lines("{} {}".format(name, value) for name, value in found["versions"].items())
-        tell.lines(["", "{home}, in {mode} mode: {optimizer} with K = {steps}".format(**found), ""])
-        checks, changed = list(tell.progress(patient.checks, patient)), patient.changes()
-    except StopIteration:
-        return None
-    # Whatever a module of the user's, a Keras or TensorFlow raises.
-    except Exception as error:
-        found.update(verdict="cannot be checked", error="{}: {}".format(type(error).__name__, error))
-        sys.stderr.write("legacyga doctor: {error}\n".format(**found))
-        return found
-    wrong = [each for each in checks if not each.drift <= each.bound]
-    found.update(checks=[each._asdict() for each in checks], changed=changed, unchecked=patient.unchecked)
-    found.update(verdict="drift" if wrong else "exact", seconds=round(time.time() - began, 1))
-    tell.lines(_report(checks, wrong, changed, patient.unchecked))
-    return found
-
-
-@contextlib.contextmanager
-def _quietly_on_the_cpu():
-    logger, before = logging.getLogger("tensorflow"), dict(os.environ)
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    os.environ.update(CUDA_VISIBLE_DEVICES="-1")
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
-        for name in ("CUDA_VISIBLE_DEVICES", "TF_CPP_MIN_LOG_LEVEL"):
-            os.environ.pop(name, None)
-            os.environ.update({name: before[name]} if name in before else {})
-
-
-class _Teller(object):
-    """Prints what is found, and how far it is."""
-
-    def __init__(self, stream):
-        self._stream = stream
-
-    def lines(self, lines):
-        for line in lines:
-            self._stream.write(line + "\n")
-        self._stream.flush()
-
-    def progress(self, checks, patient):
-        """Yield a `Check` for each of the checks."""
-        for i, check in enumerate(checks):
-            name, bar = check.__doc__.strip(), "#" * i + "." * (len(checks) - i)
-            if self._stream.isatty():
-                self._stream.write("\r[{}] {:<72}".format(bar, name))
-                self._stream.flush()
-            drift, bound, remedy = check(patient)
-            found = Check(name, drift, bound, remedy)
-            start = "\r" if self._stream.isatty() else ""
-            self.lines([start + "{:<8}{:<72}{:.1e}".format("exact" if drift <= bound else "DRIFT", name, drift)])
-            yield found
-
-
-def _report(checks, wrong, changed, unchecked):
-    """The lines that end the text."""
-    yield ""
-    for each in unchecked:
-        yield "not checked: {}.".format(each)
-    for each in changed:
-        yield "changed: {}".format(each)
-    for each in wrong:
-        yield "{}: {:.1e}, at most {:.1e}. What to do: {}.".format(each.name, each.drift, each.bound, each.remedy)
-    if not wrong:
-        yield "All {} are exact (float32: {:.0e}).".format(len(checks), BOUND)
 
 
 def _write(found, path):
@@ -141,3 +69,211 @@ def _write(found, path):
     elif path:
         with open(path, "w") as file:
             json.dump(found, file, indent=1)
+
+
+def _examined(optimizer, steps, kerases, is_told, tell):
+    """What is found of the next of the homes, a dict, None where there is no other."""
+    began, found = time.time(), dict(optimizer=optimizer, steps=steps)
+    try:
+        home = next(kerases, None)
+        if home is None:
+            return None
+        patient = Patient(home, optimizer, steps, is_told)
+        mode = "graph" if patient.home.graph_mode else "eager"
+        found.update(versions=versions(), home=repr(patient.home), mode=mode, checks=[])
+        for name, version in found["versions"].items():
+            tell(name, version)
+        tell("\n{home}, in {mode} mode: {optimizer} with K = {steps}\n".format(**found))
+        for name, drift, bound, remedy in patient.checks():
+            # Not a number drifts, too.
+            tell("{:<8}{:<72}{:.1e}".format("exact" if drift <= bound else "DRIFT", name, drift))
+            found["checks"].append(dict(name=name, drift=drift, bound=bound, remedy=remedy))
+    # Whatever a module of the user's, a Keras or TensorFlow raises.
+    except Exception as error:
+        found.update(verdict="cannot be checked", error="{}: {}".format(type(error).__name__, error))
+        sys.stderr.write("legacyga doctor: {error}\n".format(**found))
+        return found
+    wrong = [each for each in found["checks"] if not each["drift"] <= each["bound"]]
+    found.update(unchecked=patient.unchecked, verdict="drift" if wrong else "exact")
+    found.update(seconds=round(time.time() - began, 1))
+    tell()
+    for each in patient.unchecked:
+        tell("not checked: {}.".format(each))
+    for each in wrong:
+        tell("{name}: {drift:.1e}, at most {bound:.1e}. What to do: {remedy}.".format(**each))
+    if not wrong:
+        tell("All {} are exact (float32: {:.0e}).".format(len(found["checks"]), BOUND))
+    return found
+
+
+class Patient(object):
+    """What is looked at: an optimizer, and a small network that it trains.
+
+    `is_told` is whether the user has named the home. Else it is that of an optimizer of the user's own.
+    """
+
+    def __init__(self, home, optimizer, steps, is_told):
+        import numpy as np
+
+        self.steps, self.is_mysgd, self.unchecked = steps, optimizer.lower() == "mysgd", []
+        self.accumulating, self._bare, self.home = _made_by(home, optimizer)
+        if is_told and self.home.root != home.root:
+            raise ValueError(
+                "--optimizer {} is of {!r}. Received: --home {}. Leave --home out".format(
+                    optimizer, self.home, home.name
+                )
+            )
+        self.home.check_can_train()
+        if self.home.graph_mode:
+            # In graphs of TF 1 a bare optimizer of Keras may write a weight before the other gradients have read it:
+            # Adam of Keras 2.2.4 on TF 1.13 ended 5e-4 off.
+            self._bare = None
+        elif self._bare is None:
+            self.unchecked.append(
+                '"{}": the config of {} does not hold all that it is, or it has trained. The yardstick of the other '
+                "checks is itself with K = 1. Give a function that makes the optimizer".format(IS_BARE, optimizer)
+            )
+        # It raises here what it has to say of the optimizer.
+        self.accumulating(steps)
+        random, samples = np.random.RandomState(3), MICRO_BATCH * steps * WINDOWS
+        self.start = [random.randn(*shape).astype("float32") for shape in SHAPES]
+        self.x = random.randn(samples, SHAPES[0][0]).astype("float32")
+        self.y = random.randn(samples, SHAPES[-1][0]).astype("float32")
+
+    def checks(self):
+        """Yield (what is checked, the largest difference, the most that is exact, what to do beyond it)."""
+        batch = MICRO_BATCH * self.steps
+        by_numpy = self._by_numpy(batch)
+        drift = _differ(self._trained(_mysgd(self.home, 1), batch), by_numpy)
+        yield "This Keras's layers, loss and gradients, and an update, are NumPy's", drift, BOUND, RESTART
+        wanted = self._wanted(batch)
+        if self._bare:
+            yield IS_BARE, _differ(self._trained(self.accumulating(1), batch), wanted), BOUND, REPORT
+        optimizer = self.accumulating(self.steps)
+        drift = _differ(self._trained(optimizer, MICRO_BATCH), by_numpy if self.is_mysgd else wanted)
+        yield "K batches are one batch K times as large", drift, BOUND, REPORT
+        drift = self._moved_too_soon(batch)
+        yield "Nothing moves before the window is full, and then what is to move does", drift, 0.0, REPORT
+        yield "`iterations` counts updates", abs(self.home.value_of(optimizer.iterations) - WINDOWS), 0, REPORT
+        samples, callback = batch + MICRO_BATCH, legacyga.GradientAccumulationCallback()
+        weights = self._trained(self.accumulating(self.steps), MICRO_BATCH, samples, [callback])
+        drift = _differ(weights, self._wanted(batch, samples))
+        yield "What does not fill a window is an update of its own, by the callback", drift, BOUND, REPORT
+
+    def _moved_too_soon(self, batch):
+        """By how much the weights moved within a window; 1 where they do not move at its end either, and should."""
+        model, moved = self._model(self.accumulating(self.steps)), []
+        for begin in range(0, batch, MICRO_BATCH):
+            before, part = model.get_weights(), slice(begin, begin + MICRO_BATCH)
+            model.train_on_batch(self.x[part], self.y[part])
+            moved.append(_differ(model.get_weights(), before))
+        # A rate may begin at 0.
+        is_to_move = _differ(self._wanted(batch, batch), self.start) > BOUND
+        return 1.0 if is_to_move and not moved[-1] else max(moved[:-1] + [0.0])
+
+    def _wanted(self, batch, samples=None):
+        """The weights that windows of `batch` samples must end at: see `_trained`."""
+        weights = self._trained(self._bare() if self._bare else self.accumulating(1), batch, samples)
+        # Not a number is not below it either.
+        if not all(abs(each).max() < float("inf") for each in weights):
+            raise ValueError("it diverges on the doctor's numbers, also without accumulation. Make its rate smaller")
+        return weights
+
+    def _trained(self, optimizer, batch, samples=None, callbacks=()):
+        """The weights after `fit` on the first `samples`, all of them if None."""
+        model, x, y = self._model(optimizer), self.x[:samples], self.y[:samples]
+        model.fit(x, y, batch_size=batch, epochs=1, shuffle=False, verbose=0, callbacks=list(callbacks))
+        return model.get_weights()
+
+    def _model(self, optimizer):
+        """A compiled model, at the start."""
+        keras = self.home.module
+        inputs = keras.layers.Input(shape=SHAPES[0][:1])
+        hidden = keras.layers.Dense(SHAPES[1][0], activation="tanh")(inputs)
+        model = keras.models.Model(inputs, keras.layers.Dense(SHAPES[3][0])(hidden))
+        model.compile(optimizer, "mse")
+        model.set_weights(self.start)
+        return model
+
+    def _by_numpy(self, batch):
+        """The weights after SGD with momentum, in float64. The form of momentum is Keras's (Sutskever et al. 2013)."""
+        import numpy as np
+
+        weights = [each.astype("float64") for each in self.start]
+        velocities = [0.0] * len(weights)
+        for begin in range(0, len(self.x), batch):
+            x, y = self.x[begin : begin + batch], self.y[begin : begin + batch]
+            hidden = np.tanh(x.dot(weights[0]) + weights[1])
+            error = 2.0 * (hidden.dot(weights[2]) + weights[3] - y) / y.size
+            inner = error.dot(weights[2].T) * (1.0 - hidden**2)
+            gradients = [x.T.dot(inner), inner.sum(axis=0), hidden.T.dot(error), error.sum(axis=0)]
+            velocities = [MOMENTUM * each - RATE * gradient for each, gradient in zip(velocities, gradients)]
+            weights = [each + velocity for each, velocity in zip(weights, velocities)]
+        return weights
+
+
+def _differ(weights, wanted):
+    import numpy as np
+
+    # Python's max passes over what is not a number.
+    return float(np.max([np.max(abs(now - then) / abs(then).clip(1.0)) for now, then in zip(weights, wanted)]))
+
+
+def _mysgd(home, steps):
+    return legacyga.MySGD(RATE, momentum=MOMENTUM, steps_per_update=steps, keras=home.module)
+
+
+def _made_by(home, text):
+    """What `--optimizer` names, for the home: three things.
+
+    Returns:
+        A function that makes what accumulates over K, one that makes an optimizer to compare it with (of another make
+        than ours, or None), and the home of both.
+    """
+    if text.lower() == "mysgd":
+        return functools.partial(_mysgd, home), lambda: home.eager_optimizers.SGD(RATE, momentum=MOMENTUM), home
+    module, is_object, name = text.partition(":")
+    if not is_object:
+        make = functools.partial(home.module.optimizers.get, text)
+        try:
+            make()
+        except ValueError as error:
+            raise ValueError(
+                "--optimizer must be mysgd, a name that {!r} knows, or module:object. Received: {!r} ({})".format(
+                    home, text, str(error).strip().split("\n")[0]
+                )
+            )
+        return lambda steps: legacyga.wrap(make(), steps), make, home
+    given = importlib.import_module(module)
+    for part in name.split("."):
+        given = getattr(given, part)
+    is_made = callable(given) and homes.generation_of(type(given)) is None
+    made = given() if is_made else given
+    if homes.generation_of(type(made)) is None:
+        raise ValueError("--optimizer {} must be, or make, an optimizer. Received: {!r}".format(text, made))
+    # A function may hand over one that there is.
+    if is_made and given() is not made:
+        return lambda steps: legacyga.wrap(given(), steps), given, homes.home_of(made) or home
+    copy = functools.partial(_copied_by_config, made)
+    try:
+        has_whole_config = _parts(copy()) == _parts(made)
+    # Whatever a class of the user's raises.
+    except Exception:
+        has_whole_config = False
+    return lambda steps: legacyga.wrap(made, steps), copy if has_whole_config else None, homes.home_of(made) or home
+
+
+def _copied_by_config(optimizer):
+    return type(optimizer).from_config(optimizer.get_config())
+
+
+def _parts(value):
+    """What a copy must have, too: an optimizer's numbers and texts, those within it, and of what else the class."""
+    if homes.generation_of(type(value)) is not None:
+        # What Keras counts for checkpoints begins with _self_.
+        value = {name: each for name, each in vars(value).items() if not name.startswith("_self_")}
+    if isinstance(value, dict):
+        value = list(value.items())
+    if isinstance(value, (list, tuple)):
+        return [_parts(each) for each in value]
+    return value if isinstance(value, (bool, int, float, str, type(None))) else type(value)

@@ -2,7 +2,8 @@
 
 import argparse
 
-from legacyga.cli import demo, demo_training, doctor
+from legacyga.cli import demo, doctor
+from legacyga.cli.homes_here import HOMES
 from legacyga.cli.versions import show_versions
 
 
@@ -16,7 +17,7 @@ def _positive(text):
 def _add_home(parser, steps):
     parser.add_argument(
         "--home",
-        choices=("keras", "tf.keras", "tf_keras"),
+        choices=HOMES,
         help="the Keras to train with (default: that of an optimizer of your own; else each that works, of which the "
         "demo takes the first: standalone Keras, tf_keras, tf.keras)",
     )
@@ -75,7 +76,7 @@ def main(arguments=None):
     if options.command == "doctor":
         return doctor.run(options.optimizer, options.steps, options.home, options.mode, options.json)
     if options.way:
-        return demo_training.train_one_way(
+        return demo.train_one_way(
             options.way, options.home, options.mode, options.steps, options.epochs, options.results
         )
     return demo.run(options.home, options.steps, options.epochs, options.out, options.mode)

@@ -8,6 +8,14 @@ from legacyga.backend import homes
 NAMES = ("tensorflow", "keras", "tf_keras", "numpy", "h5py")
 
 
+def versions():
+    """{name: version} of legacyga, Python and the packages that take part, which are imported to ask them."""
+    found = {"legacyga": homes.installed_version("legacyga")}
+    found["python"] = " ".join([platform.python_version(), sys.platform, platform.machine()])
+    found.update((name, homes.installed_version(name)) for name in NAMES)
+    return found
+
+
 def show_versions():
     """Print the versions of legacyga, Python, TensorFlow, the Keras homes, NumPy and h5py, a line each.
 
@@ -20,7 +28,5 @@ def show_versions():
         python ...
         tensorflow ...
     """
-    print("legacyga", homes.installed_version("legacyga"))
-    print("python", platform.python_version(), sys.platform, platform.machine())
-    for name in NAMES:
-        print(name, homes.installed_version(name))
+    for name, version in versions().items():
+        print(name, version)

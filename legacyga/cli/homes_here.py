@@ -1,0 +1,31 @@
+"""The Kerases that are here and can train, which the demo and the doctor choose from."""
+
+import importlib
+
+from legacyga.backend import homes
+
+# An old project that has standalone Keras trains with it. Newer ones are what tf.keras is.
+HOMES = ("keras", "tf_keras", "tf.keras")
+
+
+def homes_here(name, mode, names=HOMES):
+    """Yield each `Home` that can train here, of this name or these names; an error if there is none."""
+    tf = homes.TensorFlow().tf
+    if mode == "graph" and tf.executing_eagerly():
+        tf.compat.v1.disable_eager_execution()
+    roots, problem = set(), None
+    for candidate in (name,) if name else names:
+        try:
+            home = homes.find_home(tf.keras if candidate == "tf.keras" else importlib.import_module(candidate))
+            home.check_can_train()
+            if mode == "eager" and home.graph_mode:
+                raise ValueError("{!r} has no eager mode to train in".format(home))
+        # Whatever a Keras raises that is not for this TensorFlow.
+        except Exception as error:
+            problem = error
+            continue
+        if home.root not in roots:
+            roots.add(home.root)
+            yield home
+    if not roots:
+        raise problem

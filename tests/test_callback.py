@@ -22,6 +22,7 @@ from epochs import (
     model_with,
     recorder,
 )
+from slow import slow
 
 import legacyga
 from legacyga.backend import homes
@@ -150,7 +151,9 @@ def test_the_effective_batch_size_is_that_of_this_fit(home):
         assert logs["effective_batch_size"] == [min(3 * batch_size, 14)] * 2
 
 
-@pytest.mark.parametrize("steps, samples, effective", [(100, 12, 12), (100, 11, 11), (2, 11, 8), (3, 14, 12)])
+@pytest.mark.parametrize(
+    "steps, samples, effective", [slow(100, 12, 12), (100, 11, 11), slow(2, 11, 8), slow(3, 14, 12)]
+)
 @pytest.mark.parametrize("partial_window", ["flush", "carry"])
 def test_a_window_larger_than_the_epoch(home, steps, samples, effective, partial_window):
     """What was trained, and no K-fold of it: with "carry" the window goes on to K batches."""

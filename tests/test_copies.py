@@ -15,6 +15,7 @@ import oracle
 import pytest
 import skips
 import users
+from slow import slow
 
 import legacyga
 
@@ -33,7 +34,7 @@ def pytest_generate_tests(metafunc):
     for argument, names in (("sgd", ("SGD", "MomentumOptimizer")), ("adam", ("Adam", "AdamOptimizer"))):
         if argument in metafunc.fixturenames:
             found = [each for each in kinds.of(home_of(metafunc.config)) if each.cls and each.cls.__name__ in names]
-            metafunc.parametrize(argument, found, ids=[each.id for each in found])
+            metafunc.parametrize(argument, kinds.params(found))
     if "key" in metafunc.fixturenames:
         # In eager mode a variable is no key of a dict.
         metafunc.parametrize("key", ["variable" if home_of(metafunc.config).mode == "graph" else "reference", "name"])
@@ -99,7 +100,7 @@ class Trial(object):
 
 def each_time(function):
     """The test at K = 1 and above, with an optimizer that is new and one that has trained."""
-    cases = [(1, True), (3, False), (3, True)]
+    cases = [slow(1, True), slow(3, False), (3, True)]
     ids = ["1-trained", "3-new", "3-trained"]
     return pytest.mark.parametrize("steps, has_state", cases, ids=ids)(function)
 
@@ -367,9 +368,9 @@ def test_the_numbers_of_a_class_of_the_users_own(home, sgd):
     assert first.global_step is inner.global_step
 
 
-@pytest.mark.parametrize("holder", ["attribute", "list", "tuple", "dict"])
+@pytest.mark.parametrize("holder", ["attribute", slow("list"), slow("tuple"), slow("dict")])
 @pytest.mark.parametrize("given", ["SGD", "Adam", "schedule", "nested"])
-@pytest.mark.parametrize("has_trained", [False, True])
+@pytest.mark.parametrize("has_trained", [slow(False), True])
 def test_an_optimizer_that_no_config_holds(home, holder, given, has_trained):
     """Keras 3 copies by configs: a class with an optimizer of its own by default, and without a get_config."""
     if not home.is_keras3:
@@ -513,7 +514,7 @@ def schedule(updates):
     return 2
 
 
-@pytest.mark.parametrize("given", [None, 3, {0: 1, 4: 2}, schedule], ids=repr)
+@pytest.mark.parametrize("given", [slow(None), slow(3), {0: 1, 4: 2}, slow(schedule)], ids=repr)
 def test_copies_of_the_callback(home, given):
     callback = legacyga.GradientAccumulationCallback(given, "carry")
     for copied in (pickle.loads(pickle.dumps(callback)), copy.deepcopy(callback)):

@@ -29,7 +29,7 @@ def pytest_generate_tests(metafunc):
         from conftest import home_of
 
         found = [each for each in kinds.of(home_of(metafunc.config)) if argument == "kind" or not each.is_adam]
-        metafunc.parametrize(argument, [pytest.param(each, id=each.id) for each in found])
+        metafunc.parametrize(argument, kinds.params(found))
 
 
 @pytest.fixture(autouse=True)

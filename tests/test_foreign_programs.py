@@ -29,7 +29,7 @@ def pytest_generate_tests(metafunc):
     if "sgd" in metafunc.fixturenames:
         names = ("SGD", "MomentumOptimizer")
         found = [each for each in kinds.of(home_of(metafunc.config)) if each.cls and each.cls.__name__ in names]
-        metafunc.parametrize("sgd", found, ids=[each.id for each in found])
+        metafunc.parametrize("sgd", kinds.params(found))
 
 
 @pytest.fixture(autouse=True)

@@ -28,7 +28,7 @@ def pytest_generate_tests(metafunc):
     found = kinds.of(home) if home.mode == "eager" else []
     if "trainer" in metafunc.fixturenames:
         chosen = [each for each in found if each.cls and not each.is_adam and each.generation != "train"]
-        metafunc.parametrize("trainer", [pytest.param(each, id=each.id) for each in chosen])
+        metafunc.parametrize("trainer", kinds.params(chosen))
 
 
 @pytest.fixture(autouse=True)

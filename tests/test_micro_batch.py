@@ -6,6 +6,7 @@ import oracle
 import pytest
 import skips
 from kinds import MOMENTUM, RATE
+from slow import slow
 
 import legacyga
 
@@ -25,7 +26,7 @@ def pytest_generate_tests(metafunc):
 
     if "kind" in metafunc.fixturenames:
         found = [each for each in kinds.of(home_of(metafunc.config)) if each.generation != "train"]
-        metafunc.parametrize("kind", [pytest.param(each, id=each.id) for each in found])
+        metafunc.parametrize("kind", kinds.params(found))
 
 
 @pytest.fixture(autouse=True)
@@ -71,7 +72,7 @@ def sgd(home, **kwargs):
 # ----------------------------------------------------------------------------------------------- equal to whole batches
 
 
-@pytest.mark.parametrize("size", [3, 8])
+@pytest.mark.parametrize("size", [3, slow(8)])
 def test_equals_the_oracle(home, kind, size):
     """Two epochs of batches of 8, 8 and 5, in slices, with an optimizer that knows nothing of it."""
     optimizer = kind.bare()

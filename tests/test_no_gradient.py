@@ -11,6 +11,7 @@ import oracle
 import pytest
 import skips
 import users
+from slow import slow
 
 import legacyga
 
@@ -32,7 +33,7 @@ def pytest_generate_tests(metafunc):
 
     if "kind" in metafunc.fixturenames:
         found = kinds.of(home_of(metafunc.config))
-        metafunc.parametrize("kind", found, ids=[each.id for each in found])
+        metafunc.parametrize("kind", kinds.params(found))
 
 
 @pytest.fixture(autouse=True)
@@ -81,7 +82,7 @@ def make(kind, steps):
     return optimizer, Each(lambda: oracle.SGD(RATE, MOMENTUM))
 
 
-traces = pytest.mark.parametrize("traced", [False, True], ids=["eager", "tf.function"])
+traces = pytest.mark.parametrize("traced", [slow(False), True], ids=["eager", "tf.function"])
 
 
 @traces

@@ -24,7 +24,9 @@ def sgds(home):
     found = [("MySGD", lambda steps: legacyga.MySGD(RATE, steps_per_update=steps, keras=home.keras))]
     for kind in kinds.of(home):
         if kind.cls and kind.cls.__name__ in ("SGD", "MomentumOptimizer"):
-            found.append((kind.id, lambda steps, kind=kind: legacyga.wrap(users.make(kind, kind.cls, RATE), steps)))
+            found.append(
+                (kind.generation, lambda steps, kind=kind: legacyga.wrap(users.make(kind, kind.cls, RATE), steps))
+            )
     return found
 
 
@@ -32,8 +34,7 @@ def pytest_generate_tests(metafunc):
     if "sgd" in metafunc.fixturenames:
         from conftest import home_of
 
-        found = sgds(home_of(metafunc.config))
-        metafunc.parametrize("sgd", [make for _, make in found], ids=[name for name, _ in found])
+        metafunc.parametrize("sgd", kinds.of_each(dict(sgds(home_of(metafunc.config)))))
 
 
 @pytest.fixture(autouse=True)

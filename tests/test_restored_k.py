@@ -11,6 +11,7 @@ import pytest
 import skips
 import test_weights
 from kinds import MOMENTUM, RATE
+from slow import slow
 
 import legacyga
 from legacyga.backend import homes
@@ -61,7 +62,7 @@ def pytest_generate_tests(metafunc):
         found = [each for each in kinds.of(home) if not each.is_adam and each.generation != "train"]
         # In eager mode MySGD is one of them.
         found = [each for each in found if each.cls or home.mode == "graph"]
-        metafunc.parametrize("kind", [pytest.param(each, id=each.id) for each in found])
+        metafunc.parametrize("kind", kinds.params(found))
 
 
 @pytest.fixture(autouse=True)
@@ -210,7 +211,7 @@ def test_a_program_restores_a_run(home, kind, way, name, tmpdir):
     assert_restored(home, kind, way, CASES[name], tmpdir)
 
 
-@pytest.mark.parametrize("way", ["set_weights", "Checkpoint"])
+@pytest.mark.parametrize("way", ["set_weights", slow("Checkpoint")])
 @pytest.mark.parametrize("name", sorted(set(CASES) - {"another K", "set, the same program"}))
 def test_further_cases(home, way, name, tmpdir):
     assert_restored(home, kinds.Kind(home), way, CASES[name], tmpdir)

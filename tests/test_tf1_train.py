@@ -11,6 +11,7 @@ import pytest
 import skips
 import tf1
 from homes import generation_of, v1_of
+from slow import slow
 from tf1 import (
     GRADIENTS,
     KERNEL,
@@ -80,7 +81,7 @@ def test_a_gradient_that_an_operation_made_before_takes_to_be_absent(home):
 
 
 @pytest.mark.parametrize("name, kwargs", OPTIMIZERS, ids=lambda value: str(value))
-@pytest.mark.parametrize("steps", (1, 4))
+@pytest.mark.parametrize("steps", [slow(1), 4])
 def test_equals_the_bare_optimizer_on_means(home, name, kwargs, steps):
     bare, updates = apply_to(home, lambda: make(home, name, **kwargs), means(steps))
     history, counted = apply_to(home, lambda: legacyga.wrap(make(home, name, **kwargs), steps), GRADIENTS)

@@ -34,7 +34,7 @@ def pytest_generate_tests(metafunc):
         "trainer": [each for each in found if each.cls and not each.is_adam and each.generation != "train"],
     }
     for argument in set(choices) & set(metafunc.fixturenames):
-        metafunc.parametrize(argument, [pytest.param(each, id=each.id) for each in choices[argument]])
+        metafunc.parametrize(argument, kinds.params(choices[argument]))
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -24,7 +24,7 @@ def pytest_generate_tests(metafunc):
     found = kinds.of(home) if home.mode == "graph" else []
     for argument in {"kind", "sgd"} & set(metafunc.fixturenames):
         chosen = [each for each in found if argument == "kind" or not each.is_adam]
-        metafunc.parametrize(argument, [pytest.param(each, id=each.id) for each in chosen])
+        metafunc.parametrize(argument, kinds.params(chosen))
 
 
 @pytest.fixture(autouse=True)

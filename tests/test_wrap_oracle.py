@@ -8,6 +8,7 @@ import oracle
 import pytest
 import tf1
 from homes import generation_of
+from slow import slow
 
 import legacyga
 
@@ -21,7 +22,7 @@ GRADIENTS = [[np.asarray(0.75 + RANDOM.standard_normal(shape)) for shape in SHAP
 # K, and of how many mini-steps: whole windows. float64 shows the formula, float32 that it is computed in nothing
 # narrower. Few updates: optimizers of TensorFlow 1 keep the powers of Adam's betas in float32. At K = 1 test_wrap.py
 # compares with the bare optimizer.
-RUNS = [("float64", 3, 12), ("float32", 2, 8)]
+RUNS = [("float64", 3, 12), slow("float32", 2, 8)]
 
 # Relative to the distance moved. All hyperparameters below are numbers that float32 holds: OptimizerV2 keeps them in
 # float32 whatever floatx is.

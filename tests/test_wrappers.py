@@ -27,7 +27,7 @@ def pytest_generate_tests(metafunc):
         found = [each for each in kinds.of(home_of(metafunc.config)) if each.cls and each.cls.__name__ in names]
         # An optimizer of the v1 API has one hook, get_updates.
         found = [each for each in found if each.generation != "v1"]
-        metafunc.parametrize("sgd", found, ids=[each.id for each in found])
+        metafunc.parametrize("sgd", kinds.params(found))
 
 
 @pytest.fixture(autouse=True)

@@ -56,11 +56,18 @@ class Kind(object):
         return [slots[name] / scale for slots in optimizer.state.values() for name in names]
 
 
+def marks(generation, generations):
+    """What a test's case of one of these generations is marked with: all are slow but the newest of Keras's.
+
+    An older one is the newest on an older stack.
+    """
+    newest = [each for each in ("v1", "v2", "v3", "keras3") if each in generations][-1:]
+    return [] if generation in newest else [pytest.mark.slow]
+
+
 def of_each(values):
-    """{generation: value} as parameters of a test. All are slow but the newest: an older one is it on older stacks."""
-    newest = [each for each in ("v1", "v2", "v3", "keras3") if each in values][-1:]
-    slow = [pytest.mark.slow]
-    return [pytest.param(value, id=each, marks=[] if each in newest else slow) for each, value in values.items()]
+    """{generation: value} as parameters of a test."""
+    return [pytest.param(value, id=each, marks=marks(each, values)) for each, value in values.items()]
 
 
 def params(found):

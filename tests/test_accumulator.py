@@ -121,7 +121,7 @@ def test_epochs_in_one_function(home):
 
 
 @pytest.mark.capability("R11 no gradient")
-@pytest.mark.parametrize("reduction", ["mean", "sum"])
+@pytest.mark.parametrize("reduction", [slow("mean"), "sum"])
 def test_none_adds_nothing_and_counts(home, reduction):
     tf = eager(home)
     accumulator = legacyga.GradientAccumulator(reduction)
@@ -333,7 +333,7 @@ def test_compiled_by_xla(home):
 
 
 @pytest.mark.capability("R9 state")
-@pytest.mark.parametrize("way", ["itself", slow("in a module"), "in a model"])
+@pytest.mark.parametrize("way", [slow("itself"), slow("in a module"), "in a model"])
 @pytest.mark.parametrize("is_called_before", [False, slow(True)])
 @pytest.mark.parametrize("traced", [slow(False), True])
 def test_a_checkpoint_takes_the_window_along(home, way, is_called_before, traced, tmpdir):
@@ -643,7 +643,9 @@ def test_a_call_that_raises_is_not_taken(home, taken, rows):
 
 
 @pytest.mark.capability("R9 state")
-@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda each: pickle.loads(pickle.dumps(each))])
+@pytest.mark.parametrize(
+    "copied", [slow(copy.copy), slow(copy.deepcopy), lambda each: pickle.loads(pickle.dumps(each))]
+)
 def test_copies(home, copied):
     """Pickled or copied in mid-window, with rows and a place without a gradient: each goes on alone, to the bit."""
     tf = eager(home)

@@ -288,7 +288,7 @@ def test_a_rate_that_is_a_method_of_another_object(home, sgd, steps, has_state):
     trial.check_windows()
 
 
-@pytest.mark.parametrize("kind", ["a schedule", "a function"])
+@pytest.mark.parametrize("kind", [slow("a schedule"), "a function"])
 def test_a_copy_has_the_variables_of_its_class(home, kind):
     """And no rate of its own beside the one that it shares: lists of values go by their order."""
     if not home.is_keras3:
@@ -369,7 +369,7 @@ def test_the_numbers_of_a_class_of_the_users_own(home, sgd):
 
 
 @pytest.mark.parametrize("holder", ["attribute", slow("list"), slow("tuple"), slow("dict")])
-@pytest.mark.parametrize("given", ["SGD", "Adam", "schedule", "nested"])
+@pytest.mark.parametrize("given", [slow("SGD"), slow("Adam"), slow("schedule"), "nested"])
 @pytest.mark.parametrize("has_trained", [slow(False), True])
 def test_an_optimizer_that_no_config_holds(home, holder, given, has_trained):
     """Keras 3 copies by configs: a class with an optimizer of its own by default, and without a get_config."""
@@ -488,7 +488,7 @@ sys.stdout.buffer.write(pickle.dumps(optimizer.get_config()))
 """
 
 
-@pytest.mark.parametrize("make", ["wrap", "MySGD"])
+@pytest.mark.parametrize("make", ["wrap", slow("MySGD")])
 def test_pickle_of_an_optimizer(home, make):
     """Here, and to a process that has imported nothing: as Keras 3's own, by its config, without its state."""
     if not home.is_keras3:
@@ -522,7 +522,7 @@ def test_copies_of_the_callback(home, given):
         assert (copied.schedule, copied.partial_window) == (given, "carry")
 
 
-@pytest.mark.parametrize("rate", ["number", "schedule"])
+@pytest.mark.parametrize("rate", [slow("number"), "schedule"])
 def test_a_mysgd_of_eager_mode_that_is_made_again_in_a_graph(home, rate):
     """As `model_to_estimator` makes the optimizer of a model: of the same class, with the same numbers."""
     if home.mode == "graph" or home.is_keras3:

@@ -216,7 +216,7 @@ def lists_of(case, variables):
 
 
 @pytest.mark.parametrize("traced", [slow(False), True], ids=["eager", "traced"])
-@pytest.mark.parametrize("case", ["filtered", "another order", "nothing shared", "None is given"])
+@pytest.mark.parametrize("case", [slow("filtered"), slow("another order"), slow("nothing shared"), "None is given"])
 def test_lists_that_take_turns(home, adam, case, traced):
     """Each list is a window: where two share variables it is said, once. All variables, with None, are one list."""
     eager_only(home)

@@ -357,7 +357,7 @@ def test_what_no_config_holds(home):
     users.assert_close(trained(lambda inner: loss_scaled(home, inner, growth=100)), trained(lambda inner: inner))
 
 
-@pytest.mark.parametrize("name", ["model.h5", "model.keras"])
+@pytest.mark.parametrize("name", [slow("model.h5"), "model.keras"])
 def test_a_saved_model_with_a_loss_scale(home, kind, name, tmpdir):
     """Saved in mid-window: window and moments come back, to the bit. tf.keras itself saves no scale."""
     if name == "model.h5" and (home.is_keras3 or home.tf_version < (2, 4)):

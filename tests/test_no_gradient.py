@@ -259,7 +259,7 @@ def test_a_decay_of_weights_is_of_those_with_a_gradient(home):
     users.assert_close(ours[1:], [START[1] * 0.875 - 0.25, START[2] * 0.875 - 0.5])
 
 
-@pytest.mark.parametrize("compiled", [False, True], ids=["", "jit_compile"])
+@pytest.mark.parametrize("compiled", [slow(False), True], ids=["", "jit_compile"])
 def test_a_function_that_xla_compiles(home, compiled):
     """And the step of one variable that the optimizers of TF 2.11 and newer compile by themselves on a GPU."""
     needs.eager_only(home, since=(2, 10))

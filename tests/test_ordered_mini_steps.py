@@ -24,9 +24,7 @@ def sgds(home):
     found = [("MySGD", lambda steps: legacyga.MySGD(RATE, steps_per_update=steps, keras=home.keras))]
     for kind in kinds.of(home):
         if kind.cls and kind.cls.__name__ in ("SGD", "MomentumOptimizer"):
-            found.append(
-                (kind.generation, lambda steps, kind=kind: legacyga.wrap(users.make(kind, kind.cls, RATE), steps))
-            )
+            found.append((kind.id, lambda steps, kind=kind: legacyga.wrap(users.make(kind, kind.cls, RATE), steps)))
     return found
 
 
@@ -34,7 +32,10 @@ def pytest_generate_tests(metafunc):
     if "sgd" in metafunc.fixturenames:
         from conftest import home_of
 
-        metafunc.parametrize("sgd", kinds.of_each(dict(sgds(home_of(metafunc.config)))))
+        home = home_of(metafunc.config)
+        found = dict(sgds(home))
+        chosen = kinds.params([each for each in kinds.of(home) if each.id in found])
+        metafunc.parametrize("sgd", [pytest.param(found[each.id], id=each.id, marks=each.marks) for each in chosen])
 
 
 @pytest.fixture(autouse=True)

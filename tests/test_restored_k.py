@@ -217,7 +217,7 @@ def test_further_cases(home, way, name, tmpdir):
     assert_restored(home, kinds.Kind(home), way, CASES[name], tmpdir)
 
 
-@pytest.mark.parametrize("name", sorted(FROM_FILE))
+@pytest.mark.parametrize("name", [slow("not set"), "set"])
 def test_a_model_is_loaded_from_a_file(home, kind, name, tmpdir):
     """The K is that of the file, and the window that was open ends with the one it began with."""
     case, path = FROM_FILE[name], str(tmpdir.join("model.keras" if home.is_keras3 else "model.h5"))
@@ -250,7 +250,7 @@ def test_bits_of_a_run_that_was_not_stopped(home, tmpdir):
         np.testing.assert_array_equal(now, then)
 
 
-@pytest.mark.parametrize("schedule", [None, "function"])
+@pytest.mark.parametrize("schedule", [slow(None), "function"])
 def test_the_callback_after_a_restore(home, schedule, tmpdir):
     """A restored window of 4 with 2 mini-steps in it ends as such; then its schedule, or the program's K, holds."""
     way = way_of(home, "set_weights" if home.mode == "graph" else "Checkpoint")
@@ -491,7 +491,7 @@ def test_k_of_the_run_before_the_last(home, tmpdir):
     assert third.gradient_accumulation_steps == 2
 
 
-@pytest.mark.parametrize("schedule", [4, lambda updates: 4], ids=["int", "function"])
+@pytest.mark.parametrize("schedule", [slow(4), lambda updates: 4], ids=["int", "function"])
 def test_a_callback_that_restores_after_ours(home, tmpdir, schedule):
     """As BackupAndRestore does: the schedule holds all the same."""
     needs.eager_only(home, since=(2, 2))

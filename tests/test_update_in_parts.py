@@ -262,7 +262,7 @@ def averaged(home, mean, p, more=0.0):
 
 
 @pytest.mark.parametrize("steps", [slow(1), 4])
-@pytest.mark.parametrize("average", [returned, grouped, one_branch, with_another_output])
+@pytest.mark.parametrize("average", [slow(returned), slow(grouped), slow(one_branch), with_another_output])
 def test_a_listed_conditional_reads_what_was_there_before(home, sgd, average, steps):
     """An average of the parameters that begins with the first of them: of the old ones, as without a conditional."""
     of_v1(sgd)

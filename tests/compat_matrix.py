@@ -29,19 +29,17 @@ TARGET = os.path.join(environments.ROOT, "compat_matrix.md")
 
 # What a user calls, and the capabilities that say whether it works: rules of the contract and parts of the surface. A
 # test is marked with one of these, or of those behind nothing that is called.
-THINGS = collections.OrderedDict(
-    [
-        ("MySGD", ["R1 mean", "R3 nothing else moves", "R6 K = 1 is the bare optimizer", "surface"]),
-        ("wrap", ["wrap: every optimizer", "wrap: NumPy oracle", "wrap: properties"]),
-        ("tf.train", ["wrap: TF 1 optimizers"]),
-        ("fit and callback", ["R8 partial windows", "callback"]),
-        ("unequal batches", ["R2 weights"]),
-        ("own loop", ["GradientAccumulator", "train_step"]),
-        ("batches in slices", ["micro_batch"]),
-        ("replicas", ["R12 replicas"]),
-        ("saving", ["R9 state"]),
-    ]
-)
+THINGS = {
+    "MySGD": ["R1 mean", "R3 nothing else moves", "R6 K = 1 is the bare optimizer", "surface"],
+    "wrap": ["wrap: every optimizer", "wrap: NumPy oracle", "wrap: properties"],
+    "tf.train": ["wrap: TF 1 optimizers"],
+    "fit and callback": ["R8 partial windows", "callback"],
+    "unequal batches": ["R2 weights"],
+    "own loop": ["GradientAccumulator", "train_step"],
+    "batches in slices": ["micro_batch"],
+    "replicas": ["R12 replicas"],
+    "saving": ["R9 state"],
+}
 BEHIND_NOTHING = [
     "R4 per update",
     "R5 phase",
@@ -117,12 +115,12 @@ def present_code():
 
 def read(path):
     with open(path) as file:
-        return json.load(file, object_pairs_hook=collections.OrderedDict)
+        return json.load(file)
 
 
-def paths(folder):
-    """Those of the result files."""
-    return sorted(glob.glob(os.path.join(folder, "*.json")))
+def read_all(folder):
+    """{path: what it holds} of the result files."""
+    return {path: read(path) for path in sorted(glob.glob(os.path.join(folder, "*.json")))}
 
 
 def run_of(record):
@@ -132,8 +130,7 @@ def run_of(record):
 def load():
     """What is kept of the runs of the label `full`, in the order of the table."""
     with open(KEPT) as file:
-        lines = [json.loads(line, object_pairs_hook=collections.OrderedDict) for line in file]
-    kept = {run_of(line): line for line in lines}
+        kept = {run_of(line): line for line in map(json.loads, file)}
     return [kept[run] for run in environments.runs() if run in kept]
 
 
@@ -143,10 +140,9 @@ def keep(records):
     for record in records:
         if any(TAKES_LONG in row["elsewhere"] for row in record["capabilities"].values()):
             sys.exit("the run of {} left tests out: run it with LEGACYGA_WHOLE=1".format(record["env"]))
-        line = [(name, record[name]) for name in ("env", "home", "mode", "date", "versions", "code")]
-        line += zip(("passed", "failed"), counts_of(record))
-        things = collections.OrderedDict((thing, verdict_on(thing, record, records)) for thing in THINGS)
-        kept[run_of(record)] = collections.OrderedDict(line, things=things)
+        line = {name: record[name] for name in ("env", "home", "mode", "date", "versions", "code")}
+        line["passed"], line["failed"] = counts_of(record)
+        kept[run_of(record)] = dict(line, things={thing: verdict_on(thing, record, records) for thing in THINGS})
     with open(KEPT, "w") as file:
         file.writelines(json.dumps(kept[run]) + "\n" for run in environments.runs() if run in kept)
 
@@ -227,7 +223,7 @@ def span(lines, name):
 
 def answer(lines):
     """{thing: (word, reasons)} of some runs together. What was not run says nothing beside what was."""
-    found = collections.OrderedDict()
+    found = {}
     for thing in THINGS:
         verdicts = [line["things"].get(thing, [NOT_RUN, []]) for line in lines]
         found[thing] = worst([each for each in verdicts if each[0] not in (NOT_RUN, NO_SUCH_THING)] or verdicts)
@@ -242,7 +238,7 @@ def are_alike(one, other):
 
 def ranges(lines):
     """The rows of the first table: (Keras, mode, [what is kept of versions that answer alike])."""
-    groups = collections.defaultdict(collections.OrderedDict)
+    groups = collections.defaultdict(dict)
     for line in lines:
         versions = minor(line["versions"]["tensorflow"]), minor(line["versions"]["keras"])
         groups[environments.family_of(line), line["mode"]].setdefault(versions, []).append(line)
@@ -263,9 +259,8 @@ def reasons_for(thing, why, lines):
     tested = [line for line in lines if works(thing, line)]
     if thing != "replicas" or len(tested) in (0, len(lines)):
         return why
-    return why + [
-        "several replicas were tested on TensorFlow {} alone".format(" and ".join(minors(tested, "tensorflow")))
-    ]
+    versions = " and ".join(minors(tested, "tensorflow"))
+    return why + ["several replicas were tested on TensorFlow {} alone".format(versions)]
 
 
 def first_table(lines):
@@ -284,19 +279,17 @@ def first_table(lines):
 
 def summary(lines, code):
     """How much was tested, and with which code."""
-    envs, runs, old = environments.environments(), environments.runs(), [each for each in lines if each["code"] != code]
-    told = "{} environments, {} runs: {} tested, {} not.".format(
-        len(envs), len(runs), len(lines), len(runs) - len(lines)
-    )
-    if old:
-        oldest = min(line["date"] for line in old)
-        told += "\n{} were tested with earlier code, the oldest on {}.".format(len(old), oldest)
+    counts = [len(environments.environments()), len(environments.runs()), len(lines)]
+    told = "{} environments, {} runs: {} tested, {} not.".format(*counts, counts[1] - counts[2])
+    days = sorted(line["date"] for line in lines if line["code"] != code)
+    if days:
+        told += "\n{} were tested with earlier code, the oldest on {}.".format(len(days), days[0])
     return told
 
 
 def installs():
     """The table of how to install each TensorFlow, with the newest Python that it was tested on."""
-    newest = collections.OrderedDict()
+    newest = {}
     for env in environments.environments():
         factors = environments.factors_of(env)
         kind = "tfkeras" if "tfkeras" in factors else "keras " + factors.get("keras", "")[:1]
@@ -312,21 +305,20 @@ def installs():
 def cannot_be_installed():
     """{environment: why there is none}, sorted."""
     found = read(NOT_INSTALLABLE)
-    return collections.OrderedDict((env, found[env]) for env in sorted(found, key=environments.position))
+    return {env: found[env] for env in sorted(found, key=environments.position)}
 
 
 def render(lines, code):
     """The text of compat_matrix.md: of what is kept, and the hash of the present code."""
     text, notes = first_table(lines)
+    absent = ["- `{}`: {}".format(env, sentence(why)) for env, why in cannot_be_installed().items()]
     with open(TEMPLATE, encoding="utf-8") as file:
         return file.read().format(
             summary=summary(lines, code),
             table=text,
             notes="\n".join("{}. {}".format(i, sentence(reason)) for i, reason in enumerate(notes, 1)),
             installs=installs(),
-            not_installable="\n".join(
-                "- `{}`: {}".format(env, sentence(why)) for env, why in cannot_be_installed().items()
-            ),
+            not_installable="\n".join(absent),
         )
 
 
@@ -343,9 +335,7 @@ def check_text():
     """Exit with 1 if compat_matrix.md is not what the kept lines say."""
     with open(TARGET, encoding="utf-8") as file:
         if file.read() != present_text():
-            sys.exit(
-                "compat_matrix.md is not what tests/results.jsonl says: run python tests/compat_matrix.py and look"
-            )
+            sys.exit("compat_matrix.md is not what tests/results.jsonl says: run python tests/compat_matrix.py")
 
 
 def missing(records):
@@ -359,16 +349,14 @@ def check_run(records):
 
     A run of the core has a part of the tests. What it finds better than what is kept was mended.
     """
-    wrong, seen = (
-        ["there is no result file for " + run for run in missing(records)],
-        {run_of(each): each for each in records},
-    )
-    for line in [line for line in load() if run_of(line) in seen]:
+    wrong = ["there is no result file for " + run for run in missing(records)]
+    kept = {run_of(line): line for line in load()}
+    for record in [record for record in records if run_of(record) in kept]:
         for thing in THINGS:
-            claimed, word = kept_word(thing, line), verdict_on(thing, seen[run_of(line)], records)[0]
+            claimed, word = kept_word(thing, kept[run_of(record)]), verdict_on(thing, record, records)[0]
             if word == "broken" or (claimed == "yes" and word in ("no", "in part", "yes, but")):
                 told = "{}, {} in {} mode: {}: {!r} is kept, {!r} was seen"
-                wrong.append(told.format(*run_of(line), thing, claimed, word))
+                wrong.append(told.format(*run_of(record), thing, claimed, word))
     if wrong:
         sys.exit("\n".join(wrong))
 
@@ -390,9 +378,7 @@ def main():
     parser.add_argument("--check", action="store_true", help="compare instead of writing")
     parser.add_argument("--counts", action="store_true", help="print what each run of --results passed, and the sum")
     args = parser.parse_args()
-    if not args.results and (args.keep or args.counts):
-        parser.error("--keep and --counts need --results")
-    records = [read(path) for path in paths(args.results)] if args.results else []
+    records = list(read_all(args.results).values()) if args.results else []
     if args.counts:
         print_counts(records)
     elif args.check:

@@ -31,8 +31,9 @@ def chosen(patterns, again):
 
 def run(envs, jobs):
     """Run environments whole, and keep what they come to. Returns the exit code of tox."""
-    for path in [path for path in compat_matrix.paths(RESULTS) if compat_matrix.read(path)["env"] in envs]:
-        os.remove(path)
+    for path, record in compat_matrix.read_all(RESULTS).items():
+        if record["env"] in envs:
+            os.remove(path)
     command = [sys.executable, "-m", "tox", "run-parallel", "--parallel", str(jobs), "-e", ",".join(envs)]
     environ = dict(os.environ, TOX_SKIP_MISSING_INTERPRETERS="false", LEGACYGA_WHOLE="1")
     process, interrupted = subprocess.Popen(command, cwd=environments.ROOT, env=environ), False
@@ -41,11 +42,10 @@ def run(envs, jobs):
     except KeyboardInterrupt:
         # The terminal has told tox too.
         interrupted = process.wait() or True
-    records = [compat_matrix.read(path) for path in compat_matrix.paths(RESULTS)]
-    # A run that was interrupted looks as if it had died; and a wheel of other code says nothing of this tree.
-    records = [each for each in records if not (interrupted and each.get("crashed"))]
     code = compat_matrix.present_code()
-    compat_matrix.keep([each for each in records if each["env"] in envs and each["code"] == code])
+    # A wheel of other code says nothing of this tree, and a run that was interrupted looks as if it had died.
+    found = [each for each in compat_matrix.read_all(RESULTS).values() if each["env"] in envs and each["code"] == code]
+    compat_matrix.keep([each for each in found if not (interrupted and each.get("crashed"))])
     compat_matrix.write()
     return process.returncode
 

@@ -124,15 +124,7 @@ def test_the_lists_of_this_tree():
                 assert "def {}(".format(function) in file.read() and entry["reason"].strip(), entry
 
 
-def test_the_core_has_all_tests_at_the_ends_of_each_generation():
-    assert sorted(set(environments.runs_of_the_core()) - set(conftest.NUMBERS_ALONE)) == [
-        ("keras", "eager", "2.21"),
-        ("keras", "graph", "1.15"),
-        ("keras", "graph", "1.8"),
-        ("tf.keras", "eager", "2.0"),
-        ("tf.keras", "eager", "2.15"),
-        ("tf.keras", "graph", "1.15"),
-        ("tf.keras", "graph", "1.8"),
-        ("tf_keras", "eager", "2.21"),
-        ("tf_keras", "graph", "2.21"),
-    ]
+def test_the_runs_between_two_of_their_generation_and_mode():
+    between = "keras graph 1.13, tf.keras graph 1.13, tf.keras graph 2.0, tf.keras eager 2.4, tf.keras graph 2.4, "
+    between += "tf.keras eager 2.10, tf.keras graph 2.10, tf.keras graph 2.15"
+    assert ", ".join(map(" ".join, conftest.NUMBERS_ALONE)) == between

@@ -1,7 +1,10 @@
 """The home under test, the guard against testing another one than was asked for, and the result file of a run."""
 
 import collections
+import datetime
+import importlib
 import importlib.util
+import json
 import os
 import re
 import subprocess
@@ -15,16 +18,11 @@ sys.path[:0] = [HERE, os.path.join(HERE, "fixtures")]
 import environments  # noqa: E402
 import homes  # noqa: E402
 import known_failures  # noqa: E402
-import result_files  # noqa: E402
 import skips  # noqa: E402
-from compat_matrix import CAPABILITIES, TAKES_LONG  # noqa: E402
+from compat_matrix import CAPABILITIES, KINDS, TAKES_LONG, code_of  # noqa: E402
 
 # So that its assertions show their numbers.
 pytest.register_assert_rewrite("users")
-
-# What a row of a result file says with reasons, {reason: tests}.
-REASONS = ["xfailed"] + list(skips.KINDS)
-
 
 # The only tests that need packages beside TensorFlow and Keras, which the environments of the labels `horovod` and
 # `others` have.
@@ -45,18 +43,9 @@ LONG = [
 ]
 # And what is of no generation: in graph mode and in eager mode. Each is the last run of its environment.
 TWO = [("tf.keras", "graph", "1.15"), ("keras", "eager", "2.21")]
-# The core run leaves out what is marked `long` or `slow`. Of these runs, which have an older and a newer TensorFlow of
-# their generation beside them, it has the numbers of the contract alone.
-BETWEEN = [
-    ("tf.keras", "graph", "1.13"),
-    ("tf.keras", "graph", "2.0"),
-    ("tf.keras", "graph", "2.4"),
-    ("tf.keras", "graph", "2.10"),
-    ("tf.keras", "graph", "2.15"),
-    ("tf.keras", "eager", "2.4"),
-    ("tf.keras", "eager", "2.10"),
-]
-NUMBERS = [
+# CI runs every test that is not marked `slow` on the oldest and the newest stack of each generation and mode, and the
+# contract's tests on those between. These are its numbers.
+CONTRACT = [
     "R1 mean",
     "R2 weights",
     "R3 nothing else moves",
@@ -67,44 +56,33 @@ NUMBERS = [
     "R8 partial windows",
     "wrap: NumPy oracle",
 ]
-RUNS = list(environments.runs_of_the_core())
-# Of so many cases and more a short run has one of six.
-MANY = 10
 
 
-def beside(run):
-    """The runs of the core that share their tests with one of them: of its mode, standalone Keras and BETWEEN apart."""
-
-    def group(run):
-        return run[0] == "keras", run[1], run in BETWEEN
-
-    return [each for each in RUNS if group(each) == group(run)] or [run]
-
-
-def first_case(run):
-    """The case a short run begins at, each at another: those in BETWEEN go on where the others of their mode end."""
-    others = [each for each in RUNS if each[0] != "keras" and each[1] == run[1] and each not in BETWEEN]
-    return beside(run).index(run) + (len(others) if run in BETWEEN else 0)
+def generations(home, mode, tensorflow):
+    """The generations of Keras's optimizers that a run is there for: tf.keras has a new one from TF 2.11 on."""
+    tensorflow = environments.as_numbers(tensorflow)
+    if home == "keras":
+        return ["keras3" if mode == "eager" else "v1"]
+    if tensorflow < (1, 14):
+        return ["v1"]
+    return ["v2", "v3"] if mode == "eager" and tensorflow >= (2, 11) else ["v2"]
 
 
-def is_another_runs(run, place, case, cases):
-    """Whether a short run leaves a test to those beside it.
+def between():
+    """The runs of the core, as in `LONG`, on no oldest and no newest stack of a generation and mode."""
+    stacks = {}
+    for run, env in environments.runs_of_the_core().items():
+        for generation in generations(*run):
+            stacks.setdefault((generation, run[1]), []).append(env)
+    ends = {(group, env) for group, envs in stacks.items() for env in (envs[0], envs[-1])}
+    return [
+        run
+        for run, env in environments.runs_of_the_core().items()
+        if not any(((generation, run[1]), env) in ends for generation in generations(*run))
+    ]
 
-    Each has one case of three; where there are many one of six, for which standalone Keras has too few runs. A test
-    without cases is one run's of those in BETWEEN, one's of the three with standalone Keras, and else that of one run
-    of two, for the older ones lack much. A run with none beside it has all of these.
 
-    Args:
-        run: as in `LONG`.
-        place: the place of its function in its file, None where all runs that may have it are to have it.
-        case: its place among the function's cases.
-        cases: their number.
-    """
-    runs, standalone = beside(run), run[0] == "keras"
-    of_cases = 6 if cases >= MANY and not standalone else min(cases, 3)
-    of_functions = len(runs) if run in BETWEEN or standalone else 2
-    share = of_cases if place is None else max(of_cases, of_functions)
-    return (case + (place or 0) + first_case(run)) % share != 0
+NUMBERS_ALONE = between()
 
 
 def pytest_addoption(parser):
@@ -156,75 +134,32 @@ def pytest_configure(config):
         "markers",
         "long(also=[], only=LONG, in_core=False): run in these alone, and with --more; in_core: also when short",
     )
-    config.addinivalue_line("markers", "slow: run in every environment, and left out by the core run")
+    config.addinivalue_line("markers", "slow: run in every environment of the matrix, and left out by CI")
     env = os.environ.get("LEGACYGA_ENV")
     if env:
         wrong = check_factors(env, installed())
         if wrong:
             raise pytest.UsageError("refusing to test: " + wrong)
-    config.legacyga_results = collections.OrderedDict()
-    config.legacyga_failing = []
-    # Test functions: those that ran with any of their arguments, and those that were skipped with any.
-    config.legacyga_ran, config.legacyga_skipped = set(), set()
+    config.legacyga_results = {}
 
 
 def expect_known_failures(config, items):
     """Mark those of the tests that are known to fail here."""
-    env, folder = os.environ.get("LEGACYGA_ENV"), os.environ.get("LEGACYGA_KNOWN_FAILURES")
-    if not env or not known_failures.read(folder):
-        return
-    home = home_of(config)
-    tests = [known_failures.short_name(item.nodeid) for item in items]
-    selected = [os.path.abspath(argument) for argument in config.args]
-    # A test that was picked out of its file says nothing of the others there.
-    files = {test.partition("::")[0] for test in tests if not any("::" in argument for argument in selected)}
-    try:
-        known = known_failures.of(env, home.name, home.mode, folder)
-        found = known_failures.assign(known, tests, None if HERE in selected else files)
-    except ValueError as error:
-        raise pytest.UsageError(str(error))
-    for i, reason in found.items():
-        items[i].add_marker(pytest.mark.xfail(reason=reason, strict=True))
+    entries = known_failures.of(os.environ.get("LEGACYGA_ENV"))
+    for entry in entries:
+        home = home_of(config)
+        if entry.get("home", home.name) == home.name and entry.get("mode", home.mode) == home.mode:
+            for item in [item for item in items if known_failures.matches(entry["test"], item.nodeid)]:
+                item.add_marker(pytest.mark.xfail(reason=entry["reason"], strict=True))
 
 
-def pytest_collection_modifyitems(config, items):
-    expect_known_failures(config, items)
-    if not config.getoption("--more"):
-        left_out = [item for item in items if item.get_closest_marker("more")]
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if item not in left_out]
-    for item in items:
-        marker = item.get_closest_marker("capability")
-        if marker is None or marker.args[0] not in CAPABILITIES:
-            raise pytest.UsageError("{} names no capability of conftest.CAPABILITIES".format(item.nodeid))
-    leave_out(config, items)
-
-
-def leave_out(config, items):
-    """Count those of the tests that this run is not to have, and take them out. A skip takes its time."""
-    functions = collections.defaultdict(list)
-    for item in items:
-        functions[item.nodeid.partition("[")[0]].append(item)
-    places, left_out = collections.Counter(), []
-    for function, cases in functions.items():
-        file = function.partition("::")[0]
-        for case, item in enumerate(cases):
-            reason = reason_to_leave_out(config, item, places[file], case, len(cases))
-            if reason:
-                count(config.legacyga_results, item.get_closest_marker("capability").args[0], "elsewhere", reason)
-                note_function(config, item, skipped=reason != TAKES_LONG)
-                left_out.append(item)
-        places[file] += 1
-    config.hook.pytest_deselected(items=left_out)
-    left_out = set(left_out)
-    items[:] = [item for item in items if item not in left_out]
-
-
-def reason_to_leave_out(config, item, file_place, case, cases):
-    """Why this run is not to have a test: it is marked `long` and not run here, or a short run leaves it out."""
+def reason_to_leave_out(config, item):
+    """Why this run is not to have a test, None where it is."""
+    if config.getoption("--more"):
+        return None
     marker = item.get_closest_marker("long")
     # Some tests need no TensorFlow.
-    if config.getoption("--more") or not (marker or "home" in item.fixturenames):
+    if not (marker or "home" in item.fixturenames):
         return None
     home = home_of(config)
     run = home.name, home.mode, "{}.{}".format(*home.tf_version)
@@ -234,74 +169,83 @@ def reason_to_leave_out(config, item, file_place, case, cases):
     if not os.environ.get("LEGACYGA_RESULT_FILE") or os.environ.get("LEGACYGA_WHOLE"):
         return None
     slow = item.get_closest_marker("slow") or (marker and not marker.kwargs.get("in_core"))
-    other = run in BETWEEN and not marker and item.get_closest_marker("capability").args[0] not in NUMBERS
-    another_runs = is_another_runs(run, None if marker else file_place, case, cases)
-    return TAKES_LONG if slow or other or another_runs else None
+    other = run in NUMBERS_ALONE and not marker and item.get_closest_marker("capability").args[0] not in CONTRACT
+    return TAKES_LONG if slow or other else None
 
 
-def row_of(results, capability):
-    """The row of a capability in `results`, made when it is first asked for."""
-    rows = [("passed", 0), ("failed", 0)] + [(kind, {}) for kind in REASONS]
-    return results.setdefault(capability, collections.OrderedDict(rows))
+def pytest_collection_modifyitems(config, items):
+    expect_known_failures(config, items)
+    left_out = set()
+    for item in items:
+        marker = item.get_closest_marker("capability")
+        if marker is None or marker.args[0] not in CAPABILITIES:
+            raise pytest.UsageError("{} names no capability of compat_matrix.CAPABILITIES".format(item.nodeid))
+        reason = reason_to_leave_out(config, item)
+        if reason:
+            count(config.legacyga_results, marker.args[0], "elsewhere", reason)
+        # A skip takes its time.
+        if reason or (item.get_closest_marker("more") and not config.getoption("--more")):
+            left_out.add(item)
+    config.hook.pytest_deselected(items=[item for item in items if item in left_out])
+    items[:] = [item for item in items if item not in left_out]
 
 
-def count(results, capability, kind, reason):
-    """Count a test that did not run, or is known to fail; `kind` and `reason` as in a result file."""
-    row = row_of(results, capability)
-    row[kind][reason] = row[kind].get(reason, 0) + 1
-
-
-def record(results, capability, report):
-    """Count what became of one test in `results`, {capability: row of a result file}."""
-    if hasattr(report, "wasxfail"):
-        if report.passed:
-            row_of(results, capability)["failed"] += 1
-        else:
-            count(results, capability, "xfailed", report.wasxfail)
-    elif report.skipped:
-        found = skips.parse(report.longrepr[2])
-        if found is None:
-            raise pytest.UsageError(
-                "{} skips without saying which kind of skip it is. Call one of tests/skips.py. Received: {!r}".format(
-                    report.nodeid, report.longrepr[2]
-                )
-            )
-        count(results, capability, *found)
+def count(results, capability, outcome, reason=None):
+    """Count a test in `results`, {capability: row of a result file}: a reason where it neither passed nor failed."""
+    row = results.setdefault(capability, dict({kind: {} for kind in ["xfailed"] + KINDS}, passed=0, failed=0))
+    if reason:
+        row[outcome][reason] = row[outcome].get(reason, 0) + 1
     else:
-        row_of(results, capability)[report.outcome] += 1
-
-
-def note_function(config, item, skipped):
-    """Note that a test's function ran, or did not, with some of its arguments."""
-    function = known_failures.short_name(item.nodeid).partition("[")[0]
-    (config.legacyga_skipped if skipped else config.legacyga_ran).add(function)
+        row[outcome] += 1
 
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item, call):
     outcome = yield
     report = outcome.get_result()
-    if report.when == "call" or report.outcome != "passed":
-        record(item.config.legacyga_results, item.get_closest_marker("capability").args[0], report)
-        note_function(item.config, item, report.skipped)
-    if report.outcome == "failed":
-        item.config.legacyga_failing.append(known_failures.short_name(item.nodeid))
+    if report.when != "call" and report.outcome == "passed":
+        return
+    found = (report.outcome,)
+    if hasattr(report, "wasxfail"):
+        found = ("failed",) if report.passed else ("xfailed", report.wasxfail)
+    elif report.skipped:
+        found = skips.parse(report.longrepr[2])
+        if found is None:
+            raise pytest.UsageError("{} skips by none of tests/skips.py: {}".format(item.nodeid, report.longrepr[2]))
+    count(item.config.legacyga_results, item.get_closest_marker("capability").args[0], *found)
+
+
+def imported_code():
+    """The hash of the package that `import legacyga` finds, None where it finds none."""
+    spec = importlib.util.find_spec("legacyga")
+    return spec and code_of(os.path.dirname(spec.origin))
+
+
+def write_results(config, **found):
+    """Write the result file of this run, where one is asked for."""
+    path = os.environ.get("LEGACYGA_RESULT_FILE")
+    if path and hasattr(config, "legacyga_home"):
+        home, numpy = config.legacyga_home, importlib.import_module("numpy")
+        versions = [("python", "{}.{}.{}".format(*sys.version_info)), ("tensorflow", home.tf.__version__)]
+        versions += [("keras", home.version), ("numpy", numpy.__version__)]
+        record = collections.OrderedDict(env=os.environ.get("LEGACYGA_ENV"), home=home.name, mode=home.mode)
+        record.update(date=datetime.date.today().isoformat(), versions=collections.OrderedDict(versions))
+        record.update(code=imported_code(), **found)
+        with open(path, "w") as file:
+            json.dump(record, file, indent=1)
+
+
+def pytest_collection_finish(session):
+    # What a run that dies leaves behind.
+    write_results(session.config, crashed=True, capabilities={})
 
 
 def pytest_sessionfinish(session, exitstatus):
-    path = os.environ.get("LEGACYGA_RESULT_FILE")
-    if not path or not hasattr(session.config, "legacyga_home"):
-        return
     # What was interrupted counts fewer tests than there are, and would say that they passed.
-    if exitstatus not in (0, 1):
-        return
-    home = session.config.legacyga_home
-    results = session.config.legacyga_results
-    written = result_files.start_record(home.name, home.mode, home.tf.__version__, home.version)
-    written["failing"] = session.config.legacyga_failing
-    written["capabilities"] = collections.OrderedDict((name, results[name]) for name in CAPABILITIES if name in results)
-    result_files.write(path, written)
-    result_files.write_skipped(path, session.config.legacyga_skipped - session.config.legacyga_ran)
+    if exitstatus in (0, 1):
+        write_results(session.config, capabilities=session.config.legacyga_results)
+    elif exitstatus == 2 and os.path.exists(os.environ.get("LEGACYGA_RESULT_FILE", "")):
+        os.remove(os.environ["LEGACYGA_RESULT_FILE"])
 
 
 def home_of(config):

@@ -15,7 +15,15 @@ START = [EXPECTED["start_{}".format(i)] for i in range(4)]
 BATCHES = list(zip(EXPECTED["x"], EXPECTED["y"]))
 
 
-every_case = pytest.mark.parametrize("case", [case for case in CASES if case["clip"] != "all"], ids=name_of)
+# The smaller K have one of everything, those above have all of it together.
+every_case = pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(case, id=name_of(case), marks=[pytest.mark.slow] if case["steps"] > 3 else [])
+        for case in CASES
+        if case["clip"] != "all"
+    ],
+)
 
 
 # One of everything, and all of it together, for the slower ways to train.

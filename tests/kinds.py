@@ -4,6 +4,7 @@ import collections
 
 import dense
 import oracle
+import pytest
 from homes import generation_of, v1_of
 
 import legacyga
@@ -55,6 +56,28 @@ class Kind(object):
         return [slots[name] / scale for slots in optimizer.state.values() for name in names]
 
 
+def marks(generation, generations):
+    """What a test's case of one of these generations is marked with: all are slow but the newest of Keras's.
+
+    An older one is the newest on an older stack.
+    """
+    newest = [each for each in ("v1", "v2", "v3", "keras3") if each in generations][-1:]
+    return [] if generation in newest else [pytest.mark.slow]
+
+
+def of_each(values):
+    """{generation: value} as parameters of a test."""
+    return [pytest.param(value, id=each, marks=marks(each, values)) for each, value in values.items()]
+
+
+def params(found):
+    """Kinds as parameters of a test. All are slow but MySGD and an SGD, or else an Adam, of the newest generation."""
+    order = ["train", "v1", "v2", "v3", "keras3"]
+    wrapped = sorted((order.index(each.generation), not each.is_adam, each.id) for each in found if each.cls)
+    kept = ["MySGD"] + [name for _, _, name in wrapped[-1:]]
+    return [pytest.param(each, id=each.id, marks=[] if each.id in kept else [pytest.mark.slow]) for each in found]
+
+
 def classes(home):
     """{generation: {name: class}} of the home's stock optimizers."""
     found = collections.OrderedDict()
@@ -69,8 +92,8 @@ def parametrize(metafunc, argument, name):
     if argument in metafunc.fixturenames:
         from conftest import home_of
 
-        found = [(generation, each[name]) for generation, each in classes(home_of(metafunc.config)).items()]
-        metafunc.parametrize(argument, [cls for _, cls in found], ids=[generation for generation, _ in found])
+        found = classes(home_of(metafunc.config))
+        metafunc.parametrize(argument, of_each({generation: each[name] for generation, each in found.items()}))
 
 
 def of(home):

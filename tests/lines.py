@@ -25,7 +25,8 @@ def parametrize(metafunc):
 
     for argument, others in (("generation", []), ("form", ["MySGD"])):
         if argument in metafunc.fixturenames:
-            metafunc.parametrize(argument, others + list(kinds.classes(home_of(metafunc.config))))
+            generations = {each: each for each in kinds.classes(home_of(metafunc.config))}
+            metafunc.parametrize(argument, others + kinds.of_each(generations))
 
 
 def make(home, generation, name="SGD", lr=0.125, **kwargs):

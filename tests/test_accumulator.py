@@ -14,6 +14,7 @@ import oracle
 import pytest
 import skips
 from homes import v1_of
+from slow import slow
 
 import legacyga
 from legacyga.backend import ops as _ops
@@ -60,8 +61,8 @@ def optimizers(home):
 
 
 @pytest.mark.capability("R2 weights")
-@pytest.mark.parametrize("within", ["eager", "function"])
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("within", [slow("eager"), "function"])
+@pytest.mark.parametrize("dtype", ["float32", slow("float64")])
 def test_unequal_micro_batches_equal_the_large_batch(home, dtype, within):
     tf = eager(home)
     weights = [tf.Variable(value.astype(dtype)) for value in START]
@@ -120,7 +121,7 @@ def test_epochs_in_one_function(home):
 
 
 @pytest.mark.capability("R11 no gradient")
-@pytest.mark.parametrize("reduction", ["mean", "sum"])
+@pytest.mark.parametrize("reduction", [slow("mean"), "sum"])
 def test_none_adds_nothing_and_counts(home, reduction):
     tf = eager(home)
     accumulator = legacyga.GradientAccumulator(reduction)
@@ -169,8 +170,8 @@ def test_none_in_functions(home):
 
 
 @pytest.mark.capability("GradientAccumulator")
-@pytest.mark.parametrize("dtype", ["int32", "int64"])
-@pytest.mark.parametrize("within", ["eager", "function"])
+@pytest.mark.parametrize("dtype", [slow("int32"), "int64"])
+@pytest.mark.parametrize("within", [slow("eager"), "function"])
 def test_sparse_with_duplicates(home, dtype, within):
     """As the home's own optimizer on the large batch's sparse gradient; rows that no batch touches among them."""
     eager(home)
@@ -332,9 +333,9 @@ def test_compiled_by_xla(home):
 
 
 @pytest.mark.capability("R9 state")
-@pytest.mark.parametrize("way", ["itself", "in a module", "in a model"])
-@pytest.mark.parametrize("is_called_before", [False, True])
-@pytest.mark.parametrize("traced", [False, True])
+@pytest.mark.parametrize("way", [slow("itself"), slow("in a module"), "in a model"])
+@pytest.mark.parametrize("is_called_before", [False, slow(True)])
+@pytest.mark.parametrize("traced", [slow(False), True])
 def test_a_checkpoint_takes_the_window_along(home, way, is_called_before, traced, tmpdir):
     """Restored into a new accumulator, before it has variables or after: to the bit as one that was not stopped."""
     tf = eager(home)
@@ -613,8 +614,8 @@ def test_what_cannot_be_accumulated(home):
 
 
 @pytest.mark.capability("GradientAccumulator")
-@pytest.mark.parametrize("taken", [0, 1, 2])
-@pytest.mark.parametrize("rows", [[1, 7], [-1], [1]])
+@pytest.mark.parametrize("taken", [slow(0), 1, slow(2)])
+@pytest.mark.parametrize("rows", [[1, 7], slow([-1]), [1]])
 def test_a_call_that_raises_is_not_taken(home, taken, rows):
     """A row that is not there, or values that are not, in the last of three gradients: none of them is added."""
     tf = eager(home)
@@ -642,7 +643,9 @@ def test_a_call_that_raises_is_not_taken(home, taken, rows):
 
 
 @pytest.mark.capability("R9 state")
-@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda each: pickle.loads(pickle.dumps(each))])
+@pytest.mark.parametrize(
+    "copied", [slow(copy.copy), slow(copy.deepcopy), lambda each: pickle.loads(pickle.dumps(each))]
+)
 def test_copies(home, copied):
     """Pickled or copied in mid-window, with rows and a place without a gradient: each goes on alone, to the bit."""
     tf = eager(home)

@@ -7,6 +7,7 @@ import pytest
 from fixture_cases import BATCHES, LR
 from lines import ROWS, drive, line, make, train, weights_of, wrap
 from make_fixtures import flat
+from slow import slow
 
 import legacyga
 
@@ -24,7 +25,13 @@ def fresh(home):
 
 @pytest.mark.parametrize(
     "kwargs",
-    [{}, dict(momentum=0.9), dict(momentum=0.9, nesterov=True), dict(clipvalue=0.1), dict(clipnorm=0.5)],
+    [
+        slow({}),
+        slow(dict(momentum=0.9)),
+        dict(momentum=0.9, nesterov=True),
+        slow(dict(clipvalue=0.1)),
+        dict(clipnorm=0.5),
+    ],
     ids=str,
 )
 def test_one_step_is_the_bare_sgd_to_the_bit(home, kwargs):
@@ -43,7 +50,7 @@ def test_one_step_is_the_bare_sgd_to_the_bit(home, kwargs):
         assert len(home.optimizer_weights(ours)) == len(home.optimizer_weights(bare)), "K = 1 must cost no memory"
 
 
-@pytest.mark.parametrize("name", ["Adam", "RMSprop"])
+@pytest.mark.parametrize("name", [slow("Adam"), "RMSprop"])
 @pytest.mark.usefixtures("fresh")
 def test_at_one_it_is_the_bare_optimizer_to_the_bit(home, generation, name):
     """The model's weights and the optimizer's, after each of three updates; and not a variable more."""

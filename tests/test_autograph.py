@@ -10,6 +10,7 @@ import needs
 import pytest
 import skips
 from homes import generation_of
+from slow import slow
 
 import legacyga
 
@@ -102,7 +103,7 @@ def test_a_users_apply_gradients_is_rewritten(home):
     assert trained(home, optimizer).numpy() == [-0.5]
 
 
-@pytest.mark.parametrize("steps", [1, 2])
+@pytest.mark.parametrize("steps", [slow(1), 2])
 def test_a_users_apply_is_rewritten(home, steps):
     """Keras 3's: of a class with no more than that."""
     tf, stock = home.tf, home.keras.optimizers.SGD
@@ -129,7 +130,7 @@ def test_a_users_apply_is_rewritten(home, steps):
     assert variable.numpy() == [-4.0 / steps]
 
 
-@pytest.mark.parametrize("steps", [1, 2])
+@pytest.mark.parametrize("steps", [slow(1), 2])
 def test_what_keras_rewrites_in_an_update_is_rewritten(home, steps):
     """A layer of the user's, which the user's own update calls: Keras asks AutoGraph for it, in `fit` too."""
     tf, stock = home.tf, home.keras.optimizers.SGD

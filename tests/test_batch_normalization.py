@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import skips
 import test_examples
+from slow import slow
 
 import legacyga
 
@@ -82,7 +83,7 @@ def test_statistics_are_frozen_and_accumulation_is_exact(home, way):
     assert off > 0.01 * moved if uses_batch else off < 4e-6 * moved
 
 
-@pytest.mark.parametrize("momentum", [0.9, 0.9 ** (1.0 / K)])
+@pytest.mark.parametrize("momentum", [slow(0.9), 0.9 ** (1.0 / K)])
 def test_moving_averages_move_once_a_mini_step(home, momentum):
     """The page's formula: K times an update, each time with the statistics of n samples, not of K * n."""
     home.reset()

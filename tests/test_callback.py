@@ -22,6 +22,7 @@ from epochs import (
     model_with,
     recorder,
 )
+from slow import slow
 
 import legacyga
 from legacyga.backend import homes
@@ -43,7 +44,7 @@ def test_the_optimizer_can_be_copied_after_fit(home):
     assert copied is not model.optimizer and copied.gradient_accumulation_steps == 3
 
 
-@pytest.mark.parametrize("partial_window", ["flush", "carry"])
+@pytest.mark.parametrize("partial_window", [slow("flush"), "carry"])
 def test_a_dict_changes_k_at_the_next_window(home, partial_window):
     """Carried, the window of 3 that epoch 1 leaves with one mini-step goes on with 3 in epoch 2, where K is 2."""
 
@@ -59,7 +60,7 @@ def test_a_dict_changes_k_at_the_next_window(home, partial_window):
     assert logs["gradient_accumulation_steps"] == [3, 2, 2]
 
 
-@pytest.mark.parametrize("partial_window", ["flush", "carry", "drop"])
+@pytest.mark.parametrize("partial_window", ["flush", slow("carry"), slow("drop")])
 def test_a_function_of_the_updates(home, partial_window, monkeypatch):
     """K = 1, 2, 3, 1, 2, 3 ...; the counters are read at windows' ends, and not on every batch."""
     reads = []
@@ -158,8 +159,10 @@ def test_the_effective_batch_size_is_that_of_this_fit(home):
         assert logs["effective_batch_size"] == [min(3 * batch_size, 14)] * 2
 
 
-@pytest.mark.parametrize("steps, samples, effective", [(100, 12, 12), (100, 11, 11), (2, 11, 8), (3, 14, 12)])
-@pytest.mark.parametrize("partial_window", ["flush", "carry"])
+@pytest.mark.parametrize(
+    "steps, samples, effective", [slow(100, 12, 12), (100, 11, 11), slow(2, 11, 8), slow(3, 14, 12)]
+)
+@pytest.mark.parametrize("partial_window", [slow("flush"), "carry"])
 def test_a_window_larger_than_the_epoch(home, steps, samples, effective, partial_window):
     """What was trained, and no K-fold of it: with "carry" the window goes on to K batches."""
     model = model_with(home, steps)

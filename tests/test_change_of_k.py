@@ -8,6 +8,7 @@ import pytest
 import skips
 import tf1
 from dense import BATCHES, RATE, START, assert_close, gradients_by_hand, make, network
+from slow import slow
 
 import legacyga
 
@@ -85,7 +86,7 @@ def test_a_change_of_k_of_an_optimizer_of_tensorflow_1(home):
         optimizer.gradient_accumulation_steps = 5
 
 
-@pytest.mark.parametrize("sparse", [False, True], ids=["dense", "rows"])
+@pytest.mark.parametrize("sparse", [slow(False), True], ids=["dense", "rows"])
 def test_what_a_window_left_is_gone_after_updates_at_1(home, adam, sparse):
     """K = 3, 1, 2: at K = 1 nothing is stored, and a variable without gradient then and next must not find old sums."""
     needs.eager_only(home)

@@ -29,15 +29,9 @@ def check(name, sentence, *versions):
     assert wanted in text, "{} should say: {}\n{}".format(name, wanted.strip(), told)
 
 
-def verdicts_on(thing):
-    """[(environment, record, word)] of what was tested and is released."""
-    found = compat_matrix.load()
-    return [
-        (env, record, compat_matrix.verdict_on(thing, record, records)[0])
-        for env, records in found.items()
-        for record in records
-        if "rc" not in record["versions"]["tensorflow"]
-    ]
+def released():
+    """What is kept of the runs on what is released."""
+    return [line for line in compat_matrix.load() if "rc" not in line["versions"]["tensorflow"]]
 
 
 def span(versions):
@@ -68,9 +62,9 @@ def test_the_two_forms_of_the_promise():
 def test_the_promise(name, sentence):
     """Its ends are the ends of what was tested and works."""
     families = {}
-    for env, record, word in verdicts_on("MySGD"):
-        if compat_matrix.works(word):
-            families.setdefault(environments.family_of(env, record["home"]), []).append(record["versions"])
+    for line in released():
+        if compat_matrix.works("MySGD", line):
+            families.setdefault(environments.family_of(line), []).append(line["versions"])
     keras = span(each["keras"] for each in families["keras"])[0]
     oldest = span(each["tensorflow"] for found in families.values() for each in found)[0]
     newest = [span(each["tensorflow"] for each in families[family])[1] for family in ("tf_keras", "keras3")]
@@ -110,14 +104,13 @@ def test_where_wrap_takes_the_optimizers_of_keras():
     claimed = re.search(re.escape(form).replace(r"\{\}", r"([\d.]+\d)"), text_of("README.md"))
     assert claimed, "README.md has no sentence of the form: " + form
     first = claimed.group(3)
-    found = verdicts_on("wrap")
-    oldest = span(record["versions"]["tensorflow"] for _, record, _ in found)[0]
+    oldest = span(line["versions"]["tensorflow"] for line in released())[0]
     check("README.md", form, oldest, "1.{}".format(as_numbers(first)[1] - 1), first)
-    for env, record, word in found:
-        newer = as_numbers(record["versions"]["tensorflow"])[:2] >= as_numbers(first)
+    for line in released():
+        newer = as_numbers(line["versions"]["tensorflow"])[:2] >= as_numbers(first)
         told = "{}: wrap {}, which is not what README.md says: {}"
-        works = compat_matrix.works(word)
-        assert works == newer, told.format(env, "works" if works else "does not work", claimed.group())
+        works = compat_matrix.works("wrap", line)
+        assert works == newer, told.format(line["env"], "works" if works else "does not work", claimed.group())
 
 
 def test_the_oldest_keras_3():
@@ -139,7 +132,7 @@ def test_the_pythons_of_setup_py():
     assert pythons == named, "setup.py has the Pythons {}, and the environments of tox.ini {}".format(pythons, named)
     assert environments.NEWEST_PYTHON == pythons[-1], "NEWEST_PYTHON in tests/environments.py should be " + pythons[-1]
     assert install_with_pips.PYTHONS == pythons, "PYTHONS in tests/install_with_pips.py should be {}".format(pythons)
-    found = [record["versions"]["python"] for _, record, word in verdicts_on("MySGD") if compat_matrix.works(word)]
+    found = [line["versions"]["python"] for line in released() if compat_matrix.works("MySGD", line)]
     assert span(found) == (pythons[0], pythons[-1]), "setup.py has Python {} to {}, and tested were {} to {}".format(
         *[pythons[0], pythons[-1]] + list(span(found))
     )

@@ -15,6 +15,7 @@ import oracle
 import pytest
 import skips
 import users
+from slow import slow
 
 import legacyga
 
@@ -33,7 +34,7 @@ def pytest_generate_tests(metafunc):
     for argument, names in (("sgd", ("SGD", "MomentumOptimizer")), ("adam", ("Adam", "AdamOptimizer"))):
         if argument in metafunc.fixturenames:
             found = [each for each in kinds.of(home_of(metafunc.config)) if each.cls and each.cls.__name__ in names]
-            metafunc.parametrize(argument, found, ids=[each.id for each in found])
+            metafunc.parametrize(argument, kinds.params(found))
     if "key" in metafunc.fixturenames:
         # In eager mode a variable is no key of a dict.
         metafunc.parametrize("key", ["variable" if home_of(metafunc.config).mode == "graph" else "reference", "name"])
@@ -99,7 +100,7 @@ class Trial(object):
 
 def each_time(function):
     """The test at K = 1 and above, with an optimizer that is new and one that has trained."""
-    cases = [(1, True), (3, False), (3, True)]
+    cases = [slow(1, True), slow(3, False), (3, True)]
     ids = ["1-trained", "3-new", "3-trained"]
     return pytest.mark.parametrize("steps, has_state", cases, ids=ids)(function)
 
@@ -287,7 +288,7 @@ def test_a_rate_that_is_a_method_of_another_object(home, sgd, steps, has_state):
     trial.check_windows()
 
 
-@pytest.mark.parametrize("kind", ["a schedule", "a function"])
+@pytest.mark.parametrize("kind", [slow("a schedule"), "a function"])
 def test_a_copy_has_the_variables_of_its_class(home, kind):
     """And no rate of its own beside the one that it shares: lists of values go by their order."""
     if not home.is_keras3:
@@ -367,9 +368,9 @@ def test_the_numbers_of_a_class_of_the_users_own(home, sgd):
     assert first.global_step is inner.global_step
 
 
-@pytest.mark.parametrize("holder", ["attribute", "list", "tuple", "dict"])
-@pytest.mark.parametrize("given", ["SGD", "Adam", "schedule", "nested"])
-@pytest.mark.parametrize("has_trained", [False, True])
+@pytest.mark.parametrize("holder", ["attribute", slow("list"), slow("tuple"), slow("dict")])
+@pytest.mark.parametrize("given", [slow("SGD"), slow("Adam"), slow("schedule"), "nested"])
+@pytest.mark.parametrize("has_trained", [slow(False), True])
 def test_an_optimizer_that_no_config_holds(home, holder, given, has_trained):
     """Keras 3 copies by configs: a class with an optimizer of its own by default, and without a get_config."""
     if not home.is_keras3:
@@ -487,7 +488,7 @@ sys.stdout.buffer.write(pickle.dumps(optimizer.get_config()))
 """
 
 
-@pytest.mark.parametrize("make", ["wrap", "MySGD"])
+@pytest.mark.parametrize("make", ["wrap", slow("MySGD")])
 def test_pickle_of_an_optimizer(home, make):
     """Here, and to a process that has imported nothing: as Keras 3's own, by its config, without its state."""
     if not home.is_keras3:
@@ -513,7 +514,7 @@ def schedule(updates):
     return 2
 
 
-@pytest.mark.parametrize("given", [None, 3, {0: 1, 4: 2}, schedule], ids=repr)
+@pytest.mark.parametrize("given", [slow(None), slow(3), {0: 1, 4: 2}, slow(schedule)], ids=repr)
 def test_copies_of_the_callback(home, given):
     callback = legacyga.GradientAccumulationCallback(given, "carry")
     for copied in (pickle.loads(pickle.dumps(callback)), copy.deepcopy(callback)):
@@ -521,7 +522,7 @@ def test_copies_of_the_callback(home, given):
         assert (copied.schedule, copied.partial_window) == (given, "carry")
 
 
-@pytest.mark.parametrize("rate", ["number", "schedule"])
+@pytest.mark.parametrize("rate", [slow("number"), "schedule"])
 def test_a_mysgd_of_eager_mode_that_is_made_again_in_a_graph(home, rate):
     """As `model_to_estimator` makes the optimizer of a model: of the same class, with the same numbers."""
     if home.mode == "graph" or home.is_keras3:

@@ -14,6 +14,7 @@ import oracle
 import pytest
 import skips
 from epochs import LR, fit, model_with
+from slow import slow
 from test_mixed_precision import loss_scaled
 from test_wrap import adam
 
@@ -27,10 +28,10 @@ def pytest_generate_tests(metafunc):
         from conftest import home_of
 
         found = [each for each in kinds.of(home_of(metafunc.config)) if not each.is_adam]
-        metafunc.parametrize("kind", found, ids=[each.id for each in found])
+        metafunc.parametrize("kind", kinds.params(found))
 
 
-@pytest.mark.parametrize("value", [0, -1, True, 2.0, "2", None, np.float32(2)], ids=repr)
+@pytest.mark.parametrize("value", [0, slow(-1), True, 2.0, slow("2"), slow(None), slow(np.float32(2))], ids=repr)
 def test_steps_per_update(home, value):
     with pytest.raises(ValueError) as error:
         legacyga.MySGD(steps_per_update=value, keras=home.keras)
@@ -42,7 +43,7 @@ def test_steps_per_update_takes_numpy_integers(home):
 
 
 @pytest.mark.parametrize("name", ["lr", "decay"])
-@pytest.mark.parametrize("value", [-0.1, "0.1", None, True, float("nan")], ids=repr)
+@pytest.mark.parametrize("value", [-0.1, slow("0.1"), slow(None), slow(True), slow(float("nan"))], ids=repr)
 def test_lr_and_decay(home, name, value):
     with pytest.raises(ValueError) as error:
         legacyga.MySGD(keras=home.keras, **{name: value})
@@ -449,7 +450,7 @@ def test_what_is_found_out_when_training_starts(home):
 # What is given to an optimizer, and to the functions
 
 
-@pytest.mark.parametrize("is_sparse", [False, True])
+@pytest.mark.parametrize("is_sparse", [slow(False), True])
 def test_a_gradient_of_another_shape(home, kind, is_sparse):
     """In the middle of a window, beside one that fits: nothing is added, and training goes on to the right end."""
     needs.eager_only(home)
@@ -489,7 +490,7 @@ def test_an_unknown_argument_of_a_mini_step(home, kind):
         np.testing.assert_array_equal(now, then)
 
 
-@pytest.mark.parametrize("shape", [None, [None, 2]], ids=str)
+@pytest.mark.parametrize("shape", [slow(None), [None, 2]], ids=str)
 def test_a_variable_of_unknown_shape(home, kind, shape):
     """Where the bare optimizer trains it, which K = 1 is. Its accumulator would have no shape."""
     if kind.generation == "v1" or home.tf_version < (2, 0):
@@ -517,7 +518,7 @@ def test_a_variable_of_unknown_shape(home, kind, shape):
     assert "shape=" in str(error.value) and "gradient_accumulation_steps=1" in str(error.value)
 
 
-@pytest.mark.parametrize("first", ["a mini-step", "set_weights"])
+@pytest.mark.parametrize("first", [slow("a mini-step"), "set_weights"])
 def test_before_an_optimizer_is_built(home, kind, first):
     """A mini-step builds; weights that were given before have nowhere to go, and it says so."""
     needs.eager_only(home)

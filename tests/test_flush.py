@@ -11,6 +11,7 @@ import pytest
 import skips
 from kinds import K
 from needs import eager_only
+from slow import slow
 
 import legacyga
 
@@ -29,7 +30,7 @@ def pytest_generate_tests(metafunc):
         from conftest import home_of
 
         found = [each for each in kinds.of(home_of(metafunc.config)) if argument == "kind" or not each.is_adam]
-        metafunc.parametrize(argument, [pytest.param(each, id=each.id) for each in found])
+        metafunc.parametrize(argument, kinds.params(found))
 
 
 @pytest.fixture(autouse=True)
@@ -212,7 +213,7 @@ def test_sparse_gradients(home, kind):
         np.testing.assert_array_equal(now[8], TABLE[8])
 
 
-@pytest.mark.parametrize("value", [None, "sgd", legacyga.MySGD], ids=repr)
+@pytest.mark.parametrize("value", [slow(None), slow("sgd"), legacyga.MySGD], ids=repr)
 def test_what_is_no_optimizer_of_ours(value):
     with pytest.raises(ValueError, match="that legacyga.wrap or legacyga.MySGD returned. Received: .*(None|sgd|SGD)"):
         legacyga.flush(value)
@@ -234,7 +235,7 @@ def test_in_a_loss_scale_optimizer(home, sgd):
     training.assert_updated(scale=1 / 8.0 if home.is_keras3 else 1)
 
 
-@pytest.mark.parametrize("way", ["keyword", "position"])
+@pytest.mark.parametrize("way", [slow("keyword"), "position"])
 def test_an_argument_that_is_a_tensor_of_a_function(home, sgd, way):
     """Outside of the function it has no value: an error that loses nothing. Within it a flush is made with it."""
     eager_only(home)

@@ -11,6 +11,7 @@ import oracle
 import pytest
 import skips
 import users
+from slow import slow
 
 import legacyga
 
@@ -29,7 +30,7 @@ def pytest_generate_tests(metafunc):
     if "sgd" in metafunc.fixturenames:
         names = ("SGD", "MomentumOptimizer")
         found = [each for each in kinds.of(home_of(metafunc.config)) if each.cls and each.cls.__name__ in names]
-        metafunc.parametrize("sgd", found, ids=[each.id for each in found])
+        metafunc.parametrize("sgd", kinds.params(found))
 
 
 @pytest.fixture(autouse=True)
@@ -156,8 +157,8 @@ def test_the_signatures_of_get_updates(home, call):
         assert errors[0] is None
 
 
-@pytest.mark.parametrize("how", ["class", "object"])
-@pytest.mark.parametrize("loss", [None, []], ids=["None", "empty"])
+@pytest.mark.parametrize("how", [slow("class"), "object"])
+@pytest.mark.parametrize("loss", [slow(None), []], ids=["None", "empty"])
 def test_get_updates_without_a_loss(home, loss, how):
     """A program's own get_gradients, which looks at no loss: policy gradients are made in this way."""
     v1_only(home)
@@ -194,7 +195,7 @@ def test_get_updates_without_a_loss(home, loss, how):
         users.assert_close(backend.batch_get_value(weights), wanted)
 
 
-@pytest.mark.parametrize("steps", [1, 3])
+@pytest.mark.parametrize("steps", [slow(1), 3])
 def test_get_updates_of_its_own_over_a_stock_class(home, steps):
     """The stock class lists slots of its own before (TF 2.2 and newer), which this get_updates never asks for."""
     v1_only(home)

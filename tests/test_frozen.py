@@ -6,6 +6,7 @@ import oracle
 import pytest
 import skips
 import users
+from slow import slow
 
 import legacyga
 
@@ -25,7 +26,7 @@ def pytest_generate_tests(metafunc):
 
     if "kind" in metafunc.fixturenames:
         found = [each for each in kinds.of(home_of(metafunc.config)) if each.cls is None or each.cls.__name__ == "SGD"]
-        metafunc.parametrize("kind", found, ids=[each.id for each in found])
+        metafunc.parametrize("kind", kinds.params(found))
 
 
 @pytest.fixture(autouse=True)
@@ -150,7 +151,7 @@ def test_two_models_of_one_optimizer(home, kind, partial_window):
     users.assert_bits(second.get_weights(), half)
 
 
-@pytest.mark.parametrize("partial_window", ["flush", "drop"])
+@pytest.mark.parametrize("partial_window", [slow("flush"), "drop"])
 def test_a_variable_that_the_model_does_not_know(home, kind, partial_window):
     """A train_step of the user's own trains it with the model's: it is in their window, and ends with them."""
     if home.mode == "graph" or home.tf_version < (2, 2):
@@ -287,7 +288,7 @@ def test_a_gan_that_freezes_its_critic_on_its_way(home, kind, partial_window, in
     users.assert_bits(sorted(found[1], key=np.size), sorted(found[0], key=np.size))
 
 
-@pytest.mark.parametrize("partial_window", ["flush", "drop"])
+@pytest.mark.parametrize("partial_window", [slow("flush"), "drop"])
 def test_two_lists_of_variables(home, kind, partial_window):
     """As with `end_windows` or `drop_windows` by hand, which know no model."""
     train_step_only(home)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import skips
 import users
+from slow import slow
 
 import legacyga
 
@@ -101,8 +102,10 @@ def test_flush(two_lists, given, order):
     assert lists.read()[1] == counted
 
 
-@pytest.mark.parametrize("steps", [1, 2])
-@pytest.mark.parametrize("given", GIVEN[:3], ids=lambda given: "{a}-{b}".format(**given))
+@pytest.mark.parametrize("steps", [slow(1), 2])
+@pytest.mark.parametrize(
+    "given", [slow(GIVEN[0]), slow(GIVEN[1]), GIVEN[2]], ids=lambda given: "{a}-{b}".format(**given)
+)
 def test_whole_windows_in_turns(two_lists, given, steps):
     lists = two_lists(steps, given)
     for i in range(5):

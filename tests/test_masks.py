@@ -9,6 +9,7 @@ import oracle
 import pytest
 import skips
 from kinds import MOMENTUM, RATE
+from slow import slow
 
 import legacyga
 
@@ -28,7 +29,7 @@ def pytest_generate_tests(metafunc):
     found = kinds.of(home) if home.mode == "eager" else []
     if "trainer" in metafunc.fixturenames:
         chosen = [each for each in found if each.cls and not each.is_adam and each.generation != "train"]
-        metafunc.parametrize("trainer", [pytest.param(each, id=each.id) for each in chosen])
+        metafunc.parametrize("trainer", kinds.params(chosen))
 
 
 @pytest.fixture(autouse=True)
@@ -92,7 +93,7 @@ def assert_close(found, wanted, bar=4e-6):
         assert np.max(np.abs(now - value) / np.maximum(1.0, np.abs(value))) <= bar
 
 
-@pytest.mark.parametrize("way, weighted", [("callback", False), ("train_step", True), ("run_eagerly", True)])
+@pytest.mark.parametrize("way, weighted", [slow("callback", False), slow("train_step", True), ("run_eagerly", True)])
 def test_sequences_of_unequal_lengths(home, trainer, way, weighted):
     """Windows of 3 micro-batches are the batches of all their samples, by NumPy."""
     batches = batches_of(SIZES)
@@ -177,7 +178,7 @@ def told(caught, text):
     return [str(each.message) for each in caught if text in str(each.message)]
 
 
-@pytest.mark.parametrize("equal", [True, False], ids=["equal", "one of two"])
+@pytest.mark.parametrize("equal", [slow(True), False], ids=["equal", "one of two"])
 def test_several_outputs_with_masks_of_their_own(home, equal):
     """It is said once. Two that leave equally many are exact all the same."""
     if not divides(home):
@@ -257,7 +258,7 @@ def test_at_one_nothing_is_said(home):
         model.fit(data, shuffle=False, verbose=0, callbacks=[legacyga.GradientAccumulationCallback()])
 
 
-@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("masked", [slow(False), True])
 def test_an_ignored_class(home, masked):
     """Against the home's own large batch: a segmentation with a class that is void, in sequences with a mask or not."""
     try:
@@ -312,7 +313,7 @@ def test_in_mixed_precision(home):
 # ------------------------------------------------------------------------------------------- what no weight makes right
 
 
-@pytest.mark.parametrize("given", ["class_weight", "sample_weight", "none", "a number a sample"])
+@pytest.mark.parametrize("given", [slow("class_weight"), slow("sample_weight"), slow("none"), "a number a sample"])
 def test_a_loss_of_one_number(home, given):
     """Under weights it is said, once; else nothing is."""
     tf, random = home.tf, np.random.RandomState(0)

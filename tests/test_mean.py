@@ -5,6 +5,7 @@ import oracle
 import pytest
 from fixture_cases import BATCHES, START, distance, every_case, expected, run
 from make_fixtures import flat
+from slow import slow
 
 import legacyga
 
@@ -17,7 +18,7 @@ def test_weights_equal_the_oracle_after_every_mini_step(home, case):
     assert distance(history, expected(home, case)) <= 4e-6
 
 
-@pytest.mark.parametrize("steps", [1, 3])
+@pytest.mark.parametrize("steps", [slow(1), 3])
 def test_float64_to_1e_13(home, steps):
     """With hyperparameters that float32 holds exactly: OptimizerV2 keeps them in float32 whatever floatx is."""
     sgd = dict(lr=0.0625, momentum=0.875, nesterov=True, decay=0.125)

@@ -6,6 +6,7 @@ import oracle
 import pytest
 import skips
 from kinds import MOMENTUM, RATE
+from slow import slow
 
 import legacyga
 
@@ -25,7 +26,7 @@ def pytest_generate_tests(metafunc):
 
     if "kind" in metafunc.fixturenames:
         found = [each for each in kinds.of(home_of(metafunc.config)) if each.generation != "train"]
-        metafunc.parametrize("kind", [pytest.param(each, id=each.id) for each in found])
+        metafunc.parametrize("kind", kinds.params(found))
 
 
 @pytest.fixture(autouse=True)
@@ -71,7 +72,7 @@ def sgd(home, **kwargs):
 # ----------------------------------------------------------------------------------------------- equal to whole batches
 
 
-@pytest.mark.parametrize("size", [3, 8])
+@pytest.mark.parametrize("size", [3, slow(8)])
 def test_equals_the_oracle(home, kind, size):
     """Two epochs of batches of 8, 8 and 5, in slices, with an optimizer that knows nothing of it."""
     optimizer = kind.bare()
@@ -381,7 +382,7 @@ def test_arrays_of_numpy(home):
     assert_close(model.get_weights(), expected(oracle.SGD(RATE, MOMENTUM)))
 
 
-@pytest.mark.parametrize("size", [4, 5, 8])
+@pytest.mark.parametrize("size", [slow(4), slow(5), 8])
 def test_xla_knows_how_long_a_slice_is(home, size):
     """Of a slice whose length is no constant, XLA's `divide_no_nan` makes one as long as the batch."""
     if home.mode == "graph" or home.tf_version < (2, 8):
@@ -462,7 +463,7 @@ def test_mixed_precision(home):
     assert_alike(ends[1], ends[0])
 
 
-@pytest.mark.parametrize("form", ["ragged", "sparse"])
+@pytest.mark.parametrize("form", [slow("ragged"), "sparse"])
 def test_inputs_that_are_not_dense(home, form):
     if home.mode == "graph" or home.is_keras3 or home.tf_version < (2, 4):
         skips.senseless("tf.keras and tf_keras, in eager mode")
@@ -536,7 +537,7 @@ def test_the_optimizer_has_what_it_has_without(home, tmpdir):
 # ------------------------------------------------------------------------------------------------------------ errors
 
 
-@pytest.mark.parametrize("size", [0, -1, 2.5, "8", True])
+@pytest.mark.parametrize("size", [0, slow(-1), slow(2.5), slow("8"), slow(True)])
 def test_a_size_that_is_none(home, size):
     with pytest.raises(ValueError, match="size must be an integer of at least 1. Received: "):
         legacyga.micro_batch(compiled(home, sgd(home)), size)

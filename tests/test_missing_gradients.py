@@ -13,6 +13,7 @@ import tf1
 from dense import RATE, START, assert_bits, assert_close, error_of, make, without_numbers
 from homes import v1_of
 from needs import eager_only, graph_only
+from slow import slow
 
 import legacyga
 
@@ -58,7 +59,7 @@ def of_gradients(found):
     return sorted({message for message in found if "radient" in message})
 
 
-@pytest.mark.parametrize("traced", [True, False], ids=["tf.function", "eager"])
+@pytest.mark.parametrize("traced", [True, slow(False)], ids=["tf.function", "eager"])
 def test_a_variable_without_gradient(home, adam, traced):
     eager_only(home)
     tf = home.tf
@@ -91,7 +92,7 @@ def test_a_variable_without_gradient(home, adam, traced):
         assert said and [without_numbers(each) for each in said_by_ours] == [without_numbers(each) for each in said]
 
 
-@pytest.mark.parametrize("steps", [1, 3])
+@pytest.mark.parametrize("steps", [slow(1), 3])
 def test_no_gradient_at_all(home, adam, steps):
     """The bare optimizer's error, or, in Keras 3, its warning."""
     eager_only(home)
@@ -137,7 +138,7 @@ def test_a_gradient_that_is_missing_in_some_mini_steps(home, adam):
     assert int(optimizer.iterations) == 3
 
 
-@pytest.mark.parametrize("steps", [1, 3])
+@pytest.mark.parametrize("steps", [slow(1), 3])
 def test_a_variable_without_gradient_in_a_graph(home, adam, steps):
     """The v1 API refuses it, in the home's own words; OptimizerV2 leaves the variable alone, with a warning."""
     graph_only(home)
@@ -214,8 +215,8 @@ def lists_of(case, variables):
     return first, second
 
 
-@pytest.mark.parametrize("traced", [False, True], ids=["eager", "traced"])
-@pytest.mark.parametrize("case", ["filtered", "another order", "nothing shared", "None is given"])
+@pytest.mark.parametrize("traced", [slow(False), True], ids=["eager", "traced"])
+@pytest.mark.parametrize("case", [slow("filtered"), slow("another order"), slow("nothing shared"), "None is given"])
 def test_lists_that_take_turns(home, adam, case, traced):
     """Each list is a window: where two share variables it is said, once. All variables, with None, are one list."""
     eager_only(home)

@@ -12,6 +12,7 @@ import oracle
 import pytest
 import skips
 import users
+from slow import slow
 
 import legacyga
 
@@ -46,7 +47,7 @@ def pytest_generate_tests(metafunc):
         found = [each for each in found if each.generation not in ("v1", "train")]
         if "sgd" in metafunc.function.__name__:
             found = [each for each in found if not each.is_adam]
-        metafunc.parametrize("kind", found, ids=[each.id for each in found])
+        metafunc.parametrize("kind", kinds.params(found))
 
 
 @pytest.fixture(autouse=True)
@@ -244,7 +245,7 @@ def test_a_policy_around_a_loss_scale(home, kind, policy):
     assert scales == [8, 4, 4, 2, 2, 4, 2, 1, 1, 2]
 
 
-@pytest.mark.parametrize("policy", ["skip_mini_step", "skip_window", "raise"])
+@pytest.mark.parametrize("policy", [slow("skip_mini_step"), "skip_window", slow("raise")])
 def test_a_policy_around_a_fixed_loss_scale(home, kind, policy):
     """Such a scale looks at no gradient: there is no update of what the policy leaves out."""
     if home.mode == "graph" and policy == "raise":
@@ -292,7 +293,7 @@ def test_a_scale_of_the_users_own_is_not_told_of_what_is_left_out(home):
     assert variable.numpy().tolist() == [1.0]
 
 
-@pytest.mark.parametrize("beside, xla", [(0, False), (1, False), (0, True)])
+@pytest.mark.parametrize("beside, xla", [slow(0, False), (1, False), slow(0, True)])
 def test_rows_of_which_nothing_is_left(home, kind, beside, xla):
     """Of an embedding, alone and ahead of a layer: the scale learns of a window whose mini-steps were all left out."""
     needs.eager_only(home, since=(2, 1))
@@ -356,7 +357,7 @@ def test_what_no_config_holds(home):
     users.assert_close(trained(lambda inner: loss_scaled(home, inner, growth=100)), trained(lambda inner: inner))
 
 
-@pytest.mark.parametrize("name", ["model.h5", "model.keras"])
+@pytest.mark.parametrize("name", [slow("model.h5"), "model.keras"])
 def test_a_saved_model_with_a_loss_scale(home, kind, name, tmpdir):
     """Saved in mid-window: window and moments come back, to the bit. tf.keras itself saves no scale."""
     if name == "model.h5" and (home.is_keras3 or home.tf_version < (2, 4)):
@@ -519,7 +520,7 @@ def test_what_overflows_in_a_context_of_a_weight(home, kind):
         users.assert_close(model.get_weights(), expected.weights)
 
 
-@pytest.mark.parametrize("nesting", ["wrap outside", "wrap inside"])
+@pytest.mark.parametrize("nesting", ["wrap outside", slow("wrap inside")])
 def test_gradients_that_are_missing_by_turns(home, kind, nesting):
     """Two heads over one trunk. Outside, Keras's LossScaleOptimizer hands on lists without them: a warning says so."""
     needs.eager_only(home, since=(2, 4))

@@ -11,6 +11,7 @@ import oracle
 import pytest
 import skips
 import users
+from slow import slow
 
 import legacyga
 
@@ -32,7 +33,7 @@ def pytest_generate_tests(metafunc):
 
     if "kind" in metafunc.fixturenames:
         found = kinds.of(home_of(metafunc.config))
-        metafunc.parametrize("kind", found, ids=[each.id for each in found])
+        metafunc.parametrize("kind", kinds.params(found))
 
 
 @pytest.fixture(autouse=True)
@@ -81,7 +82,7 @@ def make(kind, steps):
     return optimizer, Each(lambda: oracle.SGD(RATE, MOMENTUM))
 
 
-traces = pytest.mark.parametrize("traced", [False, True], ids=["eager", "tf.function"])
+traces = pytest.mark.parametrize("traced", [slow(False), True], ids=["eager", "tf.function"])
 
 
 @traces
@@ -258,7 +259,7 @@ def test_a_decay_of_weights_is_of_those_with_a_gradient(home):
     users.assert_close(ours[1:], [START[1] * 0.875 - 0.25, START[2] * 0.875 - 0.5])
 
 
-@pytest.mark.parametrize("compiled", [False, True], ids=["", "jit_compile"])
+@pytest.mark.parametrize("compiled", [slow(False), True], ids=["", "jit_compile"])
 def test_a_function_that_xla_compiles(home, compiled):
     """And the step of one variable that the optimizers of TF 2.11 and newer compile by themselves on a GPU."""
     needs.eager_only(home, since=(2, 10))

@@ -11,6 +11,7 @@ import pytest
 import skips
 from kinds import MOMENTUM, RATE, K
 from needs import eager_only
+from slow import slow
 from users import assert_bits, variables_of
 
 import legacyga
@@ -33,7 +34,7 @@ def pytest_generate_tests(metafunc):
         from conftest import home_of
 
         found = [each for each in kinds.of(home_of(metafunc.config)) if argument == "kind" or not each.is_adam]
-        metafunc.parametrize(argument, [pytest.param(each, id=each.id) for each in found])
+        metafunc.parametrize(argument, kinds.params(found))
 
 
 @pytest.fixture(autouse=True)
@@ -203,7 +204,7 @@ def test_flush(sgd, policy):
     training.take_and_check(window_of((0, 1, 2, 3)))
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("policy", ["skip_mini_step", slow("skip_window"), slow("raise")])
 def test_unequal_weights(home, sgd, policy):
     """A mini-step that is left out leaves the divisor; one that weighs nothing is not bad, whatever its gradients."""
     eager_only(home)

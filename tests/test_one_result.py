@@ -10,6 +10,7 @@ from dense import make, network, variables_of
 from fixture_cases import BATCHES, EXPECTED, MAX_NORM, START, arguments
 from make_fixtures import BATCH, flat
 from needs import graph_only
+from slow import slow
 
 import legacyga
 
@@ -115,7 +116,7 @@ def decaying(home, stock):
     return Decaying
 
 
-@pytest.mark.parametrize("steps", (1, 3))
+@pytest.mark.parametrize("steps", (slow(1), 3))
 def test_a_decay_that_needs_no_gradient(home, steps):
     """OptimizerV2 in graph mode: the forward pass and the gradients read each variable before it decays."""
     graph_only(home)

@@ -32,8 +32,10 @@ def pytest_generate_tests(metafunc):
     if "sgd" in metafunc.fixturenames:
         from conftest import home_of
 
-        found = sgds(home_of(metafunc.config))
-        metafunc.parametrize("sgd", [make for _, make in found], ids=[name for name, _ in found])
+        home = home_of(metafunc.config)
+        found = dict(sgds(home))
+        chosen = kinds.params([each for each in kinds.of(home) if each.id in found])
+        metafunc.parametrize("sgd", [pytest.param(found[each.id], id=each.id, marks=each.marks) for each in chosen])
 
 
 @pytest.fixture(autouse=True)

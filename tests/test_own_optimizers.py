@@ -10,6 +10,7 @@ import pytest
 import skips
 from dense import RATE, START, applied, assert_close, gradients_by_hand, make
 from homes import generation_of, v1_of
+from slow import slow
 
 import legacyga
 
@@ -238,7 +239,7 @@ def test_an_apply_gradients_of_its_own(home, sgd):
         assert ours.calls == 2
 
 
-@pytest.mark.parametrize("name", ["apply_gradients", "apply"])
+@pytest.mark.parametrize("name", [slow("apply_gradients"), "apply"])
 def test_an_argument_of_ones_own(home, sgd, name):
     """Of the method that is called with the gradients: an update has it, a flush the last mini-step's."""
     if home.mode == "graph" or not hasattr(sgd, name):
@@ -376,7 +377,7 @@ def lookahead(home, base):
     return Ahead
 
 
-@pytest.mark.parametrize("steps", [1, 2])
+@pytest.mark.parametrize("steps", [slow(1), 2])
 def test_updates_by_conditionals(home, sgd, steps):
     if generation_of(sgd) != "v1":
         skips.senseless("get_updates is of the v1 API")
@@ -562,8 +563,8 @@ def reading_apply_state(adam):
     return AdamWeightDecay
 
 
-@pytest.mark.parametrize("steps", (1, 3))
-@pytest.mark.parametrize("sparse", (False, True), ids=["dense", "sparse"])
+@pytest.mark.parametrize("steps", (slow(1), 3))
+@pytest.mark.parametrize("sparse", (slow(False), True), ids=["dense", "sparse"])
 def test_a_step_that_reads_what_keras_has_computed(home, adam, steps, sparse):
     """Keras hands `apply_state` to the methods that name it: of the update's own step, whose decay is a schedule's."""
     needs.eager_only(home)
@@ -643,7 +644,7 @@ def following(sgd):
     return Following
 
 
-@pytest.mark.parametrize("steps", [1, 2])
+@pytest.mark.parametrize("steps", [slow(1), 2])
 def test_a_wrapper_of_the_v1_api(home, sgd, steps):
     """Its optimizer clips the mean, its own updates are made once a window, and a flush is one more."""
     needs.graph_only(home)

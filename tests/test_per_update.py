@@ -31,6 +31,7 @@ from lines import (
     train,
     wrap,
 )
+from slow import slow
 
 import legacyga
 
@@ -92,7 +93,7 @@ def schedules(home):
 
 
 # Keras 3's own gradient_accumulation_steps counts mini-steps here: there each of these schedules runs K times too fast.
-@pytest.mark.parametrize("which", range(3), ids=["exponential", "piecewise", "own"])
+@pytest.mark.parametrize("which", [slow(0), slow(1), 2], ids=["exponential", "piecewise", "own"])
 def test_the_rate_of_update_n_is_that_of_the_schedule(home, form, which):
     if form == "v1" or (form == "MySGD" and home.mode == "graph"):
         skips.keras_lacks(NOT_THERE.format("schedule objects in the v1 API"))
@@ -213,7 +214,7 @@ def test_bias_correction_counts_updates(home, generation):
     assert int(home.value(optimizer.iterations)) == 6
 
 
-@pytest.mark.parametrize("excluded", ["nothing", "by the optimizer given", "by the wrapped one"])
+@pytest.mark.parametrize("excluded", [slow("nothing"), slow("by the optimizer given"), "by the wrapped one"])
 def test_weight_decay_once_per_update(home, generation, excluded):
     """A decay of 0.8 at the rate of 0.5 takes 40 % off a weight; four of them would take 87 % off."""
     skip_without(home, generation, "weight_decay")

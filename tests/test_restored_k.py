@@ -11,6 +11,7 @@ import pytest
 import skips
 import test_weights
 from kinds import MOMENTUM, RATE
+from slow import slow
 
 import legacyga
 from legacyga.backend import homes
@@ -61,7 +62,7 @@ def pytest_generate_tests(metafunc):
         found = [each for each in kinds.of(home) if not each.is_adam and each.generation != "train"]
         # In eager mode MySGD is one of them.
         found = [each for each in found if each.cls or home.mode == "graph"]
-        metafunc.parametrize("kind", [pytest.param(each, id=each.id) for each in found])
+        metafunc.parametrize("kind", kinds.params(found))
 
 
 @pytest.fixture(autouse=True)
@@ -210,13 +211,13 @@ def test_a_program_restores_a_run(home, kind, way, name, tmpdir):
     assert_restored(home, kind, way, CASES[name], tmpdir)
 
 
-@pytest.mark.parametrize("way", ["set_weights", "Checkpoint"])
+@pytest.mark.parametrize("way", ["set_weights", slow("Checkpoint")])
 @pytest.mark.parametrize("name", sorted(set(CASES) - {"another K", "set, the same program"}))
 def test_further_cases(home, way, name, tmpdir):
     assert_restored(home, kinds.Kind(home), way, CASES[name], tmpdir)
 
 
-@pytest.mark.parametrize("name", sorted(FROM_FILE))
+@pytest.mark.parametrize("name", [slow("not set"), "set"])
 def test_a_model_is_loaded_from_a_file(home, kind, name, tmpdir):
     """The K is that of the file, and the window that was open ends with the one it began with."""
     case, path = FROM_FILE[name], str(tmpdir.join("model.keras" if home.is_keras3 else "model.h5"))
@@ -249,7 +250,7 @@ def test_bits_of_a_run_that_was_not_stopped(home, tmpdir):
         np.testing.assert_array_equal(now, then)
 
 
-@pytest.mark.parametrize("schedule", [None, "function"])
+@pytest.mark.parametrize("schedule", [slow(None), "function"])
 def test_the_callback_after_a_restore(home, schedule, tmpdir):
     """A restored window of 4 with 2 mini-steps in it ends as such; then its schedule, or the program's K, holds."""
     way = way_of(home, "set_weights" if home.mode == "graph" else "Checkpoint")
@@ -490,7 +491,7 @@ def test_k_of_the_run_before_the_last(home, tmpdir):
     assert third.gradient_accumulation_steps == 2
 
 
-@pytest.mark.parametrize("schedule", [4, lambda updates: 4], ids=["int", "function"])
+@pytest.mark.parametrize("schedule", [slow(4), lambda updates: 4], ids=["int", "function"])
 def test_a_callback_that_restores_after_ours(home, tmpdir, schedule):
     """As BackupAndRestore does: the schedule holds all the same."""
     needs.eager_only(home, since=(2, 2))

@@ -15,6 +15,7 @@ import pytest
 import skips
 from dense import assert_close, variables_of
 from homes import generation_of
+from slow import slow
 from test_own_optimizers import base_class, own_from_scratch
 
 import legacyga
@@ -95,7 +96,7 @@ def save(model, path):
     model.save(path, **kwargs)
 
 
-@pytest.mark.parametrize("name, steps", [(FORMATS[0], 5)] + [(name, 3) for name in FORMATS])
+@pytest.mark.parametrize("name, steps", [slow(FORMATS[0], 5)] + [(name, 3) for name in FORMATS])
 def test_a_loaded_run_goes_on(home, kind, name, steps, tmpdir):
     check_format(home, kind, name)
     path = str(tmpdir.join(name))
@@ -112,7 +113,7 @@ def test_a_loaded_run_goes_on(home, kind, name, steps, tmpdir):
     assert_bits(state(home, model), wanted)
 
 
-@pytest.mark.parametrize("way", FORMATS + ["checkpoint"])
+@pytest.mark.parametrize("way", FORMATS[:1] + [slow(each) for each in FORMATS[1:]] + ["checkpoint"])
 def test_a_saved_model_that_is_saved_again(home, kind, way, tmpdir):
     """Before it trains: the second file is as good as the first, and tells the same."""
     check_format(home, kind, "model")
@@ -159,7 +160,7 @@ def test_an_optimizer_with_get_updates_alone(home, kind, tmpdir):
     assert_bits(state(home, model), wanted)
 
 
-@pytest.mark.parametrize("steps", [3, 5])
+@pytest.mark.parametrize("steps", [slow(3), 5])
 def test_weights_alone(home, kind, steps, tmpdir):
     """save_weights to .weights.h5, and load_weights into a model whose optimizer is built."""
     if home.tf_version < (2, 13) or kind.generation not in ("v3", "keras3"):
@@ -239,8 +240,8 @@ def test_a_class_of_the_users(home, kind, tmpdir):
     assert_bits(state(home, model), wanted)
 
 
-@pytest.mark.parametrize("own", [False, True], ids=["keras", "own"])
-@pytest.mark.parametrize("of", ["wrap", "MySGD"])
+@pytest.mark.parametrize("own", [slow(False), True], ids=["keras", "own"])
+@pytest.mark.parametrize("of", [slow("wrap"), "MySGD"])
 def test_a_schedule_as_rate(home, of, own, tmpdir):
     if not hasattr(home.keras.optimizers, "schedules") or home.mode == "graph":
         skips.keras_lacks("no schedules for optimizers in this mode")
@@ -492,8 +493,8 @@ def test_load_own_variables(home, kind):
         assert_bits(state(home, model), before)
 
 
-@pytest.mark.parametrize("way", ["own variables", "weights"])
-@pytest.mark.parametrize("outer", ["LossScaleOptimizer", "MultiOptimizer"])
+@pytest.mark.parametrize("way", [slow("own variables"), "weights"])
+@pytest.mark.parametrize("outer", [slow("LossScaleOptimizer"), "MultiOptimizer"])
 def test_the_state_of_optimizers_within_another(home, outer, way):
     """All of it comes back in mid-window; of a MultiOptimizer the default one may have no variables."""
     optimizers = home.keras.optimizers
@@ -530,7 +531,7 @@ def test_the_state_of_optimizers_within_another(home, outer, way):
     assert float(home.value(second)[0]) == {"L": -3.0, "M": -6.0}[outer[0]]
 
 
-@pytest.mark.parametrize("share", [0.3, 0.6, 0.9, 0.99])
+@pytest.mark.parametrize("share", [slow(0.3), slow(0.6), slow(0.9), 0.99])
 def test_a_truncated_file(home, share, tmpdir):
     path = str(tmpdir.join("model.keras" if home.is_keras3 else "model.h5"))
     model = model_of(home, legacyga.MySGD(keras=home.keras))

@@ -24,6 +24,7 @@ from dense import (
 )
 from homes import generation_of
 from needs import eager_only, graph_only
+from slow import slow
 
 import legacyga
 
@@ -194,7 +195,7 @@ def test_one_optimizer_for_two_models(home, adam):
 
 
 @pytest.mark.capability("errors")
-@pytest.mark.parametrize("way", ["train_on_batch", "by hand"])
+@pytest.mark.parametrize("way", [slow("train_on_batch"), "by hand"])
 @pytest.mark.usefixtures("fresh")
 def test_variables_that_the_bare_optimizer_refuses(home, adam, way):
     """The same error, at the same mini-step, and no variables made for them."""

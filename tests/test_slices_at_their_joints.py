@@ -8,6 +8,7 @@ import pytest
 import skips
 import test_micro_batch
 from kinds import RATE
+from slow import slow
 from test_micro_batch import BATCH, START, X, Y, assert_alike, start_anew  # noqa: F401
 
 import legacyga
@@ -72,7 +73,7 @@ def has_weighted_means(home):
         skips.keras_lacks('reduction="mean_with_sample_weight": Keras 3.7 or newer')
 
 
-@pytest.mark.parametrize("case", ["none", "tuple", "weighted mean"])
+@pytest.mark.parametrize("case", [slow("none"), slow("tuple"), "weighted mean"])
 def test_losses_that_are_no_means(home, case):
     has_objects(home)
     if case == "none" and home.mode == "graph":
@@ -127,8 +128,8 @@ def test_a_list_of_data(home):
         model.fit(X, Y, batch_size=BATCH, verbose=0, sample_weight=np.arange(21.0))
 
 
-@pytest.mark.parametrize("subclassed", [False, True])
-@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("subclassed", [slow(False), True])
+@pytest.mark.parametrize("weighted", [slow(False), True])
 def test_an_output_of_one_dimension(home, weighted, subclassed):
     """Without sample weights the loss over the whole batch is the mean over its samples; with them it is not."""
     if not home.is_keras3:
@@ -162,7 +163,7 @@ def test_an_output_of_one_dimension(home, weighted, subclassed):
         assert_alike(slices, whole)
 
 
-@pytest.mark.parametrize("given", ["function", "object", "a number a sample"])
+@pytest.mark.parametrize("given", [slow("function"), slow("object"), "a number a sample"])
 def test_a_loss_of_one_number_under_sample_weights(home, given):
     """Keras multiplies it by the mean of the batch's weights, which no slice knows; without weights it is a mean."""
     tf = home.tf
@@ -267,7 +268,7 @@ def test_metrics_after_a_slice_that_raised(home):
         np.testing.assert_array_equal(now, 0.0 * then if home.is_keras3 else then)
 
 
-@pytest.mark.parametrize("case", ["sparse inputs", "all frozen"])
+@pytest.mark.parametrize("case", [slow("sparse inputs"), "all frozen"])
 def test_a_model_that_its_first_batch_builds(home, case):
     """As without slices: the inputs' static shape is known, and what has nothing to train is not trained."""
     if not home.is_keras3 and (home.mode == "graph" or home.tf_version < (2, 11)):
@@ -301,7 +302,7 @@ def test_a_weighted_mean_without_weights(home):
     assert_alike(slices, whole)
 
 
-@pytest.mark.parametrize("given", ["object", "partial"])
+@pytest.mark.parametrize("given", [slow("object"), "partial"])
 def test_an_ignored_class(home, given):
     """Right, or refused where the loss is divided by the elements that are left."""
     losses = home.keras.losses
@@ -424,7 +425,7 @@ def test_places_without_a_loss(home):
     assert_alike(slices, whole)
 
 
-@pytest.mark.parametrize("other", [True, False], ids=["and another loss", "alone"])
+@pytest.mark.parametrize("other", [slow(True), False], ids=["and another loss", "alone"])
 def test_a_loss_of_each_sample_by_add_loss(home, other):
     """Its mean is forgotten: Keras takes the sum, but for Keras 2.3, which takes the mean."""
     layers, tf = home.keras.layers, home.tf
@@ -517,7 +518,7 @@ def test_a_batch_that_raises_leaves_nothing(home):
     assert_alike(ends[1], ends[0], bar=1e-6)
 
 
-@pytest.mark.parametrize("size", [1, 3])
+@pytest.mark.parametrize("size", [slow(1), 3])
 def test_losses_of_several_outputs(home, size):
     """What is told is weighed as without slices, in slices of one, too."""
     if (home.name, home.tf_version) == ("tf.keras", (1, 13)):
@@ -551,7 +552,7 @@ def penalized(home, penalty, *loss):
     return make
 
 
-@pytest.mark.parametrize("size", [1, 3])
+@pytest.mark.parametrize("size", [slow(1), 3])
 def test_a_loss_by_add_loss_alone(home, size):
     """Weights and what is told, of batches of 8, 8 and 5."""
     if home.name == "keras" or home.mode == "graph" and home.tf_version < (1, 15):
@@ -605,7 +606,7 @@ def test_nothing_to_train(home):
     np.testing.assert_allclose(slices[1]["loss"], [wanted, wanted], rtol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["MirroredStrategy", "OneDeviceStrategy"])
+@pytest.mark.parametrize("name", [slow("MirroredStrategy"), "OneDeviceStrategy"])
 def test_a_strategy_of_one_replica(home, name):
     """One that exchanges is refused; one that does not trains."""
     if home.mode == "graph":
@@ -664,7 +665,7 @@ def compile_detector(home, model):
     model.metrics_tensors.extend(means)
 
 
-@pytest.mark.parametrize("size", [1, 3])
+@pytest.mark.parametrize("size", [slow(1), 3])
 def test_an_old_detector(home, size):
     """Batches of 4 from a generator without targets, compiled twice; micro_batch is called once."""
     if not home.is_standalone_before(2, 3):

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import skips
 from kinds import MOMENTUM, RATE
+from slow import slow
 
 import legacyga
 
@@ -55,8 +56,8 @@ def assert_alike(ends, bar=4e-6):
         assert max(np.abs(now - then).max() for now, then in zip(end, ends[0])) <= bar
 
 
-@pytest.mark.parametrize("order", ["slices after compile", "slices before", "taken off before"])
-@pytest.mark.parametrize("outputs", [4, 2])
+@pytest.mark.parametrize("order", [slow("slices after compile"), slow("slices before"), "taken off before"])
+@pytest.mark.parametrize("outputs", [slow(4), 2])
 def test_another_stage_begins_as_without_slices(home, order, outputs):
     """`compile` with the same optimizer: its moments begin anew, or go on, as the home has it."""
     ends = []
@@ -152,7 +153,7 @@ def test_a_training_by_fit_and_by_batches(home):
     assert_alike(ends)
 
 
-@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("weighted", [slow(False), True])
 def test_the_metrics_of_a_batch(home, weighted):
     """Of functions and of objects; by the weights of the samples, where they are asked for."""
     told, loss, kwargs = [], "mse", {}
@@ -175,7 +176,7 @@ def test_the_metrics_of_a_batch(home, weighted):
     np.testing.assert_allclose(told[1], told[0], rtol=2e-5)
 
 
-@pytest.mark.parametrize("losses", [[None, "mse"], ["mse", None]])
+@pytest.mark.parametrize("losses", [slow([None, "mse"]), ["mse", None]])
 def test_an_output_without_a_loss(home, losses):
     ends, told = [], []
     for size in (None, 3):
@@ -194,7 +195,7 @@ def test_an_output_without_a_loss(home, losses):
     np.testing.assert_allclose(told[1], told[0], rtol=1e-5)
 
 
-@pytest.mark.parametrize("form", ["coo", "csr"])
+@pytest.mark.parametrize("form", [slow("coo"), "csr"])
 def test_a_sparse_matrix(home, form):
     """Of scipy, as Keras feeds it to an input that is sparse: each form, of which not every one takes a slice."""
     if not home.is_standalone_before(2, 3):
@@ -233,7 +234,7 @@ def test_what_is_told_of_each_sample(home):
         np.testing.assert_allclose(model.train_on_batch(X, Y)[1], wanted, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("dtype, bar", [("float16", 4e-3), ("float64", 1e-13)])
+@pytest.mark.parametrize("dtype, bar", [slow("float16", 4e-3), ("float64", 1e-13)])
 def test_a_floatx_of_another_width(home, dtype, bar):
     """Under sample weights, which one slice has none of that count."""
     if home.name == "tf.keras" and home.tf_version < (1, 10):

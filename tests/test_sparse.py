@@ -10,6 +10,7 @@ import skips
 import tf1
 from dense import BATCH, RATE, assert_bits, assert_close, fit, make
 from homes import generation_of
+from slow import slow
 
 import legacyga
 
@@ -84,8 +85,8 @@ def test_fit_of_an_embedding_with_momentum(home, sgd):
     assert_close(model.get_weights(), bare.get_weights())
 
 
-@pytest.mark.parametrize("dtype", ["int32", "int64"])
-@pytest.mark.parametrize("name", ["SGD", "Adagrad", "Adam"])
+@pytest.mark.parametrize("dtype", [slow("int32"), "int64"])
+@pytest.mark.parametrize("name", [slow("SGD"), slow("Adagrad"), "Adam"])
 def test_windows_of_rows(home, name, dtype):
     """With ids twice in a mini-step and in several: as the bare optimizer, given each row's mean once."""
     if home.mode == "graph" and dtype == "int32":
@@ -108,7 +109,7 @@ def test_windows_of_rows(home, name, dtype):
             assert_bits(now[8:], TABLE[8:])
 
 
-@pytest.mark.parametrize("form", [list, np.array], ids=["lists", "arrays"])
+@pytest.mark.parametrize("form", [slow(list), np.array], ids=["lists", "arrays"])
 def test_rows_that_are_no_tensors(home, form):
     """In a float64 table, with a row that is given twice. What is a number of 53 bits stays one."""
     found = [kind for kind in kinds.of(home) if kind.generation != "v1" and not kind.is_adam]
@@ -157,7 +158,7 @@ def test_the_update_is_given_each_row_once(home, sgd):
     assert [each.numpy().tolist() for each in given] == [[1, 5, 7]]
 
 
-@pytest.mark.parametrize("ids", [(0, 3), (3, 4), (3, 3)], ids=str)
+@pytest.mark.parametrize("ids", [slow((0, 3)), slow((3, 4)), (3, 3)], ids=str)
 def test_rows_that_xla_finds(home, sgd, ids):
     """In a function compiled by XLA, which pads what it finds with row 0."""
     needs.eager_only(home)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import skips
 from kinds import MOMENTUM, RATE
+from slow import slow
 
 import legacyga
 from legacyga.backend import homes as _homes
@@ -30,7 +31,7 @@ def pytest_generate_tests(metafunc):
     home = home_of(metafunc.config)
     if "kind" in metafunc.fixturenames:
         found = [each for each in kinds.of(home) if not each.is_adam]
-        metafunc.parametrize("kind", [pytest.param(each, id=each.id) for each in found])
+        metafunc.parametrize("kind", kinds.params(found))
     if "cls" in metafunc.fixturenames:
         found = classes(home, "SGD", "RMSprop", "Adagrad") if home.mode == "eager" else []
         metafunc.parametrize("cls", [pytest.param(cls, id=name) for name, cls in sorted(found)])
@@ -59,8 +60,8 @@ def rows(tf, ids, values):
 # ----------------------------------------------------------------------------------------- the gradient alone decides
 
 
-@pytest.mark.parametrize("is_built", [True, False], ids=["built before", "not built"])
-@pytest.mark.parametrize("steps", [2, 3])
+@pytest.mark.parametrize("is_built", [slow(True), False], ids=["built before", "not built"])
+@pytest.mark.parametrize("steps", [slow(2), 3])
 def test_an_embedding_as_the_bare_large_batch_with_its_rows(home, cls, is_built, steps):
     """Rows that are touched in some windows only, beside a dense variable; optimizers with momentum and lazy rows."""
     tf, random = home.tf, np.random.RandomState(steps)
@@ -200,8 +201,8 @@ def test_one_layout_where_a_variable_has_no_gradient(home, kind):
 # ------------------------------------------------------------------------------ saved by the one, restored by the other
 
 
-@pytest.mark.parametrize("target_is_built", [False, True], ids=["into unbuilt", "into built"])
-@pytest.mark.parametrize("source_is_built", [False, True], ids=["from unbuilt", "from built"])
+@pytest.mark.parametrize("target_is_built", [False, slow(True)], ids=["into unbuilt", "into built"])
+@pytest.mark.parametrize("source_is_built", [slow(False), True], ids=["from unbuilt", "from built"])
 def test_a_checkpoint_of_a_begun_window(home, kind, source_is_built, target_is_built, tmpdir):
     """With rows of an embedding and a variable without gradient in it: to the bit, as a run that goes on."""
     if home.mode == "graph":

@@ -4,6 +4,7 @@ import numpy as np
 import oracle
 import pytest
 import skips
+from slow import slow
 
 import legacyga
 from legacyga.slices import batches
@@ -134,7 +135,7 @@ def test_equals_the_large_batch(home, name, steps):
 
 
 @pytest.mark.capability("R2 weights")
-@pytest.mark.parametrize("steps", (2, 3))
+@pytest.mark.parametrize("steps", (slow(2), 3))
 def test_equals_numpy(home, steps):
     """MySGD, windows of 4+4, 4+2 samples and of 4+4+4, 2; and plain `fit` on the same is elsewhere."""
     trained_by_train_step(home)

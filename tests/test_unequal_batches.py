@@ -22,6 +22,7 @@ from epochs import (
     fit,
     model_with,
 )
+from slow import slow
 
 import legacyga
 
@@ -33,7 +34,7 @@ def start_anew(home):
     home.reset(plain_session=True)
 
 
-@pytest.mark.parametrize("steps", [2, 4])
+@pytest.mark.parametrize("steps", [slow(2), 4])
 def test_a_smaller_last_batch_equals_the_large_batch(home, steps):
     """Windows of 4 + 4 and 4 + 2 samples, or of all 14, in plain fit are batches of as many."""
     if not counts(home):

@@ -8,6 +8,7 @@ import pytest
 import skips
 from dense import RATE, START, gradients_by_hand
 from homes import generation_of
+from slow import slow
 
 import legacyga
 from legacyga.backend import graph as _graph
@@ -111,7 +112,7 @@ def test_a_read_of_what_a_write_hands_on(home, sgd):
     assert_has(home, [param, other], [START[0] - (RATE + 0.25) * gradient, START[0] - RATE * gradient])
 
 
-@pytest.mark.parametrize("steps", [1, 2])
+@pytest.mark.parametrize("steps", [slow(1), 2])
 def test_a_parameter_that_is_written_twice(home, sgd, steps):
     """Weight decay after what the stock optimizer does, as many wrote it: both writes are made, in their order."""
     of_v1(sgd)
@@ -135,8 +136,8 @@ def test_a_parameter_that_is_written_twice(home, sgd, steps):
         assert_has(home, variables, weights)
 
 
-@pytest.mark.parametrize("steps", [1, 4])
-@pytest.mark.parametrize("decay", [0.0, 0.5])
+@pytest.mark.parametrize("steps", [slow(1), 4])
+@pytest.mark.parametrize("decay", [slow(0.0), 0.5])
 def test_what_is_read_after_an_unlisted_write(home, sgd, steps, decay):
     """bert4keras's extend_with_lookahead: what `super().get_updates()` writes is not listed, and so written where it
     was made. Read after that are `iterations`, by the decay too, and the parameters."""
@@ -172,7 +173,7 @@ def test_what_is_read_after_an_unlisted_write(home, sgd, steps, decay):
     assert_has(home, variables, weights)
 
 
-@pytest.mark.parametrize("steps", [1, 2])
+@pytest.mark.parametrize("steps", [slow(1), 2])
 def test_what_is_read_before_an_unlisted_write(home, sgd, steps):
     """A counter that is written on the way, twice: each value is computed of what it was where it was made, and a
     parameter that is written at the end is read as it was, whatever was made in between."""
@@ -214,7 +215,7 @@ def test_what_is_read_before_an_unlisted_write(home, sgd, steps):
         np.testing.assert_allclose(now, then, rtol=4e-6, atol=4e-6)
 
 
-@pytest.mark.parametrize("steps", [1, 4])
+@pytest.mark.parametrize("steps", [slow(1), 4])
 def test_a_write_between_two_others_that_is_not_always_made(home, sgd, steps):
     """Each third parameter is halved between its step and its decay: in this order, whether it is halved or not."""
     of_v1(sgd)
@@ -260,8 +261,8 @@ def averaged(home, mean, p, more=0.0):
     return home.backend.update(mean, (0.75 - more) * mean + (0.25 + more) * p)
 
 
-@pytest.mark.parametrize("steps", [1, 4])
-@pytest.mark.parametrize("average", [returned, grouped, one_branch, with_another_output])
+@pytest.mark.parametrize("steps", [slow(1), 4])
+@pytest.mark.parametrize("average", [slow(returned), slow(grouped), slow(one_branch), with_another_output])
 def test_a_listed_conditional_reads_what_was_there_before(home, sgd, average, steps):
     """An average of the parameters that begins with the first of them: of the old ones, as without a conditional."""
     of_v1(sgd)
@@ -306,7 +307,7 @@ def test_a_parameter_is_written_after_the_conditional_that_reads_it(home, sgd):
     assert _graph.reaches(write, {end})
 
 
-@pytest.mark.parametrize("steps", [1, 2])
+@pytest.mark.parametrize("steps", [slow(1), 2])
 def test_a_copy_of_what_is_written_before_it_in_the_list(home, sgd, steps):
     """Of the value before the update."""
     of_v1(sgd)
@@ -434,7 +435,7 @@ def test_an_update_that_is_listed_twice(home, sgd):
     assert_has(home, variables, [weight - RATE * mean for weight, mean in zip(oracle.double(START), means)])
 
 
-@pytest.mark.parametrize("steps", [1, 2])
+@pytest.mark.parametrize("steps", [slow(1), 2])
 def test_an_update_needs_no_other(home, adam, steps):
     """Two mini-steps of one optimizer, each to be run by itself: what the first makes the second needs not."""
     of_v1(adam)

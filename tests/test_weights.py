@@ -13,6 +13,7 @@ import oracle
 import pytest
 import skips
 from kinds import MOMENTUM, RATE
+from slow import slow
 
 import legacyga
 
@@ -34,7 +35,7 @@ def pytest_generate_tests(metafunc):
         "trainer": [each for each in found if each.cls and not each.is_adam and each.generation != "train"],
     }
     for argument in set(choices) & set(metafunc.fixturenames):
-        metafunc.parametrize(argument, [pytest.param(each, id=each.id) for each in choices[argument]])
+        metafunc.parametrize(argument, kinds.params(choices[argument]))
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -190,7 +191,7 @@ def test_what_happens_to_the_model_within_an_epoch(home, has_train_step, event, 
     assert_trained(model, known(2 * batches), steps)
 
 
-@pytest.mark.parametrize("execution", [1, 2])
+@pytest.mark.parametrize("execution", [slow(1), 2])
 def test_in_traced_training(home, trainer, has_train_step, execution):
     """As above, in a training function, or several steps in one."""
     kwargs = dict(run_eagerly=False)
@@ -206,7 +207,7 @@ def test_in_traced_training(home, trainer, has_train_step, execution):
     assert_trained(model, known(2 * data), 3)
 
 
-@pytest.mark.parametrize("callbacks", [[], [ours]], ids=["plain", "with the callback"])
+@pytest.mark.parametrize("callbacks", [slow([]), [ours]], ids=["plain", "with the callback"])
 def test_a_fit_within_a_fit(home, has_train_step, callbacks):
     """Of the model itself: its mini-steps come between those of the outer one."""
     batches, inner = batches_of(SIZES, seed=7), batches_of([5, 5], seed=8)
@@ -292,7 +293,7 @@ def test_compiled_again(home, has_train_step):
 # ------------------------------------------------------------------------------------------------------- any data
 
 
-@pytest.mark.parametrize("name", ["class_weight", "sample_weight", "two outputs"])
+@pytest.mark.parametrize("name", [slow("class_weight"), slow("sample_weight"), "two outputs"])
 def test_weighted_samples_and_inputs_by_name(home, has_train_step, name):
     """Epochs of 4, 4, 4 and 2, metrics reset on the way, against the home's own batches of 14."""
     import test_train_step as cases
@@ -455,7 +456,7 @@ WAYS = {
 }
 
 
-@pytest.mark.parametrize("ways", ["ef", "fe", "eft", "efe"])
+@pytest.mark.parametrize("ways", [slow("ef"), slow("fe"), slow("eft"), "efe"])
 def test_a_weight_that_is_given_is_of_samples(home, has_train_step, ways):
     """Before a batch that is counted, and after it: by hand with the number of its samples."""
     sizes = [4, 6, 4, 6][: len(ways)]
@@ -470,7 +471,7 @@ def test_a_weight_that_is_given_is_of_samples(home, has_train_step, ways):
     assert_trained(model, known(data), len(ways))
 
 
-@pytest.mark.parametrize("ways, size, steps", [("ftphftph", 4, 4), ("tfhphhft", 9, 3), ("hphfptff", 5, 4)])
+@pytest.mark.parametrize("ways, size, steps", [slow("ftphftph", 4, 4), slow("tfhphhft", 9, 3), ("hphfptff", 5, 4)])
 def test_batches_of_one_size_weigh_alike_whoever_hands_them_over(home, has_train_step, ways, size, steps):
     """fit with the callback, train_on_batch, fit without, a loop: two windows of 4, or of 3 and a flush of the rest."""
     data = batches_of([size] * len(ways), seed=size)
@@ -495,7 +496,7 @@ def test_one_unit_in_traced_training(home, trainer, has_train_step):
 
 
 @pytest.mark.parametrize(
-    "ways, weights", [("ffh", [4, 2, 4]), ("hff", [5, 5, 2]), ("fhf", [2, 2, 5]), ("hhf", [3] * 3)]
+    "ways, weights", [slow("ffh", [4, 2, 4]), slow("hff", [5, 5, 2]), slow("fhf", [2, 2, 5]), ("hhf", [3] * 3)]
 )
 def test_a_plain_mini_step_weighs_as_the_windows_first_known_one(home, has_train_step, ways, weights):
     """In each of two windows, of other sizes; the plain batches have sizes of their own, which nobody knows."""
@@ -629,7 +630,7 @@ def random_gradients(number, seed, dtype="float32"):
     return [[(1 + random.randn(*shape)).astype(dtype) for shape in ((3, 4), (5,))] for _ in range(number)]
 
 
-@pytest.mark.parametrize("steps", [2, 3])
+@pytest.mark.parametrize("steps", [slow(2), 3])
 def test_a_window_whose_weights_are_all_0(home, kind, steps):
     """It is one of zero gradients: momentum and moments decay. Full, and flushed, and between others."""
     weights = [[1.0, 3.0, 0.0], [0.0] * 3, [0.0, 2.0, 1.0], [0] * 3, [0.0] * (steps - 1), [5, 0.5, 0]]
@@ -647,7 +648,7 @@ def test_a_mini_step_of_weight_0_adds_nothing_whatever_its_gradients(home, sgd):
     assert_updates(sgd, windows, 3)
 
 
-@pytest.mark.parametrize("weights", [[0.1, 0.2, 0.3], [0.7, 0.05, 1.3, 0.011, 2.9], [4.0, 0.5]], ids=repr)
+@pytest.mark.parametrize("weights", [slow([0.1, 0.2, 0.3]), slow([0.7, 0.05, 1.3, 0.011, 2.9]), [4.0, 0.5]], ids=repr)
 def test_weights_of_a_float64_model(home, sgd, weights):
     """Their sum is as wide as the gradients."""
     steps = len(weights)
@@ -656,7 +657,7 @@ def test_weights_of_a_float64_model(home, sgd, weights):
     assert_updates(sgd, windows, steps, bar=1e-13, dtype="float64")
 
 
-@pytest.mark.parametrize("weights", [[0.1, 0.2, 0.3], [0.7, 0.05, 1.3, 0.011, 2.9]], ids=repr)
+@pytest.mark.parametrize("weights", [slow([0.1, 0.2, 0.3]), [0.7, 0.05, 1.3, 0.011, 2.9]], ids=repr)
 def test_weights_of_float64_gradients_in_an_accumulator(home, weights):
     tf, accumulator = home.tf, legacyga.GradientAccumulator()
     gradients = random_gradients(len(weights), seed=37, dtype="float64")
@@ -674,7 +675,7 @@ def built_sgd(home, variables, steps):
     return optimizer
 
 
-@pytest.mark.parametrize("first", ["in a context", "without one"])
+@pytest.mark.parametrize("first", [slow("in a context"), "without one"])
 def test_around_a_function_that_is_traced(home, first):
     """It would keep the weight of its first trace: an error, and nothing is taken with another weight in silence."""
     needs.eager_only(home)
@@ -698,7 +699,7 @@ def test_around_a_function_that_is_traced(home, first):
         assert int(home.value(optimizer.mini_step)) == 0
 
 
-@pytest.mark.parametrize("loop", ["Python", "range", "data"])
+@pytest.mark.parametrize("loop", [slow("Python"), slow("range"), "data"])
 def test_around_a_function_within_a_function(home, loop):
     """The inner function is traced once for all calls of it: with a weight of the outer one it would keep the first."""
     needs.eager_only(home)
@@ -813,7 +814,7 @@ def test_around_a_function_that_was_traced_before(home, sgd, window, mini_steps)
         optimizer.mini_step.read_value()
 
 
-@pytest.mark.parametrize("weight", [-3.0, np.inf, np.nan])
+@pytest.mark.parametrize("weight", [slow(-3.0), slow(np.inf), np.nan])
 def test_a_weight_out_of_range_under_xla(home, sgd, weight):
     """XLA drops assertions. What it trains shows it, in the next window it is forgotten."""
     needs.eager_only(home, since=(2, 5))

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import skips
 import test_weights
+from slow import slow
 
 import legacyga
 from legacyga.backend import homes
@@ -24,7 +25,7 @@ def pytest_generate_tests(metafunc):
     found = kinds.of(home) if home.mode == "graph" else []
     for argument in {"kind", "sgd"} & set(metafunc.fixturenames):
         chosen = [each for each in found if argument == "kind" or not each.is_adam]
-        metafunc.parametrize(argument, [pytest.param(each, id=each.id) for each in chosen])
+        metafunc.parametrize(argument, kinds.params(chosen))
 
 
 @pytest.fixture(autouse=True)
@@ -202,7 +203,7 @@ def said(caught):
     return [str(each.message) for each in caught if "alike" in str(each.message)]
 
 
-@pytest.mark.parametrize("way", ["arrays", "generator"])
+@pytest.mark.parametrize("way", [slow("arrays"), "generator"])
 def test_fit_with_the_callback_says_that_batches_weigh_alike(home, way):
     """Once, and only where it is told batches of different sizes, all of which weigh alike."""
     for sizes, times in (([4, 4, 4], 0), ([4, 4, 2], 1)):
@@ -222,7 +223,7 @@ def test_fit_with_the_callback_says_that_batches_weigh_alike(home, way):
         test_weights.assert_trained(model, [(1,) + batch for batch in 2 * data], 3)
 
 
-@pytest.mark.parametrize("masked", [True, False])
+@pytest.mark.parametrize("masked", [True, slow(False)])
 def test_masks_are_told_of_once(home, masked):
     """A loss that is divided by what a mask leaves: nothing weighs its batches here, and it is off by what is said."""
     layers = home.keras.layers
@@ -241,7 +242,7 @@ def test_masks_are_told_of_once(home, masked):
     assert len(found) == int(masked and (by_functions or home.tf_version >= (2, 11)))
 
 
-@pytest.mark.parametrize("axis", [None, -1])
+@pytest.mark.parametrize("axis", [slow(None), -1])
 def test_a_loss_of_one_number_is_told_of_once(home, axis):
     """A callback does not see here whether it meets sample weights, with which no window is exact."""
     backend = home.backend

@@ -10,6 +10,7 @@ import kinds
 import needs
 import numpy as np
 import pytest
+from slow import slow
 
 import legacyga
 
@@ -23,7 +24,7 @@ def pytest_generate_tests(metafunc):
 
     if "kind" in metafunc.fixturenames:
         found = [each for each in kinds.of(home_of(metafunc.config)) if not each.is_adam]
-        metafunc.parametrize("kind", found, ids=[each.id for each in found])
+        metafunc.parametrize("kind", kinds.params(found))
 
 
 @pytest.fixture(autouse=True)
@@ -60,7 +61,7 @@ def ends_as_one_of_means(home, kind, variables, mean):
     return np.abs(dense + rate * mean).max() <= 4e-6 and np.abs(table - wanted).max() <= 4e-6
 
 
-@pytest.mark.parametrize("row", [4, -1])
+@pytest.mark.parametrize("row", [slow(4), -1])
 def test_a_row_that_is_not_there(home, kind, row):
     step, variables, optimizer = program(home, kind)
     step(1)()

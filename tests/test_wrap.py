@@ -2,10 +2,12 @@
 
 import inspect
 
+import kinds
 import needs
 import numpy as np
 import pytest
 import skips
+from homes import generation_of
 
 import legacyga
 
@@ -31,8 +33,14 @@ IN_V1 = dict(VARIANTS, RMSprop=[{}])
 
 def stock(home):
     """[(id, function that makes the optimizer)] for every stock optimizer of the home, in every generation."""
+    generations = kinds.classes(home)
     return [
-        pytest.param(cls, kwargs, id="{}-{}-{}".format(generation, cls.__name__, kwargs))
+        pytest.param(
+            cls,
+            kwargs,
+            id="{}-{}-{}".format(generation, cls.__name__, kwargs),
+            marks=kinds.marks(generation_of(cls), generations),
+        )
         for generation, cls in home.optimizer_classes()
         for kwargs in (IN_V1 if generation == "v1" else VARIANTS).get(cls.__name__, [{}])
         # Keras 2.0 has no amsgrad.

@@ -2,12 +2,14 @@
 
 import inspect
 
+import kinds
 import needs
 import numpy as np
 import oracle
 import pytest
 import tf1
 from homes import generation_of
+from slow import slow
 
 import legacyga
 
@@ -22,6 +24,7 @@ GRADIENTS = [[np.asarray(0.75 + RANDOM.standard_normal(shape)) for shape in SHAP
 # narrower. Few updates: optimizers of TensorFlow 1 keep the powers of Adam's betas in float32. At K = 1 test_wrap.py
 # compares with the bare optimizer.
 RUNS = [("float64", 3, 12), ("float32", 2, 8)]
+of_runs = pytest.mark.parametrize("dtype, steps, mini_steps", RUNS[:1] + [slow(*RUNS[1])])
 
 # Relative to the distance moved. All hyperparameters below are numbers that float32 holds: OptimizerV2 keeps them in
 # float32 whatever floatx is.
@@ -145,11 +148,12 @@ def pytest_generate_tests(metafunc):
         from conftest import home_of
 
         home = home_of(metafunc.config)
-        ids = [
-            "{}-{}-{}".format(generation_of(cls), cls.__module__.split(".")[-2], name_of(cls, kwargs))
-            for cls, kwargs, _ in cases_of(home)
-        ]
-        metafunc.parametrize("number", range(len(ids)), ids=ids)
+        generations, params = kinds.classes(home), []
+        for number, (cls, kwargs, _) in enumerate(cases_of(home)):
+            generation = generation_of(cls)
+            name = "{}-{}-{}".format(generation, cls.__module__.split(".")[-2], name_of(cls, kwargs))
+            params.append(pytest.param(number, id=name, marks=kinds.marks(generation, generations)))
+        metafunc.parametrize("number", params)
 
 
 def name_of(cls, kwargs):
@@ -186,10 +190,15 @@ def run_all(home, dtype, steps, mini_steps):
 @pytest.fixture(scope="module")
 def run(home):
     needs.wrap(home)
+    """A function of a case's number and one of RUNS, in which all cases are run side by side."""
     found = {}
-    for each in RUNS:
-        found.update(run_all(home, *each))
-    return found
+
+    def of_case(number, dtype, steps, mini_steps):
+        if (number, dtype, steps) not in found:
+            found.update(run_all(home, dtype, steps, mini_steps))
+        return found[number, dtype, steps]
+
+    return of_case
 
 
 def expected(name, kwargs, dtype, steps, mini_steps):
@@ -215,17 +224,21 @@ def assert_equal(history, dtype, steps, start, wanted):
         before = weights
 
 
-@pytest.mark.parametrize("dtype, steps, mini_steps", RUNS)
+@of_runs
 def test_equals_the_oracle_after_every_mini_step(home, run, number, dtype, steps, mini_steps):
     cls, _, kwargs = cases_of(home)[number]
-    history, counters = run[number, dtype, steps]
+    history, counters = run(number, dtype, steps, mini_steps)
     start, wanted = expected(cls.__name__, kwargs, dtype, steps, mini_steps)
     assert_equal(history, dtype, steps, start, wanted)
     assert counters == (mini_steps // steps, 0)
 
 
-@pytest.mark.parametrize("dtype, steps, mini_steps", RUNS)
-@pytest.mark.parametrize("name, kwargs, formula, details", CASES_OF_1, ids=lambda value: str(value))
+@of_runs
+@pytest.mark.parametrize(
+    "name, kwargs, formula, details",
+    CASES_OF_1[:2] + [slow(*each) for each in CASES_OF_1[2:]],
+    ids=lambda value: str(value),
+)
 def test_optimizers_of_tensorflow_1(home, name, kwargs, formula, details, dtype, steps, mini_steps):
     tf1.in_the_run_of_tf_keras(home)
     home.reset(plain_session=True)

@@ -22,6 +22,7 @@ from dense import (
     variables_of,
     without_numbers,
 )
+from slow import slow
 from test_one_result import all_variables
 
 import legacyga
@@ -71,7 +72,7 @@ def state_of(home, optimizer):
     )
 
 
-@pytest.mark.parametrize("steps", [1, 3])
+@pytest.mark.parametrize("steps", [slow(1), 3])
 def test_wrapping_an_optimizer_that_has_trained(home, adam, steps):
     """It goes on from the state, in a model of its own; the one passed in keeps its bits, its config and its names."""
     inner = make(home, adam)
@@ -120,7 +121,7 @@ def test_every_variable_of_the_one_given_stays(home):
             assert np.max(np.abs(now - then)) <= 4e-6
 
 
-@pytest.mark.parametrize("name", ["Adagrad", "RMSprop"])
+@pytest.mark.parametrize("name", [slow("Adagrad"), "RMSprop"])
 def test_built_v1_optimizers_that_leave_iterations_out_of_their_weights(home, name):
     if home.mode != "graph":
         skips.keras_lacks(lines.NOT_THERE.format("v1 optimizers in eager mode"))
@@ -277,7 +278,7 @@ def goes_on(home, one, other, fed):
     return [home.apply_to(START, each, fed)[-1] for each in (one, other)]
 
 
-@pytest.mark.parametrize("way", ["from_config", "serialize"])
+@pytest.mark.parametrize("way", [slow("from_config"), "serialize"])
 def test_a_config_is_enough_to_train_the_same(home, adam, way):
     fed = gradients_by_hand(6)
     ours = legacyga.wrap(make(home, adam, beta_1=0.75, clipvalue=0.5), 3, reduction="sum")

@@ -6,6 +6,7 @@ import oracle
 import pytest
 import skips
 import users
+from slow import slow
 
 import legacyga
 
@@ -27,7 +28,7 @@ def pytest_generate_tests(metafunc):
         found = [each for each in kinds.of(home_of(metafunc.config)) if each.cls and each.cls.__name__ in names]
         # An optimizer of the v1 API has one hook, get_updates.
         found = [each for each in found if each.generation != "v1"]
-        metafunc.parametrize("sgd", found, ids=[each.id for each in found])
+        metafunc.parametrize("sgd", kinds.params(found))
 
 
 @pytest.fixture(autouse=True)
@@ -220,7 +221,7 @@ def assert_looks_ahead(driven, steps, fed=FED):
         users.assert_close(driven.values(), wanted)
 
 
-@pytest.mark.parametrize("steps", [1, 5])
+@pytest.mark.parametrize("steps", [slow(1), 5])
 def test_wrap_of_a_lookahead(home, sgd, steps):
     """The slow weights count updates. The original, and the optimizer within it, keep their bits."""
     inner = bare(sgd)
@@ -282,7 +283,7 @@ def test_a_lookahead_of_the_bare_optimizer(home, sgd):
     assert_looks_ahead(users.ByHand(home, outer, users.variables_of(home, sgd, START)), 1, FED[:7])
 
 
-@pytest.mark.parametrize("rows", [False, True], ids=["dense", "rows"])
+@pytest.mark.parametrize("rows", [slow(False), True], ids=["dense", "rows"])
 def test_an_optimizers_hook_called_by_hand(home, sgd, rows):
     """What a wrapper calls, called once, on K = 3 and on K = 1."""
     tf = home.tf
@@ -336,7 +337,7 @@ def multi_optimizer(optimizers):
     return optimizers.MultiOptimizer(optimizers.OptimizerMap(optimizers.SGD(RATE, MOMENTUM), by_pattern))
 
 
-@pytest.mark.parametrize("updates", [0, 2])
+@pytest.mark.parametrize("updates", [slow(0), 2])
 def test_wrap_of_a_multi_optimizer(home, optimizers, updates):
     """It has copies of the optimizers, with their state. Those that were given keep their bits."""
     given = multi_optimizer(optimizers)

@@ -11,8 +11,7 @@ from legacyga.backend import features, homes
 
 def as_written(tf, function):
     """The function, which AutoGraph does not rewrite. What Keras asks it to rewrite in there it does, as in `fit`."""
-    # Eager execution is for TF 2.
-    if features.version_of(tf) < (2,):
+    if not features.has_autograph(tf):
         return function
     # Not by importlib: this, too, is called in what AutoGraph rewrites, which warns that it cannot rewrite that.
     api, core = [sys.modules["tensorflow.python.autograph." + name] for name in ("impl.api", "core.ag_ctx")]

@@ -159,3 +159,28 @@ def shares_raw_logs(home):
 def calls_callbacks_on_exceptions(home):
     """Whether fit calls callbacks after an exception: in eager mode of TF 2.0 and 2.1. Delete with TF 2.1."""
     return version_of(home.tf) < (2, 2) and not home.graph_mode
+
+
+def has_autograph(tf):
+    """Whether functions are traced, and so rewritten by AutoGraph. Delete with TF 1.15."""
+    return version_of(tf) >= (2,)
+
+
+def legacy_optimizers(optimizers):
+    """`keras.optimizers.legacy`, there from TF 2.9 on, else the module itself. Delete with TF 2.10."""
+    return getattr(optimizers, "legacy", optimizers)
+
+
+def is_before_keras_35(keras):
+    """Whether a Keras 3 is too old: `iterations` is a property of the class from 3.5 on. Delete with Keras 3.4."""
+    return not hasattr(keras.optimizers.Optimizer, "iterations")
+
+
+def registered_name(keras):
+    """`keras.utils.get_registered_name`, there from TF 2.2 on, else a class's own name. Delete with TF 2.1."""
+    return getattr(keras.utils, "get_registered_name", lambda cls: cls.__name__)
+
+
+def registered_object(keras):
+    """`keras.utils.get_registered_object`, there from TF 2.2 on, else a look among custom objects. Delete with TF 2.1."""
+    return getattr(keras.utils, "get_registered_object", keras.utils.get_custom_objects().get)

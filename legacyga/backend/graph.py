@@ -71,7 +71,7 @@ class Mutex(object):
     def __init__(self, ops, beside):
         self._ops = ops
         spec = ops.v1.DeviceSpec.from_string(beside.device or "")
-        # The constructor, for TF 1.8 to 1.12 cannot make one device of another's parts.
+        # By the constructor: TF up to 1.12 cannot make one device of another's parts. Delete with TF 1.12.
         self._server = ops.v1.DeviceSpec(spec.job, spec.replica, spec.task, "CPU", 0) if spec.job else None
         self._handle = self._make("MutexV2", "mutex_v2", shared_name=beside.name if spec.job else "")
 

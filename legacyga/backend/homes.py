@@ -98,14 +98,14 @@ class Home(TensorFlow):
         self.module = module
         implemented_in = _implementation_of(module)
         self.root = implemented_in.split(".callbacks")[0]
-        # One file in tf.keras, a folder in Keras 3.
+        # tf.keras has one file for all callbacks, Keras 3 a folder.
         self.is_keras3 = implemented_in == "keras.src.callbacks.callback"
         top = self.root.split(".")[0]
         self.is_standalone = top == "keras" and not self.is_keras3 and version_of(sys.modules["keras"]) < (2, 4)
         self.name = "keras" if self.is_standalone or self.is_keras3 else "tf_keras" if top == "tf_keras" else "tf.keras"
 
     def __repr__(self):
-        # tf.keras of TF 2.13 to 2.15 has no version of its own.
+        # tf.keras has no version of its own in TF 2.13 to 2.15. Delete with TF 2.15.
         version = getattr(self.module, "__version__", None)
         return "{}{} on TensorFlow {}".format(self.name, " " + version if version else "", self.tf.__version__)
 
@@ -120,8 +120,7 @@ class Home(TensorFlow):
 
     @property
     def is_standalone_in_eager_mode(self):
-        """Whether this is Keras 2.3 in eager mode: a graph, whose variables are in none. Deletable with Keras 2.3."""
-        # In eager mode of TF 1 nothing of it trains.
+        """Whether this is Keras 2.3 in eager mode of TF 2: a graph whose variables are in none. Delete with Keras 2.3."""
         return self.is_standalone and self.tf.executing_eagerly() and version_of(self.tf) >= (2,)
 
     def value_of(self, variable):
@@ -137,13 +136,13 @@ class Home(TensorFlow):
         """In graph mode, the session that the home's models run in."""
         with contextlib.suppress(RuntimeError):
             return self.backend.get_session()
-        # Keras 2.3 has none of its own on TF 2.
+        # Keras 2.3 has none of its own on TF 2. Delete with Keras 2.3.
         return self.v1.keras.backend.get_session()
 
     @property
     def has_session(self):
         """In graph mode, whether there is a session for the home's models, which `session` else opens."""
-        # Keras 2.3 has none of its own.
+        # Keras 2.3 has none of its own. Delete with Keras 2.3.
         backends = [self.backend, self.v1.keras.backend] if self.is_standalone else [self.backend]
         kept = [vars(sys.modules[each.get_session.__module__]).get("_SESSION") for each in backends]
         # A thread's own, but for standalone Keras up to 2.2.
@@ -174,8 +173,7 @@ class Home(TensorFlow):
         optimizers = self.module.optimizers
         if self.is_keras3:
             return optimizers
-        # `legacy` is there from 2.9; deletable with TF 2.10.
-        optimizers = getattr(optimizers, "legacy", optimizers)
+        optimizers = features.legacy_optimizers(optimizers)
         if not hasattr(optimizers.SGD, "apply_gradients"):
             raise ValueError(
                 "legacyga needs TensorFlow 2.0 or newer in eager mode. Received: TensorFlow {} with eager execution "
@@ -185,7 +183,7 @@ class Home(TensorFlow):
 
     def registered_name(self, cls):
         """The name by which a config names a class."""
-        return getattr(self.module.utils, "get_registered_name", lambda cls: cls.__name__)(cls)
+        return features.registered_name(self.module)(cls)
 
     def check_can_train(self):
         if self.is_standalone_in_eager_mode:
@@ -197,8 +195,7 @@ class Home(TensorFlow):
             )
         if not self.is_keras3:
             return
-        # `iterations` is a property of the class from there on.
-        if not hasattr(self.module.optimizers.Optimizer, "iterations"):
+        if features.is_before_keras_35(self.module):
             raise ValueError("legacyga needs Keras 3.5 or newer. Received: {!r}. Upgrade keras.".format(self))
         backend = self.module.backend.backend()
         if backend != "tensorflow":

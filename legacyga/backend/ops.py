@@ -44,7 +44,7 @@ class Ops(object):
         self.tf = tf
         self.replicas = replicas.Replicas(tf)
         self.v1 = v1 = features.v1_of(tf)
-        # TF 1's cond alone can be told, by `strict`, to return a list of one as a list.
+        # The cond of compat.v1 alone takes `strict`, by which it returns a list of one as a list.
         self.cond = functools.partial(v1.cond, strict=True)
         self.init_scope = features.init_scope(tf)
         self.where, self.equal, self.maximum = tf.where, tf.equal, tf.maximum
@@ -53,7 +53,7 @@ class Ops(object):
         self.ones_like, self.reduce_any, self.unstack = tf.ones_like, tf.reduce_any, tf.unstack
         self.dense = tf.convert_to_tensor
         self.is_finite = features.is_finite(tf)
-        # These take reference variables (TF 1) and resource variables alike.
+        # Those of compat.v1 take reference variables and resource variables alike.
         self.scatter_add, self.scatter_update = v1.scatter_add, v1.scatter_update
 
     def __deepcopy__(self, memo):
@@ -119,8 +119,7 @@ class Ops(object):
         in_graph = not self.tf.executing_eagerly() and not hasattr(self.v1.get_default_graph(), "outer_graph")
         # XLA takes no timestamp.
         if in_graph and not self.is_compiled():
-            # Up to TF 1.15 a session keeps what it can compute ahead, up to 10 MiB each, and it sees that a placeholder
-            # has a default. Delete with TF 1.15.
+            # A session keeps what it can compute ahead, up to 10 MiB each, and sees that a placeholder has a default.
             zero = self.cast(self.v1.timestamp() < 0, dtype)
         return self.tf.fill(shape, zero)
 
@@ -250,7 +249,7 @@ class Ops(object):
 
     def gather(self, variable, indices):
         """Rows of a variable, as they are after what was written before."""
-        # A reference variable (TF 1) would give what was read of it when it was made.
+        # A reference variable would give what was read of it when it was made.
         return self.tf.gather(variable if hasattr(variable, "handle") else variable.read_value(), indices)
 
     def indexed_slices(self, values, indices, table):

@@ -182,7 +182,7 @@ class Replicas(object):
         ]
 
     def _is_rows_of_local_replicas(self, gradient):
-        # The collectives of TF 2.11 and newer want as many rows each time that a loop runs them.
+        # Collectives want as many rows each time that a loop runs them.
         return is_sparse(parts_of(gradient)[0]) and not self.are_elsewhere
 
     def _with_rows_once(self, strategy, gradient):

@@ -13,7 +13,7 @@ def is_variable(value):
 
 def variable_key(variable):
     """What tells one variable from another, the same for all its replicas."""
-    # Keras 3 keeps TensorFlow's variable in one of its own.
+    # A variable of Keras 3 holds one of TensorFlow's.
     variable = variable if is_variable(variable) else getattr(variable, "_value", variable)
     container = getattr(variable, "_distributed_container", None)
     variable = (container and container()) or variable

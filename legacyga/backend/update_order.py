@@ -87,7 +87,7 @@ class _Order(object):
         context = _context_of(self._listed[0]) if self._listed else None
         self._ends = ends = {each: self._end(each, context) for each in needed}
         listed, writes = set(self._listed), collections.OrderedDict()
-        # Of a conditional of TF 2 its outputs are listed.
+        # Of a conditional that is a function its outputs are listed.
         outputs = [each for each in self._listed if each.type == "Identity"]
         listed.update(each.inputs[0].op for each in outputs if _FUNCTIONS.search(each.inputs[0].op.type))
         for each in needed:
@@ -204,7 +204,7 @@ class _Order(object):
             return []
         if end.type in _ENDS:
             return list(itertools.takewhile(lambda each: each.type in _ENDS, self._made[self._place(end) :]))
-        # A conditional of TF 2 itself is through when it has taken its branch, its outputs when that has run.
+        # A conditional that is a function is through when it has taken its branch, its outputs when that has run.
         users = [each for output in end.outputs for each in output.consumers()] if _FUNCTIONS.search(end.type) else []
         return [end] + [each for each in users if each.type == "Identity"]
 
@@ -242,7 +242,7 @@ def _written(operation):
 def _written_inputs(operation):
     if not _WRITES.search(operation.type):
         return []
-    # A function's resources that it only reads are known from TF 2.2 on.
+    # A function's resources that it only reads are known from TF 2.2 on. Delete with TF 2.1.
     known = _FUNCTIONS.search(operation.type) and "_read_only_resource_inputs" in operation.node_def.attr
     read = operation.get_attr("_read_only_resource_inputs") if known else ()
     return [each for place, each in enumerate(operation.inputs) if _is_variable(each) and place not in read]

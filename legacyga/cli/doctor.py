@@ -125,8 +125,8 @@ class Patient(object):
             )
         self.home.check_can_train()
         if self.home.graph_mode:
-            # In graphs of TF 1 a bare optimizer of Keras may write a weight before the other gradients have read it:
-            # Adam of Keras 2.2.4 on TF 1.13 ended 5e-4 off.
+            # In a graph a bare optimizer of Keras may write a weight before the other gradients have read it:
+            # Adam of Keras 2.2.4 on TF 1.13 ended 5e-4 off. Delete with TF 1.15.
             self._bare = None
         elif self._bare is None:
             self.unchecked.append(

@@ -3,7 +3,7 @@
 import contextlib
 import importlib
 
-from legacyga.backend import homes
+from legacyga.backend import features, homes
 from legacyga.optimizers import copying, state, surface
 from legacyga.windows import settings as _settings
 
@@ -19,19 +19,17 @@ UNKNOWN = (
 
 def _optimizer_class(home, generation, name, module):
     """The class that a config names: one that the user has registered, or the home's own of this generation."""
-    utils, optimizers = home.module.utils, home.module.optimizers
-    # There from TF 2.2 on, as `get_registered_name` is.
-    find = getattr(utils, "get_registered_object", utils.get_custom_objects().get)
+    find, optimizers = features.registered_object(home.module), home.module.optimizers
     places = [home.v1_optimizers] if generation == "v1" and home.graph_mode else [optimizers]
     places += [getattr(optimizers, "legacy", None), getattr(optimizers, "experimental", None)]
     with contextlib.suppress(ImportError):
         places.append(importlib.import_module(home.root + ".mixed_precision.loss_scale_optimizer"))
-    # Keras registers its own as "Custom>Adam" from TF 2.12 to 2.15; a program may have a package of its own.
+    # A program's own package stands before the name, as Keras's own do in some versions: "Custom>Adam".
     plain = name.rpartition(">")[2]
     named = [find(name)] + [getattr(place, plain, None) for place in places]
     found = [cls for cls in named if homes.generation_of(cls) == generation]
     if found:
-        # TF 2.9 and 2.10 have OptimizerV2 twice, `legacy` or not.
+        # OptimizerV2 stands in two modules of TF 2.9 and 2.10, `legacy` or not. Delete with TF 2.10.
         return next((cls for cls in found if cls.__module__ == module), found[0])
     raise ValueError((NOT_HERE if any(named) else UNKNOWN).format(home, plain, module, generation, name))
 
@@ -53,7 +51,7 @@ def from_config(home, config, custom_objects=None):
 @contextlib.contextmanager
 def _known(home, objects):
     """A context in which the home finds these custom objects, a dict by name, beside those that it knows."""
-    # Not in a scope: one of Keras 3 hides those around it.
+    # Not in a scope, for a scope of Keras 3 hides those around it.
     registered = home.module.utils.get_custom_objects()
     added = {name: each for name, each in objects.items() if name not in registered}
     registered.update(added)
@@ -139,7 +137,7 @@ class ConfiguredOptimizer(surface.AccumulatingOptimizer):
         if not _is_built(self) or not hasattr(self, "update_step"):
             super(ConfiguredOptimizer, self).set_weights(weights)
             return
-        # Those of TF 2.11 and newer that hold another optimizer take themselves to be unbuilt, or leave it out.
+        # The v3 optimizers that hold another one take themselves to be unbuilt, or leave it out.
         for variable, value in zip(state.variables_of(self), weights):
             variable.assign(value)
 

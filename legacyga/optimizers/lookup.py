@@ -13,7 +13,7 @@ def optimizers_in(value):
     if isinstance(value, (list, tuple, dict)):
         inner = list(value.values()) if isinstance(value, dict) else value
     elif homes.generation_of(type(value)) is not None:
-        # LossScaleOptimizer of Keras 3 and of TF 2.4 on, of TF 2.0 to 2.3, and TFOptimizer.
+        # The names that LossScaleOptimizer has for the one in it, by version, and TFOptimizer.
         inner = [getattr(value, name, None) for name in ("inner_optimizer", "_optimizer", "optimizer", "optimizers")]
     distinct = []
     for found in [found for each in inner if each is not value for found in optimizers_in(each)]:

@@ -179,7 +179,7 @@ class _GraphSGD(_MySGD):
     def _decay_argument(self):
         return float(surface.home_of(self).values_of([self.decay])[0])
 
-    # Keras 2.3.1 has `learning_rate` and an `lr` that cannot be set, the others have `lr` alone.
+    # Keras 2.3 has `learning_rate` and an `lr` that cannot be set, the others have `lr` alone. Delete with Keras 2.3.
     @property
     def learning_rate(self):
         """The learning rate: a variable. A number put here is its new value."""

@@ -6,7 +6,7 @@ from legacyga.windows.window import Kept
 
 def variables_of(optimizer):
     """The list of all variables of an optimizer, as Keras saves them."""
-    # The `variables` of Horovod's optimizers for TF 1 are arrays.
+    # The `variables` of Horovod's optimizers are arrays in TensorFlow 1.
     listed = optimizer.weights if hasattr(optimizer, "weights") else optimizer.variables
     return list(listed() if callable(listed) else listed)
 

@@ -52,7 +52,7 @@ def _waiting_for(optimizer):
 def _keys_of_window(nodes):
     """{name: key in the file} of the first window's variables among the objects that a checkpoint holds."""
     names = [(attribute.full_name, attribute.checkpoint_key) for node in nodes for attribute in node.attributes]
-    # Keras 3 has no "/" in the names of variables.
+    # A name of a variable of Keras 3 has no "/".
     return {re.split("window_0[/_]", name)[1]: key for name, key in names if re.search("(^|[/_])window_0[/_]", name)}
 
 

@@ -63,7 +63,7 @@ class Inner(_inner.Inner):
             with contextlib.suppress(ValueError):
                 return [_initial_value(self.home.tf, variable) for variable in variables]
         session, is_initialized = self.home.session, self.home.v1.is_variable_initialized
-        # Up to TF 1.13 Keras's session may be of an earlier graph, and has none of them.
+        # Keras's session may be of an earlier graph, and has none of them. Delete with TF 1.13.
         known = [variable for variable in variables if variable.graph is session.graph]
         # Read in one call: a session takes its whole graph up anew before the first call after each new operation.
         are_there = session.run([is_initialized(each) for each in known]) or [False] * len(variables)
@@ -123,7 +123,7 @@ class Inner(_inner.Inner):
 
     def check_graph(self, graph):
         """Raise where the optimizer was made in another graph."""
-        # TF 2.0 in eager mode calls this, in a graph of its own; all later ones refuse such an optimizer in compile.
+        # TF 2.0 calls this in eager mode, too, in a graph of its own. Delete with TF 2.0.
         if not self.home.graph_mode or getattr(self.optimizer.iterations, "graph", None) is not graph:
             raise ValueError(
                 "{} was made in another graph than the model, and cannot train it. Make both in one place: after the "
@@ -180,8 +180,7 @@ class Inner(_inner.Inner):
 
     def create_weights(self, params):
         """The list of the inner optimizer's variables, empty where they are made by get_updates alone."""
-        # Before TF 2.3, and later for a class of the user's own, get_updates alone makes them. They are lifted out of
-        # it. The first half is deletable with 2.2.
+        # Classes of users, and all before TF 2.3, make them in get_updates alone. They are lifted out of it.
         create = getattr(super(AccumulatingOptimizer, self.optimizer), "_create_all_weights", None)
         try:
             self._made_of[_names(params)] = create and create(params)
@@ -237,7 +236,7 @@ class Inner(_inner.Inner):
             )
         self._updated.add(_names(params))
         if again:
-            # K.variable of tf.keras in TF 1.11 to 1.13, 2.0 and 2.1 cannot be lifted; deletable with 2.1.
+            # K.variable of tf.keras cannot be lifted in TF 1.11 to 1.13, 2.0 and 2.1. Delete with TF 2.1.
             return _graph.with_values_of(again, update, ops)
         weights[:] = inner
         return update
@@ -294,7 +293,7 @@ class AccumulatingOptimizer(config.ConfiguredOptimizer):
         loss, params = _arguments(accumulation.home, *args, **kwargs)
         # There is no loss where a user's get_gradients needs none.
         accumulation.inner.check_graph(getattr(loss, "graph", None) or getattr(params[0], "graph", None))
-        # TF 2.0 takes a branch of a graph that nobody has entered to be one of eager mode. Deletable with 2.0.
+        # TF 2.0 takes a branch of a graph that nobody has entered to be one of eager mode. Delete with TF 2.0.
         with params[0].graph.as_default():
             mini_step = accumulation.inner.mini_step_of(accumulation, loss, params)
             self.updates = updates.guarded([mini_step], accumulation)
@@ -311,7 +310,7 @@ class AccumulatingOptimizer(config.ConfiguredOptimizer):
 
 def _arguments(home, *args, **kwargs):
     """`loss` and `params` of a call of `get_updates`, in the new order or, where the home takes it, in the old."""
-    # Deletable with Keras 2.3.
+    # Delete with Keras 2.3.
     if home.is_standalone and (len(args) == 3 or (len(args) == 2 and "loss" in kwargs)):
         args = (args[2] if len(args) == 3 else kwargs.pop("loss"), args[0])
     return _new_order(*args, **kwargs)

@@ -41,7 +41,7 @@ class Inner(_inner.Inner):
             copied = copy.deepcopy(variable)
             if hasattr(copied, "assign"):
                 return copied
-            # In TF 2.0 to 2.3 the copy of a mirrored variable is its value; deletable with 2.3.
+            # The copy of a mirrored variable is its value in TF 2.0 to 2.3. Delete with TF 2.3.
             return self.home.tf.Variable(copied, trainable=False, aggregation=variable.aggregation)
         backend, name = self.home.backend, variable.name.split(":")[0]
         return backend.variable(backend.get_value(variable), dtype=variable.dtype.base_dtype.name, name=name)
@@ -55,7 +55,7 @@ class Inner(_inner.Inner):
 
     @property
     def exchanges(self):
-        # From TF 2.4 on a function that adds up can be given.
+        # Up to TF 2.3 no function that adds up can be given. Delete with TF 2.3.
         aggregator = getattr(self.keeper, "gradient_aggregator", None)
         is_given = aggregator is not None and not aggregator.__module__.startswith(self.home.root + ".")
         return not is_given and super(Inner, self).exchanges
@@ -74,7 +74,7 @@ class Inner(_inner.Inner):
         """Make the inner optimizer's variables for these of the model's."""
         keeper = self.keeper
         inner = super(AccumulatingOptimizer, keeper) if keeper is self.optimizer else keeper
-        # TF 2.0 to 2.2 have no such method; deletable with 2.2.
+        # TF 2.0 to 2.2 have no such method. Delete with TF 2.2.
         if hasattr(inner, "_create_all_weights"):
             inner._create_all_weights(var_list)
         else:
@@ -124,7 +124,7 @@ class AccumulatingOptimizer(config.ConfiguredOptimizer):
         """Take one mini-step. Arguments, and what is done at the end of a window, are the inner optimizer's."""
         # An operation, as the inner optimizer returns: it is run by name, and stands in LossScaleOptimizer's branches.
         home = type(self)._legacyga_class[1]
-        # The init_scope of TF 2.0 to 2.13 leads out of a graph that nobody has entered.
+        # The init_scope of TF 2.0 to 2.13 leads out of a graph that nobody has entered. Delete with TF 2.13.
         with home.v1.get_default_graph().as_default() if home.graph_mode else contextlib.ExitStack():
             accumulation = self._legacyga
             scope = accumulation.inner.keeper._name

@@ -13,7 +13,7 @@ from legacyga.optimizers import inner as _inner
 class Inner(_inner.Inner):
     """The hooks, where means are clipped as they are applied."""
 
-    # Whether K = 1 clips too where the bare optimizer does not: fit of TF 2.0 and 2.1 in eager mode never clips.
+    # Whether K = 1 clips too, though the bare optimizer does not in fit of TF 2.0 and 2.1. Delete with TF 2.1.
     clips_always = False
 
     @property
@@ -53,7 +53,7 @@ class Inner(_inner.Inner):
 
     @property
     def _has_clipping(self):
-        # TF 2.2 and 2.3 clip in this method, those before wherever they find the attributes.
+        # Keras clips in this method, up to TF 2.1 wherever it finds the attributes. Delete with TF 2.1.
         return hasattr(super(AccumulatingOptimizer, self.optimizer), "_clip_gradients")
 
     @contextlib.contextmanager
@@ -85,8 +85,7 @@ class AccumulatingOptimizer(config.ConfiguredOptimizer):
 
     @property
     def _HAS_AGGREGATE_GRAD(self):
-        # fit of TF 2.2 and 2.3 exchanges gradients between replicas, and clips them, before it hands them over to a
-        # class that says True here.
+        # To a class that says True fit hands over gradients that are clipped, and exchanged between replicas.
         return not self._legacyga.inner.clips_here
 
     def _aggregate_gradients(self, grads_and_vars):

@@ -44,7 +44,7 @@ class Inner(_inner.Inner):
 
     def build_inner(self, var_list):
         """Make the inner optimizer's own variables."""
-        # A LossScaleOptimizer of TF 2.10 passes no build on.
+        # The keeper: a LossScaleOptimizer of TF 2.10 passes no build on. Delete with TF 2.10.
         keeper = self.keeper
         inner = super(AccumulatingOptimizer, keeper) if keeper is self.optimizer else keeper
         inner.build(var_list)

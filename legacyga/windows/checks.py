@@ -106,7 +106,7 @@ def _dense_shape(tf, gradient):
     operation = getattr(gradient.dense_shape, "graph", None) and gradient.dense_shape.op
     if operation is None or operation.type != "VariableShape":
         return graph.constant_value(tf, gradient.dense_shape)
-    # Up to TF 2.4 a function asks for the shape of its embedding only when it runs, though it knows it.
+    # A function asks for the shape of its embedding only when it runs, though it knows it. Delete with TF 2.4.
     handle = operation.inputs[0]
     if handle.op.type == "VarHandleOp":
         return tf.TensorShape(handle.op.get_attr("shape")).as_list()

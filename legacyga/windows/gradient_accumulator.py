@@ -141,7 +141,7 @@ class GradientAccumulator(object):
 
         written = ops.cond(begins, lambda: write(True), lambda: write(False))
         with ops.after(written):
-            # A write to a reference variable (TF 1) may change what was read of it: so one addition, made before it.
+            # A write to a reference variable may change what was read of it: so one addition, made before it.
             taken, new_weight = taken + 1, self._local(self._weight).read_value() + weight
             with ops.after(
                 self._local(self._step).assign(taken),

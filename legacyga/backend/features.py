@@ -182,5 +182,5 @@ def registered_name(keras):
 
 
 def registered_object(keras):
-    """`keras.utils.get_registered_object`, there from TF 2.2 on, else a look among custom objects. Delete with TF 2.1."""
+    """`keras.utils.get_registered_object`, there from TF 2.2 on, else `get` of custom objects. Delete with TF 2.1."""
     return getattr(keras.utils, "get_registered_object", keras.utils.get_custom_objects().get)

@@ -120,7 +120,7 @@ class Home(TensorFlow):
 
     @property
     def is_standalone_in_eager_mode(self):
-        """Whether this is Keras 2.3 in eager mode of TF 2: a graph whose variables are in none. Delete with Keras 2.3."""
+        """Whether this is Keras 2.3 in eager mode: a graph, whose variables are in none. Delete with Keras 2.3."""
         return self.is_standalone and self.tf.executing_eagerly() and version_of(self.tf) >= (2,)
 
     def value_of(self, variable):

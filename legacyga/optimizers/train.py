@@ -33,7 +33,8 @@ class Accumulation(accumulation.Accumulation):
             copying.copy_attributes(optimizer, self.optimizer, _own, copy.deepcopy, KEPT)
             return
         # Variables of a graph cannot be copied: they begin with the values of the original's (`inherited_slot`).
-        inner = copying.copy_attributes(optimizer, self.optimizer, lambda each: [], None)
+        pairs = copying.copy_attributes(optimizer, self.optimizer, lambda each: [], None)
+        inner = [copied for _, copied in pairs]
         if any(_own(each) for each in inner):
             raise ValueError(
                 "In graph mode the state of an optimizer within a wrapper cannot be copied. Received: {!r}, which has "

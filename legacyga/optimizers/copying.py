@@ -29,7 +29,7 @@ def copy_attributes(optimizer, copied, own, new_variable, kept=()):
     for each in _kept_beside(optimizer):
         pins.memo.pop(id(each), None)
     for each, copied_each in [(optimizer, copied)] + pins.inner:
-        vars(copied_each).update(copy.deepcopy(dict(vars(each)), pins.memo))
+        vars(copied_each).update(copy.deepcopy(vars(each), pins.memo))
     return pins.inner
 
 

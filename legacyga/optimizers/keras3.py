@@ -170,7 +170,10 @@ class Accumulation(_accumulation.Accumulation):
 
 
 def _own(optimizer):
-    """The optimizer's own variables: those that Keras saves with it, but for the model's, which it may list as well."""
+    """The optimizer's own variables: those that Keras saves with it.
+
+    A class that keeps the model's at an attribute has Keras list them as well. They are not its own.
+    """
     models = {id(each) for each in optimizer._trainable_variables}
     return [each for each in vars(optimizer)["_variables"] if id(each) not in models]
 

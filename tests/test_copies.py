@@ -372,9 +372,9 @@ def test_the_numbers_of_a_class_of_the_users_own(home, sgd):
 @pytest.mark.parametrize("given", [slow("SGD"), slow("Adam"), slow("schedule"), "nested"])
 @pytest.mark.parametrize("has_trained", [slow(False), True])
 def test_an_optimizer_that_no_config_holds(home, holder, given, has_trained):
-    """Keras 3 copies by configs: a class with an optimizer of its own by default, and without a get_config."""
+    """A class of the user's with an optimizer of its own by default, and without a get_config."""
     if not home.is_keras3:
-        skips.senseless("Keras 3 alone is copied by its config")
+        skips.senseless("test_wrappers.py has wrappers of the others")
     optimizers, one = home.keras.optimizers, home.tf.constant([0.25, 0.5, 1.0])
 
     class Centralized(optimizers.Optimizer):
@@ -424,6 +424,57 @@ def test_an_optimizer_that_no_config_holds(home, holder, given, has_trained):
             wrapped.apply([part * factor * one], [second])
         users.assert_bits([home.value(second)], [home.value(first)])
     assert float(np.abs(home.value(first)).max()) > 0.1
+
+
+class Refusing(object):
+    """Before an optimizer class: it can be described, and not made again of what describes it."""
+
+    def __init__(self, needed, **kwargs):
+        super(Refusing, self).__init__(**kwargs)
+        self.slots, self.needed = {}, needed
+
+    def build(self, variables):
+        if self.built:
+            return
+        super(Refusing, self).build(variables)
+        for variable in variables:
+            self.slots[variable.path] = self.add_variable_from_reference(variable, name="sum")
+        # Keras takes these in as the optimizer's own, which they are not.
+        self.models = list(variables)
+
+    def update_step(self, gradient, variable, learning_rate):
+        total = self.slots[self.models[self._get_variable_index(variable)].path]
+        self.assign_add(total, gradient)
+        self.assign_sub(variable, learning_rate * total)
+
+
+@pytest.mark.parametrize("is_built", [False, True])
+def test_what_a_class_fills_when_it_is_built(home, is_built):
+    """Two copies and the one that was given have each their own; the model's variables are the model's."""
+    if not home.is_keras3:
+        skips.senseless("the others have no containers that take in an optimizer's variables")
+
+    class Summing(Refusing, home.keras.optimizers.Optimizer):
+        pass
+
+    given = Summing(1, learning_rate=0.5)
+    variable = home.keras.Variable([0.0, 0.0], name="kernel")
+    if is_built:
+        given.build([variable])
+    number, names = len(given.variables), [each.path for each in given.variables]
+    both = [legacyga.wrap(given, 2) for _ in range(2)]
+    assert [[each.path for each in copied.variables] for copied in both] == [names, names]
+    for copied in both:
+        variable.assign([0.0, 0.0])
+        for value in (1.0, 3.0, 4.0, 0.0):
+            copied.apply([home.tf.fill([2], value)], [variable])
+        # The sums are 2 and 4, of which half is taken each time.
+        assert variable.numpy().tolist() == [-3.0, -3.0]
+        assert copied.models[0] is variable
+        assert any(each is copied.slots["kernel"] for each in copied.variables)
+    assert len(given.variables) == number and len(given.slots) == is_built
+    assert all(not np.any(each.numpy()) for each in given.slots.values())
+    assert both[0].slots["kernel"] is not both[1].slots["kernel"]
 
 
 def test_a_class_that_nobody_has_any_more(home, sgd):

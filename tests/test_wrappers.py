@@ -383,8 +383,34 @@ def test_a_multi_optimizer_is_saved_in_mid_window(home, optimizers, tmp_path):
 
 
 def test_a_multi_optimizer_with_one_for_two_patterns(home, optimizers):
-    """Keras's own config makes two of it, which clip apart: an error."""
-    one = optimizers.Adam(global_clipnorm=1.0)
-    given = optimizers.MultiOptimizer(optimizers.OptimizerMap(optimizers.SGD(), {"a.*": one, "b.*": one}))
-    with pytest.raises(ValueError, match="this MultiOptimizer has one for several"):
+    """It is one in the copy, too, and clips by the norm of both."""
+
+    def make():
+        one = optimizers.SGD(1.0, global_clipnorm=1.0)
+        return optimizers.MultiOptimizer(optimizers.OptimizerMap(optimizers.SGD(), {"a.*": one, "b.*": one}))
+
+    given = make()
+    wrapped = legacyga.wrap(given, 2)
+    assert len(wrapped.optimizers) == 2 and wrapped.optimizers[0] is not given.optimizers[0]
+    variables = [home.keras.Variable([1.0, 2.0], name=name) for name in "ab"]
+    for _ in range(2):
+        wrapped.apply([home.tf.constant([3.0, 0.0]), home.tf.constant([0.0, 4.0])], variables)
+    users.assert_close([each.numpy() for each in variables], np.float64([[0.4, 2.0], [1.0, 1.2]]))
+
+
+def test_a_multi_optimizer_over_a_function(home, optimizers):
+    """Once it is built it has all optimizers; before that the copy would share those that the function returns."""
+    one = optimizers.SGD(RATE, MOMENTUM)
+    given = optimizers.MultiOptimizer(lambda variable: one)
+    with pytest.raises(ValueError, match="asks its function for optimizers when it is built.*Call its build"):
         legacyga.wrap(given, 2)
+    variables = [home.keras.Variable(value) for value in START]
+    given.build(variables)
+    wrapped = legacyga.wrap(given, 2)
+    assert wrapped.optimizers[0] is not one
+    kept = [each.numpy() for each in given.variables]
+    for each in FED[:4]:
+        wrapped.apply([home.tf.constant(value) for value in each], variables)
+    wanted = users.accumulated(oracle.SGD(RATE, MOMENTUM), [value.astype("float64") for value in START], FED[:4], 2)
+    users.assert_close([each.numpy() for each in variables], wanted)
+    users.assert_bits([each.numpy() for each in given.variables], kept)

@@ -1,5 +1,6 @@
 """A copy of an optimizer that copies its own state, and nothing that it merely refers to."""
 
+import collections.abc
 import copy
 import types
 
@@ -7,7 +8,7 @@ from legacyga.backend import homes
 from legacyga.backend.tensors import is_variable
 
 
-def copy_attributes(optimizer, copied, own, new_variable, kept=(), names=None, known=()):
+def copy_attributes(optimizer, copied, own, new_variable, kept=()):
     """Give `copied` copies of the attributes of `optimizer`.
 
     Copied are the optimizer's own variables, an optimizer within a wrapper, the methods of either, and the containers
@@ -20,22 +21,17 @@ def copy_attributes(optimizer, copied, own, new_variable, kept=(), names=None, k
         own: function of an optimizer, of the list of its own variables.
         new_variable: function of a variable, of a new one with its value.
         kept: names of Keras's own attributes.
-        names: those of the attributes. Default: all.
-        known: pairs of an object and its copy.
 
     Returns:
-        The list of the copies of optimizers within it.
+        A list of pairs, of an optimizer within it and the copy of that.
     """
     pins = _Pins(own, new_variable, kept)
-    pins.memo.update((id(each), its_copy) for each, its_copy in known)
     pins.add(optimizer, copied)
     for each in _kept_beside(optimizer):
         pins.memo.pop(id(each), None)
-    state = {name: value for name, value in vars(optimizer).items() if names is None or name in names}
-    vars(copied).update(copy.deepcopy(state, pins.memo))
-    for each, copied_each in pins.inner:
+    for each, copied_each in [(optimizer, copied)] + pins.inner:
         vars(copied_each).update(copy.deepcopy(vars(each), pins.memo))
-    return [copied_each for _, copied_each in pins.inner]
+    return pins.inner
 
 
 def holds(value, wanted, seen=()):
@@ -62,15 +58,25 @@ class _Pins(object):
             if id(variable) not in self._variables:
                 self._variables[id(variable)] = variable
                 self.memo[id(variable)] = self._new_variable(variable)
+        tracker = vars(optimizer).get("_tracker")
+        if tracker is not None:
+            # Keras 3 takes in what it does not know by its id, at the end of the list: also what a container is given
+            # while it is copied.
+            self.memo[id(tracker.stored_ids)] = {
+                name: {id(self.memo[each]) if each in self._variables else each for each in ids}
+                for name, ids in tracker.stored_ids.items()
+            }
         for name, value in list(vars(optimizer).items()):
-            if name in self._kept or holds(value, self._is_copied):
+            if name in self._kept or holds(value, self._is_copied) or _is_to_be_filled(value):
                 self._pin(value, ())
             elif "deferred" in name or "restor" in name:
                 # What a checkpoint has for variables that are yet to be made. Its reader has no copy.
                 self.memo[id(value)] = _with_containers_copied(value)
-            elif "dependenc" not in name:
+            elif "dependenc" not in name and value is not tracker:
+                # What is in it, too: TensorFlow tracks the containers that Keras 3 has put into those of its own.
+                self._pin(value, ())
                 self.memo.setdefault(id(value), value)
-        # How TensorFlow tracks the object is copied by its own ways.
+        # How TensorFlow and Keras track the object is copied by their own ways.
 
     def _is_copied(self, value):
         value = value.__self__ if isinstance(value, types.MethodType) else value
@@ -85,8 +91,11 @@ class _Pins(object):
             self.memo.setdefault(id(value), value)
         elif not isinstance(value, types.MethodType) and not _is_container(value):
             # Methods are bound to the copy by deepcopy.
-            self.inner.append((value, object.__new__(type(value))))
-            self.add(*self.inner[-1])
+            copied = object.__new__(type(value))
+            # TensorFlow looks at it when it makes containers of it, before it has its own.
+            vars(copied).update(vars(value))
+            self.inner.append((value, copied))
+            self.add(value, copied)
 
 
 def _with_containers_copied(value):
@@ -97,14 +106,20 @@ def _with_containers_copied(value):
     return [_with_containers_copied(each) for each in value] if isinstance(value, list) else value
 
 
+def _is_to_be_filled(value):
+    """Whether it is one of Keras 3's containers, which are of one optimizer, that may yet be given its variables."""
+    return _is_container(value) and not value and hasattr(value, "tracker")
+
+
 def _is_container(value):
-    return isinstance(value, (list, tuple, dict, set, frozenset))
+    return isinstance(value, (list, tuple, set, frozenset, collections.abc.Mapping))
 
 
 def _items(value):
     if not _is_container(value):
         return []
-    return list(value.keys()) + list(value.values()) if isinstance(value, dict) else list(value)
+    is_mapping = isinstance(value, collections.abc.Mapping)
+    return list(value.keys()) + list(value.values()) if is_mapping else list(value)
 
 
 def inner_optimizer(optimizer):

@@ -1,18 +1,21 @@
 """The `keras3` generation: Keras 3's optimizers on its TensorFlow backend, with `apply(grads, trainable_variables)`."""
 
 import contextlib
+import copy
 import importlib
 import inspect
 
 from legacyga.backend import homes
 from legacyga.backend.tensors import is_variable
 from legacyga.optimizers import config as _config
-from legacyga.optimizers import copying, copying_by_config, surface
+from legacyga.optimizers import copying, surface
 from legacyga.optimizers import inner as _inner
 
-ONE_FOR_TWO = (
-    "A config has an optimizer anew for each pattern, and this MultiOptimizer has one for several. Received: {!r}. "
-    "Join the patterns by |, or wrap each of the optimizers in it."
+# Containers of such an optimizer that it writes to.
+KEPT = ("_variables", "_trainable_variables", "_trainable_variables_indices", "_exclude_from_weight_decay_cache")
+OVER_FUNCTION = (
+    "A MultiOptimizer asks its function for optimizers when it is built, and the copy would have the same ones. "
+    "Received: {!r}. Call its build(variables) before wrap, or wrap each of the optimizers that the function returns."
 )
 
 
@@ -47,33 +50,25 @@ class Inner(_inner.Inner):
         finally:
             self.is_bare -= 1
 
+    @property
+    def with_slots(self):
+        """The optimizer that has the slots: in a LossScaleOptimizer the one in it. Our own state is the outer one's."""
+        return self.optimizer.inner_optimizer if self.scales_loss else self.optimizer
+
     def inherit(self, optimizer):
-        # A copy by its config, as Keras 3's deepcopy makes it, and then the state, which that forgets. What no config
-        # holds goes along as it is: a rate that is a function or a schedule, and what a subclass has besides.
-        optimizers = self.home.module.optimizers
-        within = copying_by_config.within(optimizer, optimizers)
-        with self.home.module.utils.CustomObjectScope({type(each).__name__: type(each) for each in within.values()}):
-            copied = copying_by_config.from_config(optimizer)
-            is_multi = isinstance(optimizer, getattr(optimizers, "MultiOptimizer", ()))
-            if is_multi and len(copying_by_config.within(copied, optimizers)) != len(within):
-                raise ValueError(ONE_FOR_TWO.format(optimizer))
-            if not is_multi:
-                copying_by_config.give_optimizers_within(copied, optimizer, optimizers)
-        attributes = vars(self.optimizer)
-        attributes.update((name, value) for name, value in vars(copied).items() if name != "_legacyga")
-        copying_by_config.copy_what_no_config_has(optimizer, self.optimizer, optimizers)
-        if optimizer.built:
-            self.build_inner(copying_by_config.knowing(optimizer)._trainable_variables)
-        else:
+        with self.ops.init_scope():
+            within = copying.copy_attributes(optimizer, self.optimizer, _own, copy.deepcopy, KEPT)
+        for each, copied in [(optimizer, self.optimizer)] + within:
             # What a checkpoint has for slots that are yet to be made.
-            to_come = self.optimizer._variables._deferred_dependencies
-            to_come.update((i, list(each)) for i, each in optimizer._variables._deferred_dependencies.items())
-        copying_by_config.take_over(self.optimizer, optimizer)
-        copying_by_config.complete_within(self.optimizer, optimizer, optimizers)
-        self._start_averages(self.optimizer)
+            to_come = copied._variables._deferred_dependencies
+            to_come.update((i, list(found)) for i, found in each._variables._deferred_dependencies.items())
+            optimizer_map = vars(each).get("_optimizer_map")
+            if not each.built and callable(optimizer_map) and not hasattr(optimizer_map, "values"):
+                raise ValueError(OVER_FUNCTION.format(optimizer))
+        self._start_averages()
 
     def prepare(self, grads_and_vars, is_traced):
-        copying_by_config.knowing(self.optimizer)._check_variables_are_known([var for _, var in grads_and_vars])
+        self.with_slots._check_variables_are_known([var for _, var in grads_and_vars])
         return True
 
     def apply(self, pairs, called="apply", *args, **kwargs):
@@ -95,7 +90,7 @@ class Inner(_inner.Inner):
         method = getattr(self.own_class, called)
         _inner.check_arguments(method, (None,) * (called == "apply") + args, kwargs)
         given = None if variables is None else list(variables)
-        variables = copying_by_config.knowing(optimizer)._trainable_variables if given is None else given
+        variables = self.with_slots._trainable_variables if given is None else given
         if len(grads) != len(variables):
             # The inner optimizer has the error for it.
             self.apply_inner(grads, given, *args, **kwargs)
@@ -115,27 +110,30 @@ class Inner(_inner.Inner):
         """Make the inner optimizer's own variables."""
         with self.bare():
             super(AccumulatingOptimizer, self.optimizer).build(variables)
-        self._start_averages(self.optimizer)
+        self._start_averages()
 
-    def _start_averages(self, optimizer):
+    def _start_averages(self):
         """Let the moving averages of weights begin with the weights.
 
-        Keras leaves them at zero up to the first update, before which none of its optimizers would have them read.
+        Keras leaves them at zero up to the first update, of which each of its own epochs has one: its SwapEMAWeights
+        would validate a model of zeros at the end of an epoch that is shorter than a window.
         """
-        for each in copying_by_config.within(optimizer, self.home.module.optimizers).values():
-            self._start_averages(each)
-        averages = getattr(optimizer, "_model_variables_moving_average", [])
-        if not averages or self.ops.replicas.are_several and self.ops.replicas.is_replica_here:
+        if self.ops.replicas.are_several and self.ops.replicas.is_replica_here:
             # Within a replica's thread nothing of all replicas can be set.
             return
         with self.ops.init_scope():
-            if self.home.value_of(optimizer.iterations):
-                return
-            for average, var in zip(averages, optimizer._trainable_variables):
-                value = var if is_variable(var) else var.value
-                # A variable that a function has made has no value before it has run.
-                if average is not None and value.is_initialized():
-                    average.assign(value)
+            # Those that SwapEMAWeights finds.
+            for each in getattr(self.with_slots, "optimizers", [self.with_slots]):
+                averages = getattr(each, "_model_variables_moving_average", [])
+                if averages and not self.home.value_of(each.iterations):
+                    self._start(zip(averages, each._trainable_variables))
+
+    def _start(self, averages):
+        for average, var in averages:
+            value = var if is_variable(var) else var.value
+            # A variable that a function has made has no value before it has run.
+            if average is not None and value.is_initialized():
+                average.assign(value)
 
     def read_scale(self):
         return self.optimizer.dynamic_scale.value.read_value()
@@ -150,7 +148,7 @@ class Inner(_inner.Inner):
         if beside is not None:
             placement = dict(aggregation="sum", synchronization="on_read")
         if "synchronization" not in inspect.signature(module.Variable.__init__).parameters:
-            # Deletable with Keras 3.9.
+            # Delete with Keras 3.9.
             placement.pop("synchronization", None)
             if self.ops.replicas.are_several:
                 raise ValueError(
@@ -173,6 +171,15 @@ class Inner(_inner.Inner):
 
     def session(self, variable, action):
         raise ValueError("Keras 3 trains in eager mode only. Received: graph mode.")
+
+
+def _own(optimizer):
+    """The optimizer's own variables: those that Keras saves with it.
+
+    A class that keeps the model's at an attribute has Keras list them as well. They are not its own.
+    """
+    models = {id(each) for each in optimizer._trainable_variables}
+    return [each for each in vars(optimizer)["_variables"] if id(each) not in models]
 
 
 def _unpickled(name, inner, module, config):
@@ -215,13 +222,13 @@ class AccumulatingOptimizer(_config.ConfiguredOptimizer):
     def iterations(self):
         """The updates made: a variable."""
         if self._legacyga is not None and self._legacyga.inner.scales_loss:
-            # Before Keras 3.9 the LossScaleOptimizer itself does not count them.
-            return self.inner_optimizer.iterations
+            # A LossScaleOptimizer does not count them itself. Delete with Keras 3.8.
+            return self._legacyga.inner.with_slots.iterations
         with self._legacyga.inner.bare() if self._legacyga is not None else contextlib.ExitStack():
             return super(AccumulatingOptimizer, self).iterations
 
     def build(self, variables):
-        # Keras 3's loader of HDF5 files builds for no variables.
+        # The loader of HDF5 files builds for no variables.
         if self.built or not variables:
             return
         self._legacyga.inner.build_inner(variables)

@@ -36,7 +36,7 @@ class Inner(_inner.Inner):
         if not self.home.graph_mode:
             copying.copy_attributes(optimizer, self.optimizer, _own, copy.deepcopy, KEPT)
             return
-        inner = copying.copy_attributes(optimizer, self.optimizer, lambda each: [], None)
+        inner = [copied for _, copied in copying.copy_attributes(optimizer, self.optimizer, lambda each: [], None)]
         if any(_own(each) for each in [optimizer] + inner):
             raise ValueError(HAS_TRAINED.format(optimizer))
         for each in [self.optimizer] + inner:

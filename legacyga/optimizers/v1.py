@@ -47,7 +47,7 @@ class Inner(_inner.Inner):
             return backend.variable(values[id(variable)], dtype=backend.dtype(variable), name=name)
 
         inner = copying.copy_attributes(optimizer, self.optimizer, own, new_variable)
-        for each in [self.optimizer] + inner:
+        for each in [self.optimizer] + [copied for _, copied in inner]:
             # Variables that it makes for a model are found, or made anew, by its own get_updates.
             each.updates, each.weights = [], []
         if not hasattr(self.optimizer, "iterations"):

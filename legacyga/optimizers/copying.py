@@ -7,6 +7,9 @@ import types
 from legacyga.backend import homes
 from legacyga.backend.tensors import is_variable
 
+PLAIN = (bool, int, float, str, type(None), types.FunctionType)
+CONTAINERS = (list, tuple, set, frozenset, collections.abc.Mapping)
+
 
 def copy_attributes(optimizer, copied, own, new_variable, kept=()):
     """Give `copied` copies of the attributes of `optimizer`.
@@ -34,12 +37,34 @@ def copy_attributes(optimizer, copied, own, new_variable, kept=()):
     return pins.inner
 
 
-def holds(value, wanted, seen=()):
-    """Whether `wanted` says True for a value, or for one in its containers."""
-    if wanted(value):
-        return True
-    inside = [] if id(value) in seen else _items(value)
-    return any(holds(each, wanted, tuple(seen) + (id(value),)) for each in inside)
+def values_in(values):
+    """What nested containers hold, the containers among it, each once: a list. Numbers and texts are left out."""
+    found, seen, stack = [], set(), list(values)
+    while stack:
+        value = stack.pop()
+        if isinstance(value, PLAIN) or id(value) in seen:
+            continue
+        seen.add(id(value))
+        found.append(value)
+        if isinstance(value, collections.abc.Mapping):
+            stack.extend(value.keys())
+            stack.extend(value.values())
+        elif isinstance(value, CONTAINERS):
+            stack.extend(value)
+    return found
+
+
+def optimizers_within(optimizer):
+    """The optimizers in another one's attributes, or in their containers, and the optimizers within these: a list."""
+    found, values = [], values_in(vars(optimizer).values())
+    for value in values:
+        # Most of the others are variables.
+        if hasattr(value, "assign_add") or isinstance(value, CONTAINERS) or homes.generation_of(type(value)) is None:
+            continue
+        if value is not optimizer and not any(value is each for each in found):
+            found.append(value)
+            values.extend(values_in(vars(value).values()))
+    return found
 
 
 class _Pins(object):
@@ -67,14 +92,16 @@ class _Pins(object):
                 for name, ids in tracker.stored_ids.items()
             }
         for name, value in list(vars(optimizer).items()):
-            if name in self._kept or holds(value, self._is_copied) or _is_to_be_filled(value):
-                self._pin(value, ())
+            if isinstance(value, PLAIN):
+                continue
+            if name in self._kept or any(map(self._is_copied, values_in([value]))) or _is_to_be_filled(value):
+                self._pin(value)
             elif "deferred" in name or "restor" in name:
                 # What a checkpoint has for variables that are yet to be made. Its reader has no copy.
                 self.memo[id(value)] = _with_containers_copied(value)
             elif "dependenc" not in name and value is not tracker:
                 # What is in it, too: TensorFlow tracks the containers that Keras 3 has put into those of its own.
-                self._pin(value, ())
+                self._pin(value)
                 self.memo.setdefault(id(value), value)
         # How TensorFlow and Keras track the object is copied by their own ways.
 
@@ -82,14 +109,16 @@ class _Pins(object):
         value = value.__self__ if isinstance(value, types.MethodType) else value
         return id(value) in self._variables or homes.generation_of(type(value)) is not None
 
-    def _pin(self, value, seen):
-        if id(value) in self.memo or id(value) in seen:
-            return
-        for each in _items(value):
-            self._pin(each, seen + (id(value),))
-        if not self._is_copied(value) and not _is_container(value):
-            self.memo.setdefault(id(value), value)
-        elif not isinstance(value, types.MethodType) and not _is_container(value):
+    def _pin(self, value):
+        """Say of all that is in a value, and of the value itself where it is no container, how to copy it."""
+        for each in reversed(values_in([value])):
+            if id(each) not in self.memo and not isinstance(each, CONTAINERS):
+                self._pin_one(each)
+
+    def _pin_one(self, value):
+        if not self._is_copied(value):
+            self.memo[id(value)] = value
+        elif not isinstance(value, types.MethodType):
             # Methods are bound to the copy by deepcopy.
             copied = object.__new__(type(value))
             # TensorFlow looks at it when it makes containers of it, before it has its own.
@@ -108,18 +137,7 @@ def _with_containers_copied(value):
 
 def _is_to_be_filled(value):
     """Whether it is one of Keras 3's containers, which are of one optimizer, that may yet be given its variables."""
-    return _is_container(value) and not value and hasattr(value, "tracker")
-
-
-def _is_container(value):
-    return isinstance(value, (list, tuple, set, frozenset, collections.abc.Mapping))
-
-
-def _items(value):
-    if not _is_container(value):
-        return []
-    is_mapping = isinstance(value, collections.abc.Mapping)
-    return list(value.keys()) + list(value.values()) if is_mapping else list(value)
+    return isinstance(value, CONTAINERS) and not value and hasattr(value, "tracker")
 
 
 def inner_optimizer(optimizer):

@@ -31,10 +31,7 @@ class Inner(_inner.Inner):
     @property
     def is_around_others(self):
         optimizer_class = self.home.module.optimizers.Optimizer
-        return any(
-            copying.holds(each, lambda value: isinstance(value, optimizer_class))
-            for each in vars(self.optimizer).values()
-        )
+        return any(isinstance(each, optimizer_class) for each in copying.values_in(vars(self.optimizer).values()))
 
     @property
     def exchanges(self):

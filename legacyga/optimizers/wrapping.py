@@ -96,12 +96,12 @@ def _check_is_optimizer(optimizer, steps):
     generation = homes.generation_of(type(optimizer))
     if generation is None:
         raise ValueError(NO_OPTIMIZER.format(optimizer))
-    within = _accumulating_within(optimizer)
-    if within is not None:
-        raise ValueError(
-            "An optimizer within this one accumulates already, over {} mini-steps. Received: {!r}, in {!r}. Put one "
-            "there that does not.".format(within.gradient_accumulation_steps, within, optimizer)
-        )
+    for each in copying.optimizers_within(optimizer):
+        if isinstance(each, surface.AccumulatingOptimizer) or getattr(each, "gradient_accumulation_steps", None):
+            raise ValueError(
+                "An optimizer within this one accumulates already, over {} mini-steps. Received: {!r}, in {!r}. Put "
+                "one there that does not.".format(each.gradient_accumulation_steps, each, optimizer)
+            )
     if generation == "train" and hasattr(optimizer, "get_chief_queue_runner"):
         raise ValueError(
             "SyncReplicasOptimizer collects the workers' gradients in queues of its own, and cannot accumulate. "
@@ -121,21 +121,3 @@ def _check_is_optimizer(optimizer, steps):
             "The optimizer has Keras's own gradient_accumulation_steps={}, and wrap would accumulate on top of it. "
             "Received: {!r}. Leave that argument out.".format(optimizer.gradient_accumulation_steps, optimizer)
         )
-
-
-def _accumulating_within(optimizer):
-    """An optimizer within another, however deep, that accumulates, by us or by Keras 3; None where there is none."""
-    found, seen = [], [optimizer]
-
-    def accumulates(value):
-        generation = homes.generation_of(type(value))
-        if generation is None or any(value is each for each in seen):
-            return False
-        seen.append(value)
-        keras3s = generation == "keras3" and value.gradient_accumulation_steps
-        if isinstance(value, surface.AccumulatingOptimizer) or keras3s:
-            found.append(value)
-        return bool(found) or any(copying.holds(each, accumulates) for each in list(vars(value).values()))
-
-    any(copying.holds(each, accumulates) for each in list(vars(optimizer).values()))
-    return found[0] if found else None

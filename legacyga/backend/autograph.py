@@ -11,8 +11,10 @@ from legacyga.backend import features, homes
 
 def as_written(tf, function):
     """The function, which AutoGraph does not rewrite. What Keras asks it to rewrite in there it does, as in `fit`."""
-    if not features.has_autograph(tf):
-        return function
+    return _as_written(function) if features.has_autograph(tf) else function
+
+
+def _as_written(function):
     # Not by importlib: this, too, is called in what AutoGraph rewrites, which warns that it cannot rewrite that.
     api, core = [sys.modules["tensorflow.python.autograph." + name] for name in ("impl.api", "core.ag_ctx")]
     # The public do_not_convert would keep it from the user's layers, metrics and datasets as well.
@@ -25,10 +27,12 @@ def methods_as_written(tf, bases, cls):
 
     Not of what is the user's own in `cls`: ours calls that, and it is to be rewritten.
     """
+    if not features.has_autograph(tf):
+        return {}
     own = [name for name in ("apply_gradients", "apply") if not _leaves(getattr(cls, name, None))]
     names = [name for name in ("apply_gradients", "apply") if name not in own] + ENDS * (not own)
     methods = {name: getattr(each, name) for each in reversed(bases) for name in names if hasattr(each, name)}
-    return {name: as_written(tf, method) for name, method in methods.items()}
+    return {name: _as_written(method) for name, method in methods.items()}
 
 
 ENDS = ["end_windows", "drop_windows"]

@@ -29,6 +29,7 @@ def copy_attributes(optimizer, copied, own, new_variable, kept=()):
         A list of pairs, of an optimizer within it and the copy of that.
     """
     pins = _Pins(own, new_variable, kept)
+    pins.know([optimizer] + optimizers_within(optimizer))
     pins.add(optimizer, copied)
     for each in _kept_beside(optimizer):
         pins.memo.pop(id(each), None)
@@ -72,59 +73,65 @@ class _Pins(object):
 
     def __init__(self, own, new_variable, kept):
         self._own, self._new_variable, self._kept = own, new_variable, kept
-        self._variables = {}
+        # By id, what is copied: variables and optimizers.
+        self._copied = {}
         self.memo, self.inner = {}, []
+
+    def know(self, values):
+        """These are copied wherever they are found."""
+        self._copied.update((id(value), value) for value in values)
 
     def add(self, optimizer, copied):
         """An optimizer, whose copy is `copied`."""
         self.memo[id(optimizer)] = copied
         beside = _kept_beside(optimizer)
         for variable in list(getattr(beside[0], "_weights", {}).values()) if beside else self._own(optimizer):
-            if id(variable) not in self._variables:
-                self._variables[id(variable)] = variable
+            if id(variable) not in self._copied:
+                self.know([variable])
                 self.memo[id(variable)] = self._new_variable(variable)
         tracker = vars(optimizer).get("_tracker")
         if tracker is not None:
             # Keras 3 takes in what it does not know by its id, at the end of the list: also what a container is given
             # while it is copied.
             self.memo[id(tracker.stored_ids)] = {
-                name: {id(self.memo[each]) if each in self._variables else each for each in ids}
+                name: {id(self.memo[each]) if each in self.memo else each for each in ids}
                 for name, ids in tracker.stored_ids.items()
             }
         for name, value in list(vars(optimizer).items()):
             if isinstance(value, PLAIN):
                 continue
-            if name in self._kept or any(map(self._is_copied, values_in([value]))) or _is_to_be_filled(value):
-                self._pin(value)
+            is_container = isinstance(value, CONTAINERS)
+            inside = values_in([value]) if is_container else [value]
+            # An empty container of Keras 3 is one optimizer's own, and may yet be given its variables.
+            is_empty = is_container and not value and hasattr(value, "tracker")
+            if name in self._kept or is_empty or any(map(self._is_copied, inside)):
+                self._pin(inside)
             elif "deferred" in name or "restor" in name:
                 # What a checkpoint has for variables that are yet to be made. Its reader has no copy.
                 self.memo[id(value)] = _with_containers_copied(value)
             elif "dependenc" not in name and value is not tracker:
                 # What is in it, too: TensorFlow tracks the containers that Keras 3 has put into those of its own.
-                self._pin(value)
+                self._pin(inside)
                 self.memo.setdefault(id(value), value)
         # How TensorFlow and Keras track the object is copied by their own ways.
 
     def _is_copied(self, value):
-        value = value.__self__ if isinstance(value, types.MethodType) else value
-        return id(value) in self._variables or homes.generation_of(type(value)) is not None
+        return id(value.__self__ if isinstance(value, types.MethodType) else value) in self._copied
 
-    def _pin(self, value):
-        """Say of all that is in a value, and of the value itself where it is no container, how to copy it."""
-        for each in reversed(values_in([value])):
-            if id(each) not in self.memo and not isinstance(each, CONTAINERS):
-                self._pin_one(each)
-
-    def _pin_one(self, value):
-        if not self._is_copied(value):
-            self.memo[id(value)] = value
-        elif not isinstance(value, types.MethodType):
-            # Methods are bound to the copy by deepcopy.
-            copied = object.__new__(type(value))
-            # TensorFlow looks at it when it makes containers of it, before it has its own.
-            vars(copied).update(vars(value))
-            self.inner.append((value, copied))
-            self.add(value, copied)
+    def _pin(self, values):
+        """Say how to copy each of these values that is no container."""
+        for value in reversed(values):
+            if id(value) in self.memo or isinstance(value, CONTAINERS):
+                continue
+            if not self._is_copied(value):
+                self.memo[id(value)] = value
+            elif not isinstance(value, types.MethodType):
+                # Methods are bound to the copy by deepcopy.
+                copied = object.__new__(type(value))
+                # TensorFlow looks at it when it makes containers of it, before it has its own.
+                vars(copied).update(vars(value))
+                self.inner.append((value, copied))
+                self.add(value, copied)
 
 
 def _with_containers_copied(value):
@@ -133,11 +140,6 @@ def _with_containers_copied(value):
         copied.update((key, _with_containers_copied(each)) for key, each in value.items())
         return copied
     return [_with_containers_copied(each) for each in value] if isinstance(value, list) else value
-
-
-def _is_to_be_filled(value):
-    """Whether it is one of Keras 3's containers, which are of one optimizer, that may yet be given its variables."""
-    return isinstance(value, CONTAINERS) and not value and hasattr(value, "tracker")
 
 
 def inner_optimizer(optimizer):
@@ -163,4 +165,5 @@ def _kept_beside(optimizer):
 
 def attributes_that_are_variables(optimizer):
     """{name: variable} of an optimizer's attributes."""
-    return {name: value for name, value in vars(optimizer).items() if is_variable(value)}
+    values = vars(optimizer).items()
+    return {name: value for name, value in values if hasattr(value, "assign_add") and is_variable(value)}

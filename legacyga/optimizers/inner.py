@@ -55,6 +55,9 @@ class Inner(object):
         home: its `homes.Home`.
         ops: an `ops.Ops`.
         steps: its `steps.Steps`.
+
+    Attributes:
+        scales_loss: whether it is a LossScaleOptimizer of its home.
     """
 
     # The inner optimizer's methods that take part in the exchange between replicas.
@@ -64,6 +67,7 @@ class Inner(object):
 
     def __init__(self, optimizer, home, ops, steps):
         self.optimizer, self.home, self.ops, self.steps = optimizer, home, ops, steps
+        self.scales_loss = features.is_loss_scale_optimizer(home, optimizer)
         # How many updates are being made; with True, with gradients that are sums over the replicas already. Counts,
         # not flags: replicas' threads are in here at the same time.
         self._applying = {False: 0, True: 0}
@@ -130,11 +134,6 @@ class Inner(object):
     def is_around_others(self):
         """Whether the steps of single variables are those of an optimizer within this one, which asks nothing."""
         return self.keeper is not self.optimizer
-
-    @property
-    def scales_loss(self):
-        """Whether it is a LossScaleOptimizer of its home."""
-        return features.is_loss_scale_optimizer(self.home, self.optimizer)
 
     @property
     def adapts_scale(self):

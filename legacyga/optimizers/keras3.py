@@ -99,9 +99,12 @@ class Inner(_inner.Inner):
         accumulation.take_mini_step(list(zip(grads, variables)), (called,) + args, kwargs, scope=optimizer.name)
 
     def apply_inner(self, grads, variables, *args, **kwargs):
-        """The inner optimizer's `apply`."""
-        with self.bare():
+        """The inner optimizer's `apply`, in which Keras 3 sees no K."""
+        self.is_bare += 1
+        try:
             return super(AccumulatingOptimizer, self.optimizer).apply(grads, variables, *args, **kwargs)
+        finally:
+            self.is_bare -= 1
 
     def build_inner(self, variables):
         """Make the inner optimizer's own variables."""
@@ -218,11 +221,10 @@ class AccumulatingOptimizer(_config.ConfiguredOptimizer):
     @property
     def iterations(self):
         """The updates made: a variable."""
-        if self._legacyga is not None and self._legacyga.inner.scales_loss:
-            # A LossScaleOptimizer does not count them itself. Delete with Keras 3.8.
-            return self._legacyga.inner.with_slots.iterations
-        with self._legacyga.inner.bare() if self._legacyga is not None else contextlib.ExitStack():
+        if self._legacyga is None:
             return super(AccumulatingOptimizer, self).iterations
+        # A LossScaleOptimizer does not count them itself. Delete with Keras 3.8.
+        return self.inner_optimizer.iterations if self._legacyga.inner.scales_loss else self._iterations
 
     def build(self, variables):
         # The loader of HDF5 files builds for no variables.

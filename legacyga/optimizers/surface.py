@@ -44,8 +44,8 @@ def class_for(cls, home, form=(), inner_form=(), **attributes):
         inner_form: subclasses of `inner.Inner` to put before the generation's.
         attributes: more of the class, `__name__` included.
     """
-    found = [each[1:] for each in _GENERATIONS[homes.generation_of(cls)] if each[0](cls)]
-    bases, inners = form + _distinct(each for each, _ in found), inner_form + _distinct(each for _, each in found)
+    _, optimizers, inners = zip(*[each for each in _GENERATIONS[homes.generation_of(cls)] if each[0](cls)])
+    bases, inners = form + optimizers, inner_form + tuple(dict.fromkeys(inners))
     key = bases, cls, home.root
     found = _CLASSES.get(key)
     if found is None:
@@ -62,10 +62,6 @@ def class_for(cls, home, form=(), inner_form=(), **attributes):
             if hasattr(cls, name):
                 setattr(found, name, _step_of(found, name, getattr(cls, name)))
     return found
-
-
-def _distinct(classes):
-    return tuple(dict.fromkeys(classes))
 
 
 def _step_of(made, name, own):

@@ -47,7 +47,7 @@ class Settings(collections.namedtuple("Settings", ["steps", "reduction", "on_non
 def check_option(name, value):
     """`value`, or a ValueError: it must be one of the option's values."""
     values = Settings.OPTIONS[name]
-    if not any(value == each for each in values):
+    if value not in values:
         wanted = " or ".join('"{}"'.format(each) for each in values)
         raise ValueError("{} must be {}. Received: {!r}".format(name, wanted, value))
     return value

@@ -781,6 +781,7 @@ def test_two_calls_in_one_run(home):
             session.run(reset)
 
 
+@pytest.mark.slow
 @pytest.mark.capability("GradientAccumulator")
 def test_nobody_asks_for_contrib(home):
     """TensorFlow 1 loads it when it is asked for: seconds, 60 MiB and a warning."""

@@ -62,7 +62,7 @@ def test_a_run_of_the_core_refutes_what_it_has_broken(kept, monkeypatch, capsys)
     monkeypatch.setattr(environments, "runs", lambda label="": [("py38-tf2.4", "tf.keras", "eager")])
     for before, now, told in (
         (run_of(), run_of(passed=1, elsewhere=part), None),
-        (run_of(), run_of(passed=0, elsewhere=part), None),
+        (run_of(passed=0, we_lack={"x": 1}), run_of(passed=0, we_lack={"x": 1}), None),
         (run_of(), run_of(failed=1), "MySGD: 'yes' is kept, 'broken' was seen"),
         (run_of(), run_of(passed=0, we_lack={"x": 1}), "MySGD: 'yes' is kept, 'no' was seen"),
         (run_of(xfailed={"x": 1}), run_of(failed=1, elsewhere=part), "MySGD: 'yes, but' is kept, 'broken' was seen"),

@@ -30,15 +30,15 @@ def test_a_run_keeps_what_it_finds_and_goes_on_where_it_stopped(tmpdir, monkeypa
     monkeypatch.setattr(compat_matrix, "TARGET", str(tmpdir.join("compat_matrix.md")))
     monkeypatch.setattr(environments, "labels", lambda: {"full": ["py38-tf2.4", "py39-tf2.5", "py39-tf2.6"]})
     monkeypatch.setattr(environments, "runs_of", lambda env: [("tf.keras", "eager")])
-
     assert full_matrix.chosen(["*"], again=False) == (["py38-tf2.4", "py39-tf2.5", "py39-tf2.6"], [])
     assert full_matrix.run(["py38-tf2.4", "py39-tf2.5", "py39-tf2.6"], 2) == 1
     assert [line["env"] for line in compat_matrix.load()] == ["py38-tf2.4", "py39-tf2.6"]
     text = tmpdir.join("compat_matrix.md").read_text("utf-8")
     assert "3 runs: 2 tested, 1 not" in text and "| **broken** |" in text
-    # What failed was tested.
     assert full_matrix.chosen(["*"], again=False) == (["py39-tf2.5"], ["py38-tf2.4", "py39-tf2.6"])
     assert full_matrix.chosen(["*2.6"], again=True) == (["py39-tf2.6"], [])
     found["py39-tf2.6"] = dict(run_of("py39-tf2.6"))
     assert full_matrix.run(["py39-tf2.6"], 2) == 0
     assert "| **broken** |" not in tmpdir.join("compat_matrix.md").read_text("utf-8")
+    monkeypatch.setattr(compat_matrix, "present_code", lambda: "newer")
+    assert full_matrix.chosen(["*2.6"], again=False) == (["py39-tf2.6"], [])

@@ -150,6 +150,7 @@ def test_the_loss_is_the_users_own(home):
     assert vars(loss)["call"] is kept and counts[0] == counts[1]
 
 
+@pytest.mark.slow
 def test_several_outputs_with_one_mask(home):
     """Exact, and nothing is said."""
     batches = batches_of(SIZES)
@@ -226,6 +227,7 @@ def test_fewer_targets_than_outputs(home):
     assert_close(*ends)
 
 
+@pytest.mark.slow
 def test_targets_by_name(home):
     """Outputs in a list, targets and losses by name, in the order of neither: Keras matches them as without us."""
     random, ends = np.random.RandomState(0), []
@@ -289,6 +291,7 @@ def test_an_ignored_class(home, masked):
     assert max(np.abs(now - then).max() for now, then in zip(ends[1], START)) > 0.02
 
 
+@pytest.mark.slow
 def test_in_mixed_precision(home):
     """Keras 3 casts a half output, which loses its mask on the way to the loss."""
     if not home.is_keras3:

@@ -84,6 +84,7 @@ def test_equals_the_oracle(home, kind, size):
     assert model.optimizer is optimizer and "_legacyga" not in vars(optimizer)
 
 
+@pytest.mark.slow
 def test_slices_of_one(home):
     model = compiled(home, sgd(home))
     legacyga.micro_batch(model, 1)
@@ -91,6 +92,7 @@ def test_slices_of_one(home):
     assert_close(model.get_weights(), expected(oracle.SGD(RATE, MOMENTUM)))
 
 
+@pytest.mark.slow
 def test_a_batch_of_one_slice_is_as_it_is(home):
     """To the bit, where the home's own optimizer has no race in it."""
     ends = []
@@ -116,6 +118,7 @@ def test_in_windows(home):
     assert home.value(model.optimizer.iterations) == 2
 
 
+@pytest.mark.slow
 def test_in_windows_that_weigh(home):
     """With the callback the last batch, of 5, weighs 5 of 21; what it is told of is the batch."""
     if home.mode == "graph":
@@ -173,6 +176,7 @@ def samples_seen(y_true, y_pred):
     return tf.zeros_like(y_pred[:, 0]) + tf.cast(tf.shape(y_pred)[0], y_pred.dtype)
 
 
+@pytest.mark.slow
 def test_taken_off_and_compiled_again(home):
     """It holds for what is compiled later, until it is taken off."""
 
@@ -319,6 +323,7 @@ def test_losses_that_are_divided_by_the_weights(home):
     assert_alike(trained(home, task, 3), trained(home, task, None), but=["first_loss", "second_loss"])
 
 
+@pytest.mark.slow
 def test_class_weights(home):
     skip_where_weights_divide(home)
     y = (Y[:, :1] > 0).astype("float32")
@@ -439,6 +444,7 @@ def test_a_train_step_of_ones_own(home):
         legacyga.micro_batch(model, 3)
 
 
+@pytest.mark.slow
 def test_mixed_precision(home):
     """A loss scale that overflows in one slice drops the batch, and is halved once."""
     if home.mode == "graph" or home.tf_version < (2, 4):
@@ -494,6 +500,7 @@ def test_inputs_that_are_not_dense(home, form):
 # ------------------------------------------------------------------------------------------------ nothing else moves
 
 
+@pytest.mark.slow
 def test_dropout_alone_draws_anew(home):
     """With a rate of 0 nothing differs; with another each slice has numbers of its own."""
     seen = []

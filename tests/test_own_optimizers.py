@@ -266,6 +266,7 @@ def test_an_argument_of_ones_own(home, sgd, name):
     np.testing.assert_array_equal(home.tf.convert_to_tensor(variable), [expected[-1]] * 2)
 
 
+@pytest.mark.slow
 def test_a_shallow_copy_has_attributes_of_its_own(home, adam):
     Halving = own_adam(home, adam)
     name = "lr" if generation_of(adam) == "v1" else "learning_rate"

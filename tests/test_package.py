@@ -77,6 +77,7 @@ def install_and_check(python, package, cwd):
     assert freeze(python) == before
 
 
+@pytest.mark.slow
 def test_the_wheel(python, tmp_path):
     wheel = os.environ.get("TOX_PACKAGE")
     if not wheel:

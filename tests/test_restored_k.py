@@ -212,7 +212,9 @@ def test_a_program_restores_a_run(home, kind, way, name, tmpdir):
 
 
 @pytest.mark.parametrize("way", ["set_weights", slow("Checkpoint")])
-@pytest.mark.parametrize("name", sorted(set(CASES) - {"another K", "set, the same program"}))
+@pytest.mark.parametrize(
+    "name", ["a larger K", "set, another program", slow("between two windows"), slow("set after the restore")]
+)
 def test_further_cases(home, way, name, tmpdir):
     assert_restored(home, kinds.Kind(home), way, CASES[name], tmpdir)
 

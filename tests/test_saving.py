@@ -440,6 +440,7 @@ def test_a_state_that_does_not_fit_is_refused_whole(home, kind):
         assert_bits(state(home, model), before)
 
 
+@pytest.mark.slow
 def test_a_file_whose_state_does_not_fit(home, kind, tmpdir):
     """An accumulator of another shape: Keras makes a line in the log of it."""
     check_format(home, kind, "model.h5")
@@ -460,6 +461,7 @@ def test_a_file_whose_state_does_not_fit(home, kind, tmpdir):
         legacyga.load_model(path, keras=home.keras)
 
 
+@pytest.mark.slow
 def test_a_file_of_a_model_that_was_frozen_on_its_way(home, kind, tmpdir):
     """The state in it is that of both lists of variables, and a loader makes the second alone."""
     if kind.generation == "v1":
@@ -565,11 +567,13 @@ def without_count(home):
                 yield functools.partial(classes[name], epsilon=2.0**-6, **rate)
 
 
+@pytest.mark.slow
 def test_the_state_of_a_bare_optimizer_that_may_list_no_count(home):
     for make in without_count(home):
         assert_goes_on_after_the_bare_one(home, make)
 
 
+@pytest.mark.slow
 def test_a_state_without_a_window_is_taken_over_at_one(home):
     for make in without_count(home):
         model, one = [model_of(home, legacyga.wrap(make(), steps)) for steps in (3, 1)]
@@ -617,6 +621,7 @@ def values_of(home, model):
     return [home.value(each) for each in variables_of(model.optimizer)]
 
 
+@pytest.mark.slow
 def test_a_layer_frozen_between_a_state_and_its_return(home, kind):
     """Then the optimizer has a window more than the state, or one less: of other variables, and empty."""
     if kind.generation == "v1":

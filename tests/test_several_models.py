@@ -74,6 +74,7 @@ def make_gan(home, adam, sgd):
     return generator, legacyga.wrap(make(home, sgd, momentum=0.9), 3), critic, with_critic
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("fresh")
 def test_gan_of_two_compiled_models(home, adam, sgd):
     """The old way, as in the Keras examples: the critic is frozen within the model that trains the generator."""

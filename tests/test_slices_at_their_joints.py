@@ -42,6 +42,7 @@ def has_objects(home):
         skips.keras_lacks("losses that are objects")
 
 
+@pytest.mark.slow
 def test_masked_time_steps(home):
     """Right, or refused where the loss is divided by the steps that a mask leaves."""
     random, layers = np.random.RandomState(0), home.keras.layers
@@ -163,6 +164,7 @@ def test_an_output_of_one_dimension(home, weighted, subclassed):
         assert_alike(slices, whole)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("given", [slow("function"), slow("object"), "a number a sample"])
 def test_a_loss_of_one_number_under_sample_weights(home, given):
     """Keras multiplies it by the mean of the batch's weights, which no slice knows; without weights it is a mean."""
@@ -518,6 +520,7 @@ def test_a_batch_that_raises_leaves_nothing(home):
     assert_alike(ends[1], ends[0], bar=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [slow(1), 3])
 def test_losses_of_several_outputs(home, size):
     """What is told is weighed as without slices, in slices of one, too."""

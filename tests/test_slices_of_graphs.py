@@ -94,6 +94,7 @@ def test_a_training_under_way_goes_on(home):
     assert_alike(ends)
 
 
+@pytest.mark.slow
 def test_two_models_of_one_optimizer(home):
     """A model that has not trained begins without the moments of the other."""
     ends = []
@@ -111,6 +112,7 @@ def test_two_models_of_one_optimizer(home):
     assert_alike(ends)
 
 
+@pytest.mark.slow
 def test_a_model_whose_moments_are_not_known(home):
     """The optimizer has trained another one since: a v1 optimizer knows the moments of that alone."""
     optimizer = sgd(home)
@@ -133,6 +135,7 @@ def test_a_model_whose_moments_are_not_known(home):
     assert np.abs(first.get_weights()[0] - before[0]).max() > 1e-4
 
 
+@pytest.mark.slow
 def test_a_training_by_fit_and_by_batches(home):
     """Each has moments of its own in TF 1.13: those of one would be lost."""
     ends = []
@@ -153,6 +156,7 @@ def test_a_training_by_fit_and_by_batches(home):
     assert_alike(ends)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("weighted", [slow(False), True])
 def test_the_metrics_of_a_batch(home, weighted):
     """Of functions and of objects; by the weights of the samples, where they are asked for."""
@@ -267,6 +271,7 @@ def _counts_weights(home):
     return home.tf_version < (1, 13)
 
 
+@pytest.mark.slow
 def test_a_graph_that_is_gone(home):
     """A search over models: after clear_session no graph of before is kept."""
     graphs = []

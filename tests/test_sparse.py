@@ -69,6 +69,7 @@ def test_fit_of_an_embedding(home, adam):
     assert_bits(model.get_weights()[0][8:], TABLE[8:])
 
 
+@pytest.mark.slow
 def test_fit_of_an_embedding_with_momentum(home, sgd):
     """As the home's own optimizer on the large batch: OptimizerV2 moves the rows that the batch names, and no others.
 
@@ -109,6 +110,7 @@ def test_windows_of_rows(home, name, dtype):
             assert_bits(now[8:], TABLE[8:])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", [slow(list), np.array], ids=["lists", "arrays"])
 def test_rows_that_are_no_tensors(home, form):
     """In a float64 table, with a row that is given twice. What is a number of 53 bits stays one."""

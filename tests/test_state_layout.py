@@ -249,6 +249,7 @@ def embedding_model(home, optimizer):
     return model
 
 
+@pytest.mark.slow
 def test_a_file_of_a_begun_window_with_an_embedding(home, kind, tmpdir):
     """HDF5, or .keras in Keras 3: a loader builds the optimizer before it trains."""
     if kind.generation == "train":

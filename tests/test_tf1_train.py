@@ -236,6 +236,7 @@ def test_one_optimizer_in_two_graphs_and_its_listed_operation(home):
             assert values == [0, -2, -2, -6]
 
 
+@pytest.mark.slow
 def test_a_saver_takes_the_window_along(home, tmpdir):
     graph_only(home)
     with graph_of_its_own(home) as (v1, session):
@@ -331,6 +332,7 @@ def bert(home, code, steps):
         return session.run([kernel, global_step])
 
 
+@pytest.mark.slow
 def test_bert_with_clipping_and_counting_in_apply_gradients(home):
     """The diff of docs/quickstart/tf1_session.md, beside the program with its old lines."""
     graph_only(home)
@@ -503,6 +505,7 @@ def test_the_strategy_of_parameter_servers(home):
             assert session.run([optimizer.iterations, optimizer.mini_step]) == [2, 1]
 
 
+@pytest.mark.slow
 def test_workers_of_a_parameter_server(home):
     """Each with a graph and threads of its own: their mini-steps are taken one after the other, in one window."""
     v1 = v1_of(home.tf)

@@ -36,6 +36,7 @@ def fresh(home):
     home.reset(plain_session=True)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("fresh")
 def test_a_frozen_layer_and_one_made_trainable_with_a_new_optimizer(home, adam):
     model = network(home, START)
@@ -80,6 +81,7 @@ def test_a_layer_made_trainable_with_the_same_optimizer(home, adam):
     assert int(home.value(model.optimizer.iterations)) == 4
 
 
+@pytest.mark.slow
 def test_compile_twice_in_one_graph(home):
     """As Mask R-CNN does: train the head with one optimizer, then all layers with another."""
     model = network(home, START)

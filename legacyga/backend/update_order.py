@@ -85,14 +85,9 @@ class _Order(object):
         """Order the reads and the writes of each variable."""
         needed = sorted(self._needed, key=self._place)
         context = _context_of(self._listed[0]) if self._listed else None
-        self._ends = ends = {each: self._end(each, context) for each in needed}
-        listed, writes = set(self._listed), collections.OrderedDict()
-        # Of a conditional that is a function its outputs are listed.
-        outputs = [each for each in self._listed if each.type == "Identity"]
-        listed.update(each.inputs[0].op for each in outputs if _FUNCTIONS.search(each.inputs[0].op.type))
-        for each in needed:
-            for variable in _written(each) if each in self._places or each in listed else ():
-                writes.setdefault(variable, []).append(each)
+        self._ends = {each: self._end(each, context) for each in needed}
+        listed = self._listed_writes()
+        writes = self._writes_of_each(needed, listed)
         self._writes = set(sum(writes.values(), []))
         uses = _uses(needed, writes)
         for variable, its_writes in writes.items():
@@ -100,21 +95,41 @@ class _Order(object):
             for before, after in itertools.combinations(its_writes, 2):
                 self._wait(after, before)
             for write in its_writes:
-                if ends[write] not in listed:
+                if self._ends[write] not in listed:
                     self._order(write, uses[variable], self._needed)
-        # What needs a listed write, as its author meant, reads what was written before it was made.
+        late = self._needing(needed, listed)
+        for variable, its_writes in writes.items():
+            for write in its_writes:
+                if self._ends[write] in listed:
+                    self._order(write, uses[variable], late)
+
+    def _listed_writes(self):
+        """The operations that `get_updates` returned. Of a conditional that is a function it returns outputs."""
+        outputs = [each for each in self._listed if each.type == "Identity"]
+        return set(self._listed).union(
+            each.inputs[0].op for each in outputs if _FUNCTIONS.search(each.inputs[0].op.type)
+        )
+
+    def _writes_of_each(self, needed, listed):
+        """{variable: the operations that write it, in the order in which they were made}."""
+        writes = collections.OrderedDict()
+        for each in needed:
+            if each in self._places or each in listed:
+                for variable in _written(each):
+                    writes.setdefault(variable, []).append(each)
+        return writes
+
+    def _needing(self, needed, listed):
+        """What needs a listed write. It reads, as its author meant, what was written before it was made."""
         late, known = set(), None
         while known != len(late):
             known = len(late)
             late.update(
                 each
                 for each in needed
-                if ends[each] in late or any(source in listed or source in late for source in _sources(each))
+                if self._ends[each] in late or any(source in listed or source in late for source in _sources(each))
             )
-        for variable, its_writes in writes.items():
-            for write in its_writes:
-                if ends[write] in listed:
-                    self._order(write, uses[variable], late)
+        return late
 
     def _order(self, write, uses, in_turn):
         """Order a write with the uses of its variable: those that are `in_turn` by where they were made, others come
@@ -150,24 +165,34 @@ class _Order(object):
         """Let the writes that need one gradient, and what computes them, wait for those that need the one before."""
         if any(each.type == "NextIteration" for each in self._made):
             return
-        needing = collections.defaultdict(list)
-        for each in self._needed:
-            for source in _sources(each):
-                needing[source].append(each)
-        entries, numbers = [self._entries(tensors) for tensors in self._given], {}
-        for number, stack in enumerate(map(list, entries)):
-            while stack:
-                each = stack.pop()
-                if numbers.setdefault(each, number) != number:
-                    # Neither can wait for the other.
-                    return
-                stack.extend(other for other in needing[each] if numbers.get(other) != number)
+        entries = [self._entries(tensors) for tensors in self._given]
+        numbers = self._parts_from(entries)
+        if numbers is None:
+            return
         done = []
         for number, first in enumerate(entries):
             for each in first if done else ():
                 self._wait(each, done[0])
             with ops.tf.control_dependencies(done + [each for each in self._listed if numbers.get(each) == number]):
                 done = [ops.tf.no_op()]
+
+    def _parts_from(self, entries):
+        """{operation: the number of the gradient that it needs}, None where one needs two: neither can wait then.
+
+        Args:
+            entries: for each gradient, the operations that work with it first.
+        """
+        needing, numbers = collections.defaultdict(list), {}
+        for each in self._needed:
+            for source in _sources(each):
+                needing[source].append(each)
+        for number, stack in enumerate(map(list, entries)):
+            while stack:
+                each = stack.pop()
+                if numbers.setdefault(each, number) != number:
+                    return None
+                stack.extend(other for other in needing[each] if numbers.get(other) != number)
+        return numbers
 
     def _entries(self, tensors):
         """What works with a gradient first: its division by the sum of the weights, or what was made of it here."""

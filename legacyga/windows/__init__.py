@@ -1,1 +1,1 @@
-"""The rule: K gradients, one update on their mean. It imports no TensorFlow."""
+"""The accumulation rule: K gradients become one update on their mean. Nothing here imports TensorFlow."""

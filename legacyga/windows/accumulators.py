@@ -1,16 +1,16 @@
-"""The sum of one variable's gradients: dense, or of rows. No TensorFlow is imported here.
+"""Sum the gradients of one variable, dense or as rows. Nothing here imports TensorFlow.
 
-Every variable has the same state, a `State`, whatever its gradients are. Which class below works on it is decided anew
-by the gradient of each mini-step, and of each traced function.
+Every variable has the same state, a `State`, whatever its gradients are. The gradient of each mini-step, and of each
+traced function, decides anew which class below works on that state.
 
-The first mini-step of a window stores its gradients over what the last window left, so no pass sets zeros; the last
-one adds on its way into the update and stores nothing: K - 1 additions and K - 1 writes. Sums of rows are another
-matter: the window's end empties the rows that it touched, and every mini-step adds.
+The first mini-step of a window stores its gradients over the previous window's, so no pass sets zeros. The last one
+adds its gradients on the way into the update and stores nothing. That makes K - 1 additions and K - 1 writes. Sums of
+rows work differently: every mini-step adds, and the end of the window zeroes the touched rows.
 """
 
 import collections
 
-# What a window holds of a variable.
+# What a window holds for a variable.
 NOTHING, ROWS, WHOLE = 0, 1, 2
 
 State = collections.namedtuple("State", ["total", "touched", "dtype"])
@@ -24,14 +24,14 @@ State.__doc__ = """What is kept of one variable's gradients.
 
 
 def accumulator(ops, state, form):
-    """The accumulator that works on a `State`, which is this replica's own: for ROWS or WHOLE gradients."""
+    """Return the accumulator for ROWS or WHOLE gradients (`form`) on this replica's own `State`."""
     return (SparseAccumulator if form == ROWS else DenseAccumulator)(ops, state)
 
 
 class DenseAccumulator(object):
     """The sum of gradients that are tensors.
 
-    `held`, where a method takes it, is what `total` holds: NOTHING, ROWS or WHOLE, an int32 tensor.
+    Methods take `held`, an int32 tensor: what `total` holds, NOTHING, ROWS or WHOLE.
     """
 
     def __init__(self, ops, state):
@@ -39,7 +39,7 @@ class DenseAccumulator(object):
         self._total, self._touched, self._dtype = state.total, state.touched, state.total.dtype.base_dtype
 
     def store(self, gradient, held):
-        """Write the first gradient of a window over what the last window left."""
+        """Write a window's first gradient over the previous window's sum."""
         return [self._total.assign(self._widen(gradient))]
 
     def add(self, gradient):
@@ -47,7 +47,7 @@ class DenseAccumulator(object):
         return [self._total.assign_add(self._widen(gradient))]
 
     def clear(self, held):
-        """Make zero what the last window left: where a window's first mini-step has no gradient to store."""
+        """Zero the previous window's sum. A window whose first mini-step has no gradient to store needs this."""
         ops = self._ops
 
         def write():
@@ -56,7 +56,7 @@ class DenseAccumulator(object):
         return [ops.cond(ops.equal(held, NOTHING), lambda: ops.done([]), write)]
 
     def sum(self, gradient, begins):
-        """The window's sum with a gradient, or None, added: a tensor. Where the window begins, of that alone."""
+        """Return the window's sum plus a gradient, or None. If the window begins, return the gradient alone."""
         if begins:
             return self._ops.zeros_like(self._total.read_value()) if gradient is None else self._widen(gradient)
         total = self._total.read_value()
@@ -67,11 +67,11 @@ class DenseAccumulator(object):
 
 
 class SparseAccumulator(object):
-    """The sum of gradients that are IndexedSlices, whose cost is that of the rows touched.
+    """The sum of gradients that are IndexedSlices, at a cost proportional to the touched rows.
 
-    Rows are added to a table in which the rows that no gradient has touched are zero. Which were touched is looked for
-    once a window, one number a row, where the sum is taken. A window empties them there (`empty`), so that the next one
-    has nothing to clear.
+    A mini-step adds its rows to a table whose untouched rows are zero. Taking the sum looks for the touched rows, once
+    a window, one number a row. The end of the window then zeroes them (`empty`), so the next window has nothing to
+    clear.
     """
 
     def __init__(self, ops, state):
@@ -80,7 +80,7 @@ class SparseAccumulator(object):
         self._dtype = state.total.dtype.base_dtype
 
     def store(self, gradient, held):
-        """Make zero what the last window left, and add the first gradient of this one."""
+        """Zero the previous window's sum, and add this window's first gradient."""
         with self._ops.after(self.clear(held)):
             return self.add(gradient)
 
@@ -94,7 +94,7 @@ class SparseAccumulator(object):
         ]
 
     def clear(self, held):
-        """Make zero the rows that the last window left, or the whole table where it left more."""
+        """Zero the previous window's rows, or the whole table if `held` is WHOLE."""
         ops = self._ops
 
         def clear_rows():
@@ -118,19 +118,19 @@ class SparseAccumulator(object):
         ]
 
     def sum(self, gradient, held):
-        """The window's rows, each once, with a gradient added: (values, their int64 indices).
+        """Return the window's rows plus a gradient, each row once: (values, int64 indices).
 
-        With a gradient `total` is written. `held` is what it holds without it.
+        A gradient is written into `total` on the way. `held` is what `total` holds before that.
         """
         ops = self._ops
         with ops.after([] if gradient is None else self.add(gradient)):
-            # A dense gradient has touched all rows.
+            # A dense gradient touches all rows.
             whole = ops.cast(ops.equal(held, WHOLE), self._touched.dtype.base_dtype)
             touched = self._touched.read_value()
             if ops.is_compiled():
-                # XLA pads what is found with row 0, which an optimizer then counts. All rows, those untouched as zeros
-                # of one that is touched.
+                # XLA pads the rows it finds with row 0, and the optimizer would count those. So return all rows: an
+                # untouched row holds zeros, and gets the index of the first touched row.
                 return self._total.read_value(), ops.places_or_first(touched + whole)
-            # No row is -1: then all are found, at no pass of its own.
+            # `touched` is never -1, so if `held` is WHOLE this finds every row, without an extra pass.
             rows = ops.places_of_others(touched, -whole)
             return ops.gather(self._total, rows), rows

@@ -1,4 +1,4 @@
-"""What gradients and weights may be given, and the errors that say what else it was."""
+"""Check the gradients and weights that a caller gives, and hold the error texts."""
 
 import math
 
@@ -28,12 +28,12 @@ ROWS = (
 
 
 def as_tensors(ops, grads_and_vars):
-    """(gradient, variable) pairs with tensors in IndexedSlices; the numbers of a list take the variable's dtype."""
+    """Return (gradient, variable) pairs with tensors in IndexedSlices; numbers in a list take the variable's dtype."""
     return [(ops.as_tensors(gradient, var.dtype), var) for gradient, var in grads_and_vars]
 
 
 def check_gradients(ops, gradients, number):
-    """`gradients` as a list of tensors, IndexedSlices and None; `number` is how many there were before, or None."""
+    """Return `gradients` as a list of tensors, IndexedSlices and None; `number` is how many came before, or None."""
     if hasattr(gradients, "dtype") or isinstance(gradients, (str, dict)) or not hasattr(gradients, "__iter__"):
         raise ValueError(
             "gradients must be a list with a tensor, an IndexedSlices or None for each variable. Received: {!r}".format(
@@ -59,12 +59,16 @@ def check_gradients(ops, gradients, number):
 
 
 def check_weight(ops, weight):
-    """`weight` as a float64 tensor, or a Python 1.0. NaN stands for one out of range that no assertion stops."""
+    """Return `weight` as a float64 tensor, or as Python's 1.0 if it is known to be 1.
+
+    If only the run knows the value, an assertion checks it. XLA drops assertions: there NaN replaces a weight out of
+    range.
+    """
     message = "weight must be a finite number, or a scalar tensor, of at least 0."
     received = "{} Received: {!r}".format(message, weight)
     if weight is None or isinstance(weight, (str, bool)):
         raise ValueError(received)
-    # A Python number would become a float32.
+    # TensorFlow would convert a Python number to float32.
     convert = ops.tf.convert_to_tensor
     tensor = ops.cast(convert(weight), "float64") if hasattr(weight, "dtype") else convert(weight, "float64")
     if tensor.shape.ndims not in (0, None):
@@ -76,7 +80,7 @@ def check_weight(ops, weight):
         with ops.after(
             ops.v1.assert_non_negative(tensor, message=message), ops.v1.assert_less(tensor, infinite, message=message)
         ):
-            # XLA drops assertions: there nothing that is out of range goes on as a weight.
+            # XLA drops the assertions, so make sure that no weight out of range goes on.
             valid = ops.logical_and(tensor >= 0, tensor < infinite)
             return ops.where(valid, tensor, ops.constant(math.nan, tensor.dtype))
     if not 0.0 <= value < math.inf:
@@ -85,7 +89,7 @@ def check_weight(ops, weight):
 
 
 def _shape_of(tf, i, gradient):
-    """The shape of the whole gradient, a list."""
+    """Return the shape of the whole gradient as a list."""
     if not is_sparse(gradient):
         if not gradient.shape.is_fully_defined():
             raise ValueError(
@@ -106,19 +110,20 @@ def _dense_shape(tf, gradient):
     operation = getattr(gradient.dense_shape, "graph", None) and gradient.dense_shape.op
     if operation is None or operation.type != "VariableShape":
         return graph.constant_value(tf, gradient.dense_shape)
-    # A function asks for the shape of its embedding only when it runs, though it knows it. Delete with TF 2.4.
+    # In a traced function the embedding's shape is an operation, though the variable knows it. Delete with TF 2.4.
     handle = operation.inputs[0]
     if handle.op.type == "VarHandleOp":
         return tf.TensorShape(handle.op.get_attr("shape")).as_list()
-    # What reading the variable would give, in a function that is traced and never called.
+    # Trace a read of the variable to learn its shape; the function is never called.
     read = tf.function(lambda: tf.raw_ops.ReadVariableOp(resource=handle, dtype=gradient.dtype))
     return read.get_concrete_function().output_shapes.as_list()
 
 
 def shapes_of(tf, gradients, sums):
-    """The shapes of the variables of gradients, lists, None of a gradient that is None: all is looked at, nothing made.
+    """Return the shapes of the gradients' variables as lists, None for a gradient that is None.
 
-    `sums` is the `sums.Sums` that the gradients are to be added to, whose states are made by the first of them.
+    This checks everything and creates nothing. `sums` is the `sums.Sums` that will take the gradients; the first
+    gradients create its states.
     """
     shapes = [None] * len(gradients)
     for i, (gradient, state) in enumerate(zip(gradients, sums.states or shapes)):
@@ -132,7 +137,7 @@ def shapes_of(tf, gradients, sums):
 
 
 def _check_alike(i, gradient, state):
-    """Raise where a gradient has not the dtype, or does not fit the shape, of the first one at its place."""
+    """Raise if a gradient differs from the first one at its place in dtype, or in shape."""
     if gradient.dtype.base_dtype != state.dtype:
         raise ValueError(
             "A GradientAccumulator takes gradients of the same dtypes each time: {} at first. Received: {} as "
@@ -152,16 +157,16 @@ def _check_alike(i, gradient, state):
 
 
 def check_rows(ops, gradients, shapes):
-    """In eager mode, raise where an IndexedSlices has a row that its variable has not: before anything is written.
+    """In eager mode, raise if an IndexedSlices has a row that its variable lacks, before anything is written.
 
-    In a graph or a traced function TensorFlow itself says so, as it runs.
+    In a graph or a traced function TensorFlow itself raises when it runs.
 
     Args:
         gradients: list of tensors, IndexedSlices and None.
-        shapes: list of the shapes of their variables; of one without an IndexedSlices it is not looked at.
+        shapes: list of the shapes of their variables, read only at the places of IndexedSlices.
 
     Raises:
-        tf.errors.InvalidArgumentError: there is such a row, or another number of rows than of values.
+        tf.errors.InvalidArgumentError: there is such a row, or the numbers of rows and of values differ.
     """
     if not ops.tf.executing_eagerly():
         return
@@ -178,14 +183,14 @@ def check_rows(ops, gradients, shapes):
 
 
 def check_shapes(tf, var_list):
-    """Raise where a variable has no shape that is known, before anything is made for it."""
+    """Raise if a variable has no fully known shape, before anything is created for it."""
     for var in var_list:
         if not tf.TensorShape(var.shape).is_fully_defined():
             raise ValueError(UNKNOWN_SHAPE.format(var.name, var.shape))
 
 
 def check_fit(tf, grads_and_vars):
-    """Raise where a gradient, if there is one, has not its variable's shape: before another one is added."""
+    """Raise if a gradient that is not None lacks its variable's shape, before another one is added."""
     for gradient, variable in grads_and_vars:
         has_rows = is_sparse(gradient)
         shape = gradient.values.shape if has_rows else getattr(gradient, "shape", None)

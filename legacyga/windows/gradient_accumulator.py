@@ -1,4 +1,4 @@
-"""GradientAccumulator: gradient accumulation for a training loop of one's own."""
+"""GradientAccumulator: gradient accumulation for custom training loops."""
 
 from legacyga.backend import autograph, graph, homes
 from legacyga.backend import ops as _ops
@@ -7,51 +7,51 @@ from legacyga.windows.accumulators import NOTHING, State
 
 
 class GradientAccumulator(object):
-    """The mean, or the sum, of the gradients of several mini-steps, for a training loop of one's own.
+    """Accumulate the mean, or the sum, of the gradients of several mini-steps in a custom training loop.
 
-    With g_k the gradients of the window's k-th mini-step and w_k its weight, they are reduced to
+    A window reduces the gradients g_k of its mini-steps, with weights w_k, to
 
         sum_k(w_k * g_k) / sum_k(w_k)      (reduction="mean")
         sum_k(w_k * g_k)                   (reduction="sum")
 
-    Let w_k be the samples of a micro-batch, and the loss a mean over samples. Then the first is the gradient of the
-    large batch: the mean of a union is the weighted mean of the means.
+    If the loss is a mean over samples and w_k is the number of samples in a micro-batch, the first is the gradient of
+    the large batch: the mean of a union is the weighted mean of the means.
 
-    It belongs to no optimizer and no Keras. It takes gradients of any `tf.GradientTape` or `tf.gradients`, and any
-    optimizer applies what it gives. It can be called eagerly, in a `tf.function`, in a loop over a dataset in one, and
-    compiled by XLA (with dense gradients). In a TensorFlow 1 graph a call makes the operation to run.
+    It depends on no optimizer and no Keras. It takes gradients from any `tf.GradientTape` or `tf.gradients`, and any
+    optimizer applies its result. Call it eagerly, in a `tf.function`, in a loop over a dataset inside one, or compiled
+    by XLA (with dense gradients). In a TensorFlow 1 graph a call creates the operation to run.
 
-    `tf.train.Checkpoint(accumulator=accumulator)` takes the window along, and so does that of a module or a model which
-    has it as an attribute (from TF 1.14 on). Restored, its sums are there once their gradients have come. Under a
-    strategy let the call within `strategy.run` come first. On another number of replicas the mini-steps of that window
-    go on weighing alike. Weights of samples count by the samples of a replica. It can be pickled in eager mode, outside
-    of a strategy.
+    `tf.train.Checkpoint(accumulator=accumulator)` saves the window, and so does the checkpoint of a module or a model
+    that has the accumulator as an attribute (from TF 1.14 on). After a restore, each sum is there once a gradient has
+    come for it. Under a strategy, make the call within `strategy.run` its first use. If the number of replicas has
+    changed, the mini-steps before and after the restore still weigh alike: a weight that counts samples counts those of
+    one replica. In eager mode, outside of a strategy, it can be pickled.
 
-    Under `strategy.run` each replica accumulates alone, and `optimizer.apply_gradients` adds up over the replicas, once
-    an update. The loss is scaled as it would be without accumulation: a mean over a replica's samples is divided by the
-    number of replicas. All replicas divide by the mean of their sums of weights, so uneven replicas, each with its
-    samples as the weight, give the large batch.
+    Under `strategy.run` each replica accumulates alone, and `optimizer.apply_gradients` sums over the replicas, once an
+    update. Scale the loss as without accumulation: divide a mean over a replica's samples by the number of replicas.
+    All replicas divide by the mean of their sums of weights, so replicas with different numbers of samples, each passed
+    as the weight, give the large batch's gradient.
 
     Args:
         reduction: `"mean"` (default) or `"sum"`.
 
     Call arguments:
-        gradients: list of one gradient for each variable, as many and in the same order each time. Each is a tensor of
-            the variable's shape, an IndexedSlices (an embedding's), or None. None adds nothing, and its mini-step
-            counts in the mean.
-        weight: of this mini-step, a finite number or scalar tensor of at least 0. Default 1. It is the number of what
-            the loss is a mean over: samples, tokens, or the sum of the sample weights. A mini-step of weight 0 adds
-            nothing, whatever its gradients (the mean over no samples is NaN).
+        gradients: list with one gradient for each variable, the same number in the same order in every call. Each is a
+            tensor of the variable's shape, an IndexedSlices (an embedding's), or None. None adds nothing, and the mean
+            still counts its mini-step.
+        weight: the weight of this mini-step, a finite number or scalar tensor of at least 0. Default 1. Pass the number
+            of items that the loss averages over: samples, tokens, or the sum of the sample weights. A mini-step of
+            weight 0 adds nothing, whatever its gradients (the mean over no samples is NaN).
 
     Returns:
-        Of a call, the mini-steps taken in this window, this one included: a scalar int64 tensor.
+        A call returns the number of mini-steps taken in this window, this one included: a scalar int64 tensor.
 
     Raises:
-        ValueError: `reduction` is neither; there are more or fewer gradients than before, or none that is not None; a
-            gradient has no known shape, or not the one it had; a weight is out of its range; one call is within
-            `strategy.run`, and another is not; the window of a checkpoint has a gradient that no call has had yet.
-        tf.errors.InvalidArgumentError: a weight known only when a graph or a `tf.function` runs is out of its range.
-            XLA (`jit_compile=True`) drops assertions: there the gradients are NaN.
+        ValueError: `reduction` is neither value; the number of gradients changed, or all are None; a gradient has no
+            known shape, or another shape or dtype than before; a weight is out of range; some calls are within
+            `strategy.run` and others are not; the window of a checkpoint has a gradient that no call has had yet.
+        tf.errors.InvalidArgumentError: a weight known only when a graph or a `tf.function` runs is out of range. XLA
+            (`jit_compile=True`) drops assertions: there the gradients are NaN.
 
     Example:
         >>> import tensorflow as tf
@@ -70,7 +70,7 @@ class GradientAccumulator(object):
 
     def __init__(self, reduction="mean"):
         home = homes.TensorFlow()
-        # Here, for `import legacyga` imports no TensorFlow to make it a subclass of.
+        # The base class comes from TensorFlow, and `import legacyga` does not import TensorFlow.
         self.__class__ = _ops.trackable(home.tf, type(self))
         self._home, self._ops = home, _ops.Ops(home.tf)
         self._sums = sums.Sums(self._ops, settings.check_option("reduction", reduction))
@@ -78,7 +78,7 @@ class GradientAccumulator(object):
         self._step = self._weight = self._held = self._mutex = None
 
     def __reduce_ex__(self, protocol):
-        # For pickle and copies: no import finds the class that it has. One of a user's own goes its own way.
+        # Pickle and copies cannot import the class that `trackable` made. A user's subclass handles this itself.
         if GradientAccumulator not in type(self).__mro__[:2]:
             return super(GradientAccumulator, self).__reduce_ex__(protocol)
         if self._strategy is not None or self._state_is_to_come or not self._home.tf.executing_eagerly():
@@ -100,11 +100,11 @@ class GradientAccumulator(object):
         return [each for each in (self._step, self._weight, self._held) if each is not None] + self._sums.variables
 
     def __call__(self, gradients, weight=1.0):
-        """Take a mini-step: the class's call arguments, and what it returns."""
+        """Take a mini-step. The class docstring describes the arguments and the result."""
         return self._as_written(self._take_mini_step)(gradients, weight)
 
     def _as_written(self, method):
-        # Outside of functions nothing is rewritten.
+        # AutoGraph rewrites only functions.
         tf = self._home.tf
         return method if tf.executing_eagerly() else autograph.as_written(tf, method)
 
@@ -117,12 +117,12 @@ class GradientAccumulator(object):
         checks.check_rows(ops, gradients, shapes)
         self._prepare(gradients, shapes)
         given = {i: gradient for i, gradient in enumerate(gradients) if gradient is not None}
-        # In a TensorFlow 1 graph nothing else keeps the gradients ahead of the writes.
+        # In a TensorFlow 1 graph nothing else makes the writes wait for the gradients.
         with ops.uninterrupted(), ops.after(gradients, None if isinstance(weight, float) else weight):
             return self._one_at_a_time(lambda: self._take(given, weight))
 
     def _one_at_a_time(self, function):
-        """What a function without arguments returns. In a graph no other call does anything meanwhile."""
+        """Return `function()`. In a graph, no other call runs meanwhile."""
         if self._mutex is None:
             return function()
         with self._mutex.held() as free:
@@ -141,7 +141,7 @@ class GradientAccumulator(object):
 
         written = ops.cond(begins, lambda: write(True), lambda: write(False))
         with ops.after(written):
-            # A write to a reference variable may change what was read of it: so one addition, made before it.
+            # Writing a reference variable may change a value read from it. So add once, before the write.
             taken, new_weight = taken + 1, self._local(self._weight).read_value() + weight
             with ops.after(
                 self._local(self._step).assign(taken),
@@ -152,10 +152,10 @@ class GradientAccumulator(object):
 
     @property
     def step(self):
-        """The mini-steps taken since the start or the last `reset()`: a scalar int64 tensor."""
+        """The number of mini-steps since the start or the last `reset()`: a scalar int64 tensor."""
         if self._step is None:
             if self._home.tf.executing_eagerly() and not self._state_is_to_come:
-                # No variable yet: this may be outside of the strategy that it is to belong to.
+                # Create no variable yet: the strategy that it will belong to may not be entered here.
                 return self._ops.constant(0, "int64")
             self._prepare([])
         if self._is_here():
@@ -164,11 +164,11 @@ class GradientAccumulator(object):
 
     @property
     def gradients(self):
-        """The window's reduced gradients: a list in the order given, each in its own dtype.
+        """The window's reduced gradients: a list in the order of the call, each in its own dtype.
 
-        Where no call ever had a gradient there is None. Where one was an IndexedSlices there is one, of the rows
-        touched in this window, each once. 16-bit ones are summed in float32. After `reset()` they are zero, or have no
-        rows.
+        A place that never had a gradient holds None. A place that had an IndexedSlices holds one, with the rows touched
+        in this window, each once. 16-bit gradients are summed in float32. After `reset()` the gradients are zero, or
+        have no rows.
 
         Raises:
             ValueError: there was no call yet.
@@ -180,26 +180,26 @@ class GradientAccumulator(object):
         return self._as_written(self._on_each_replica)(self._reduced)
 
     def reset(self):
-        """Forget this window's gradients and begin the next one.
+        """Forget this window's gradients and begin the next window.
 
         Returns:
-            A boolean tensor, there when that is done: in a TensorFlow 1 graph the operation to run.
+            A boolean tensor, available once the reset is done: in a TensorFlow 1 graph the operation to run.
         """
         if self._step is None:
             if self._home.tf.executing_eagerly() and not self._state_is_to_come:
                 return self._ops.done([])
-            # A function that is traced now is to do it another time.
+            # A function traced now may run later, when there is something to reset.
             self._prepare([])
         self._note()
         return self._as_written(self._on_each_replica)(lambda: self._one_at_a_time(self._clear))
 
     @property
     def _state_is_to_come(self):
-        """Whether a checkpoint was restored, and there are no variables yet that its window could be put in."""
+        """Whether a restored checkpoint still waits for the variables that will take its window."""
         return bool(getattr(self, "_deferred_dependencies", None))
 
     def _check_nothing_is_missing(self):
-        # In a traced function no number can be read.
+        # A traced function cannot read the number.
         if not self._home.tf.executing_eagerly() or not self._is_here() or not int(self.step):
             return
         held = self._local(self._held).numpy()
@@ -208,9 +208,10 @@ class GradientAccumulator(object):
             raise ValueError(checks.MISSING.format(missing))
 
     def _reduced(self):
-        # What the last window left is there until the first mini-step of this one writes over it.
+        # Until the first mini-step of this window, the sums still hold the previous window's values.
         begins = self._ops.equal(self._local(self._step).read_value(), 0)
-        # Replicas whose weights differ are divided by the same, or their sum would be no mean of the large batch.
+        # All replicas divide by the same number, even if their weights differ. Otherwise the sum over replicas would
+        # not be the large batch's mean.
         weight = self._ops.replicas.mean(self._local(self._weight).read_value())
         forms = self._sums.forms_of({})
         return self._sums.reduced({}, forms, self._local(self._held).read_value(), weight, begins)
@@ -220,14 +221,14 @@ class GradientAccumulator(object):
         return self._ops.done([each.assign(self._ops.zeros_like(each.read_value())) for each in scalars])
 
     def _prepare(self, gradients, shapes=()):
-        """Make the variables that are missing for `gradients`, whose variables have these shapes."""
+        """Create the missing variables for `gradients`; `shapes` are the shapes of the gradients' variables."""
         if self._step is None:
-            # It is the same on all replicas.
+            # All replicas have the same value.
             with self._making("ONLY_FIRST_REPLICA"):
                 self._step = self._make_zeros("step", [], "int64")
                 self._ops.replicas.check_is_each_replicas(self._step)
             with self._making("MEAN"):
-                # As wide as the widest gradient: float32 would round weights that are no integers.
+                # float64, as wide as the widest gradient: float32 would round weights that are not integers.
                 self._weight = self._make_zeros("weight", [], "float64")
                 self._mutex = graph.Mutex(self._ops, self._step) if self._home.graph_mode else None
         if not gradients:
@@ -253,7 +254,7 @@ class GradientAccumulator(object):
         with self._making("SUM"):
             total = self._make_zeros("accumulator_{}".format(i), shape, ops.accumulator_dtype(gradient.dtype))
             touched = self._make_zeros("touched_{}".format(i), shape[:1] or [1], "float32")
-            # As attributes, which checkpoints take in.
+            # Checkpoints save what is an attribute.
             setattr(self, "_accumulator_{}".format(i), total)
             setattr(self, "_touched_{}".format(i), touched)
         graph.check_branches_take(self._home.tf, total)
@@ -264,17 +265,17 @@ class GradientAccumulator(object):
         return tf.Variable(self._ops.zeros(shape, dtype), trainable=False, name="gradient_accumulator/" + name)
 
     def _making(self, aggregation):
-        """A context to make variables in: outside of every function, with a copy on each replica."""
+        """Return a context that creates variables outside of every function, with a copy on each replica."""
         if self._step is None:
             self._strategy = self._ops.replicas.entered_strategy
         return self._ops.replicas.making(self._strategy, aggregation)
 
     def _local(self, variable):
-        """This replica's part of a variable."""
+        """Return this replica's part of a variable."""
         return self._ops.replicas.local(variable)
 
     def _is_here(self):
-        """Whether this is where the variables are one's own: a replica, or there is no strategy."""
+        """Whether code here has its own copy of the variables: in a replica, or without a strategy."""
         if self._strategy is None:
             return True
         return self._ops.replicas.entered_strategy is self._strategy and self._ops.replicas.is_replica_here

@@ -1,6 +1,6 @@
-"""What becomes of gradients that are not finite: the policies of `on_nonfinite`. No TensorFlow is imported here."""
+"""The policies of `on_nonfinite`, for gradients that are NaN or infinite. Nothing here imports TensorFlow."""
 
-# The first is what the bare optimizer does: a window without a guard.
+# The first is the bare optimizer's behaviour: a window without a guard.
 POLICIES = ("propagate", "skip_mini_step", "skip_window", "raise")
 COMPILED = (
     'on_nonfinite="raise" cannot hold in a function that XLA compiles, which drops assertions. Received: a mini-step '
@@ -14,16 +14,16 @@ NOT_FINITE = (
 
 
 class Guard(object):
-    """A policy. A window asks it before it adds gradients, and before it updates.
+    """Apply a policy: the window asks it before it adds gradients, and before it updates.
 
-    Both is asked in cross-replica context. The verdict is one for all replicas, on all workers.
+    Call both checks in cross-replica context. All replicas on all workers get the same verdict.
 
     Args:
         ops: an `ops.Ops`.
-        policy: one of POLICIES, but for the first.
-        skipped: variable: the mini-steps of all windows that were left out.
-        scale: where the inner optimizer is a LossScaleOptimizer whose scale is to shrink, an object with
-            `read_scale()`, and with `shrink_scale(value)`, which brings it to what an overflow makes of that value.
+        policy: one of POLICIES except the first.
+        skipped: variable that counts the mini-steps left out, over all windows.
+        scale: None, or for an inner LossScaleOptimizer whose scale must shrink, an object with `read_scale()` and
+            `shrink_scale(value)`, which sets the scale to the result of an overflow at `value`.
     """
 
     def __init__(self, ops, policy, skipped, scale=None):
@@ -31,19 +31,20 @@ class Guard(object):
         self._looks_at_each, self._raises = policy == "skip_mini_step", policy == "raise"
 
     def look(self, run, arguments):
-        """Whether gradients of a mini-step are not finite, a boolean tensor; None where that is not asked for.
+        """Return whether gradients of a mini-step are not finite: a boolean tensor, or None if the policy does not ask.
 
-        To be called ahead of all that waits for the last gradient: then each is read when it has just been made.
+        Call it before creating anything that waits for the last gradient. Then each gradient is read as soon as it is
+        computed.
 
         Args:
-            run: as of `Window.take`.
+            run: as in `Window.take`.
             arguments: for each replica, (gradients,) or (gradients, weight).
         """
         if self._looks_at_each:
             return self._ops.replicas.sum(run(self._is_bad, arguments)) > 0
 
     def take(self, bad, add, leave_out):
-        """`add()`, or `leave_out()` where a look found the mini-step `bad`."""
+        """Return `add()`, or `leave_out()` if `look` found the mini-step `bad`."""
         if bad is None:
             return add()
 
@@ -56,19 +57,20 @@ class Guard(object):
     def _is_bad(self, gradients, weight=None):
         bad = self._ops.reduce_any(self._ops.not_finite(gradients) > 0)
         if weight is not None:
-            # What weighs nothing adds nothing: the NaN of a mean over no samples.
+            # A mini-step of weight 0 adds nothing, even the NaN of a mean over no samples.
             bad = self._ops.logical_and(bad, self._ops.logical_not(self._ops.equal(weight, 0)))
         return self._ops.cast(bad, "float32")
 
     def end(self, run, reduced, added, left_out, update, close, names):
-        """The end of a window: an update, if there is something to update with, and it is finite.
+        """End a window: update if any mini-step added gradients and the sums are finite.
 
         Args:
-            reduced: on each replica the list of reduced gradients, None for a variable without.
-            added, left_out: the mini-steps that are in them, and those that are not.
-            update: as of `Window.take`.
-            close: `close(updated)` writes that the window is over; returns `updated` as a tensor.
-            names: of the variables.
+            run: as in `Window.take`.
+            reduced: on each replica, the list of reduced gradients, None for a variable without one.
+            added, left_out: the numbers of mini-steps in the reduced gradients, and left out of them.
+            update: as in `Window.take`.
+            close: `close(updated)` writes that the window is over, and returns `updated` as a tensor.
+            names: the variables' names.
         """
         ops = self._ops
         if self._raises and ops.is_compiled():
@@ -86,7 +88,7 @@ class Guard(object):
                 closed = close(False)
             if not self._raises:
                 return closed
-            # The state is written: training can go on with the next window.
+            # The state is written first, so training can go on with the next window.
             with ops.after(closed), ops.after(ops.fail(NOT_FINITE, [names[i] for i in present], bad)):
                 return ops.identity(closed)
 
@@ -101,11 +103,13 @@ class Guard(object):
                 return close(True)
 
         if self._scale is not None:
-            # It makes no update of what is not finite, and learns of it.
+            # A LossScaleOptimizer that sees a NaN makes no update, and lowers its scale.
             reduced = run(lambda each: ops.spoil_if(is_left, each), (reduced,))
-            # It is to learn of what was left out, too, and has learned only of a finite update, by which it may grow.
+            # The scale must also react to the mini-steps left out. The optimizer saw only a finite update, which may
+            # raise the scale: so shrink from the scale before it.
             before = self._scale.read_scale() if self._looks_at_each else None
-            # What raises ends what has not run. The newer optimizers return nothing to wait for.
+            # An error ends everything that has not run, so complete the update first. Newer optimizers return nothing
+            # to wait for.
             with ops.after(before), ops.after(ops.completed(make_update) if self._raises else make_update()):
                 return ops.cond(
                     is_left, leave, lambda: close_with_scale(before) if self._looks_at_each else close(True)

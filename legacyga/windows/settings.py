@@ -1,4 +1,4 @@
-"""What an accumulating optimizer is made with: K and the options. Each is checked here. No TensorFlow is imported."""
+"""The settings of an accumulating optimizer, K and the options, each checked. Nothing here imports TensorFlow."""
 
 import collections
 import operator
@@ -12,7 +12,7 @@ NO_ACCUMULATORS = (
 
 
 def check_steps(name, value):
-    """`value` as an int, or a ValueError that names the argument: it must be an integer of at least 1."""
+    """Return `value` as an int; raise a ValueError that names the argument unless it is an integer of at least 1."""
     try:
         steps = 0 if isinstance(value, bool) else int(operator.index(value))
     except TypeError:
@@ -23,7 +23,7 @@ def check_steps(name, value):
 
 
 class Settings(collections.namedtuple("Settings", ["steps", "reduction", "on_nonfinite"])):
-    """What an optimizer was made with: K, and the options, each checked. An option is named here and in `wrap`."""
+    """K and the options of an optimizer, each checked. Only this class and `wrap` name the options."""
 
     OPTIONS = {"reduction": ("mean", "sum"), "on_nonfinite": nonfinite.POLICIES}
 
@@ -35,17 +35,17 @@ class Settings(collections.namedtuple("Settings", ["steps", "reduction", "on_non
 
     @property
     def guards(self):
-        """Whether something is done about gradients that are not finite."""
+        """Whether a guard checks gradients for values that are not finite."""
         return self.on_nonfinite != nonfinite.POLICIES[0]
 
     @property
     def options(self):
-        """The options that are not the defaults, by name."""
+        """The options that differ from their defaults, by name."""
         return {name: getattr(self, name) for name, values in self.OPTIONS.items() if getattr(self, name) != values[0]}
 
 
 def check_option(name, value):
-    """`value`, or a ValueError: it must be one of the option's values."""
+    """Return `value`; raise a ValueError unless it is one of the option's values."""
     values = Settings.OPTIONS[name]
     if value not in values:
         wanted = " or ".join('"{}"'.format(each) for each in values)

@@ -1,4 +1,4 @@
-"""The sums of several variables' gradients, for windows and for GradientAccumulator. No TensorFlow is imported here."""
+"""Sum the gradients of several variables, for windows and for GradientAccumulator. Nothing here imports TensorFlow."""
 
 from legacyga.backend.tensors import is_sparse
 from legacyga.windows import accumulators
@@ -12,18 +12,18 @@ LATE_GRADIENT = (
 
 
 class Sums(object):
-    """The sums of several variables' gradients, and what may be done to them.
+    """The sums of several variables' gradients, and the operations on them.
 
-    All of it is done on one replica, on variables that are its own.
+    Every method works on one replica, on that replica's own variables.
 
     Args:
         ops: an `ops.Ops`.
         reduction: `"mean"` or `"sum"`.
 
     Attributes:
-        states: an `accumulators.State` a place, None where there can be no gradient.
-        forms: {place: ROWS or WHOLE}, what this process has seen there: ROWS where a gradient was an IndexedSlices.
-        without: the places whose gradient a traced function takes to be absent.
+        states: for each place an `accumulators.State`, or None if it can have no gradient.
+        forms: {place: ROWS or WHOLE}, what this process has seen there: ROWS if a gradient was an IndexedSlices.
+        without: the places that a traced function assumes to have no gradient.
     """
 
     def __init__(self, ops, reduction):
@@ -37,28 +37,28 @@ class Sums(object):
         return [each for state in states for each in (state.total, state.touched)]
 
     def restrict(self, places):
-        """Let there be no gradients at other places, before any was there. The variables stay."""
+        """Accept gradients only at `places`. Call it before the first gradient. All variables stay."""
         self._unused = [state for i, state in enumerate(self.states) if i not in places]
         self.states = [state if i in places else None for i, state in enumerate(self.states)]
 
     def check_not_late(self, place, gradient, variable, owner):
-        """Raise where a traced function would lose a gradient.
+        """Raise if an earlier traced function would lose this gradient.
 
         Args:
-            variable: what the gradient is of: a variable, or a text.
-            owner: what the message calls the caller.
+            variable: the gradient's variable, or a text that names it.
+            owner: the caller's name in the message.
         """
         if place in self.without and gradient is not None:
             name = variable if isinstance(variable, str) else repr(getattr(variable, "name", variable))
             raise ValueError(LATE_GRADIENT.format(name, owner, gradient))
 
     def note(self, forms, places, traced):
-        """Take note of what a mini-step's gradients are.
+        """Record the forms of a mini-step's gradients.
 
         Args:
-            forms: NOTHING, ROWS or WHOLE for each place among the sums.
-            places: those that the mini-step's variables have.
-            traced: whether it is made in a function, one among others.
+            forms: for each place, NOTHING, ROWS or WHOLE.
+            places: the places of the mini-step's variables.
+            traced: whether the mini-step is part of a function, one of several.
         """
         for place in places:
             if forms[place] != NOTHING:
@@ -67,30 +67,31 @@ class Sums(object):
                 self.without.add(place)
 
     def note_held(self, held):
-        """Take note of what the sums hold: NOTHING, ROWS or WHOLE a place."""
+        """Record what the sums hold: NOTHING, ROWS or WHOLE for each place."""
         for place, form in enumerate(held):
             if form != NOTHING:
                 self.forms.setdefault(place, int(form))
 
     def forms_of(self, given):
-        """What a mini-step with the gradients {place: gradient} leaves: NOTHING, ROWS or WHOLE for each place."""
+        """Return what a mini-step with the gradients {place: gradient} leaves at each place: NOTHING, ROWS or WHOLE."""
         forms = [NOTHING] * len(self.states)
         for place, gradient in given.items():
             forms[place] = ROWS if is_sparse(gradient) else WHOLE
         return forms
 
     def weigh(self, given, weight):
-        """{place: gradient}, each times the weight; None is 1, at no cost."""
+        """Return {place: gradient}, each multiplied by the weight. None means 1, at no cost."""
         if weight is None:
             return given
         return {i: self.ops.weighted(each, weight, self.states[i].total.dtype) for i, each in given.items()}
 
     def write(self, given, forms, held, begins):
-        """Store the gradients {place: gradient} where a window begins, a Python bool, else add them.
+        """Store the gradients {place: gradient} if a window begins, else add them.
 
         Args:
-            forms: as of `forms_of`.
+            forms: as from `forms_of`.
             held: what `states` hold, an int32 for each place.
+            begins: whether a window begins, a Python bool.
         """
         writes, held = [], self.ops.unstack(held, len(self.states)) if begins else None
         for i, state in self._places():
@@ -102,12 +103,12 @@ class Sums(object):
         return self.ops.done(writes)
 
     def reduced(self, given, forms, held, weight, begins, absent=()):
-        """What the window's gradients are reduced to, with these added on the way: a list, None at a place without.
+        """Add the last gradients, and return the window's reduced gradients: a list, None at a place without one.
 
         Args:
-            given: {place: gradient}.
-            forms, held: as of `write`.
-            weight: the sum of the weights, these gradients' included.
+            given: the last gradients, {place: gradient}.
+            forms, held: as in `write`.
+            weight: the sum of the weights, including those of the last gradients.
             begins: whether the window begins with these gradients, a bool or a boolean tensor.
             absent: places to leave without a gradient.
         """
@@ -119,7 +120,7 @@ class Sums(object):
         def sums(begins):
             return [ops.identity(each.sum(given.get(i), begins)) for i, each in dense]
 
-        # K may have become 1. The window then begins with these gradients, and they stand alone.
+        # If K has become 1, the window begins with these gradients and consists of them alone.
         totals = ops.choose(begins, lambda: sums(True), lambda: sums(False)) if dense else []
         reduced, divisors = [None] * len(self.states), _Divisors(ops, weight)
 
@@ -140,10 +141,10 @@ class Sums(object):
         return reduced
 
     def empty(self, reduced):
-        """Make the rows zero that were summed, where that is known to be all: `emptied`.
+        """Zero the summed rows at the places that `emptied` returns.
 
         Args:
-            reduced: {place: gradient}, as `reduced` returns them.
+            reduced: {place: gradient}, from `reduced`.
         """
         written = []
         for i, state in [] if self.ops.is_compiled() else self._places():
@@ -153,7 +154,7 @@ class Sums(object):
         return self.ops.done(written)
 
     def emptied(self, forms, held, absent):
-        """The places whose sums are zero after `empty`; the arguments are those of `reduced`."""
+        """Return the places whose sums are zero after `empty`. The arguments are those of `reduced`."""
         if self.ops.is_compiled():
             return []
         return [i for i, state, form in self._forms(forms, held, absent) if form == ROWS]
@@ -167,11 +168,11 @@ class Sums(object):
         return accumulators.accumulator(self.ops, own, form)
 
     def _form_without(self, place, held=NOTHING):
-        """ROWS or WHOLE, without a gradient to look at: what was seen, or what the sums are known to hold."""
+        """Return ROWS or WHOLE for a place without a gradient here: what was seen, or what the sum is known to hold."""
         return self.forms.get(place) or int(held) or WHOLE
 
     def _forms(self, forms, held, absent):
-        """[(place, state, ROWS or WHOLE)] of the sums that a window ends with."""
+        """Return [(place, state, ROWS or WHOLE)] for the sums at the end of a window."""
         known = self.ops.value_if_eager(held)
         known = [NOTHING] * len(self.states) if known is None else known
         return [
@@ -180,7 +181,7 @@ class Sums(object):
 
 
 class _Divisors(dict):
-    """{dtype: the sum of a window's weights in it}, each made once, where it is first asked for."""
+    """{dtype: the window's sum of weights in that dtype}, each computed once, on first use."""
 
     def __init__(self, ops, weight):
         super(_Divisors, self).__init__()
@@ -188,6 +189,6 @@ class _Divisors(dict):
 
     def __missing__(self, dtype):
         ops, weight = self._ops, self._weight
-        # A window whose weights are all 0 is one of zero gradients.
+        # If all weights of a window are 0, its gradients are zeros.
         self[dtype] = ops.cast(ops.where(ops.equal(weight, 0), ops.ones_like(weight), weight), dtype)
         return self[dtype]

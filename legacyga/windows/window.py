@@ -1,14 +1,14 @@
 """The rule of gradient accumulation, written once for every generation of optimizers.
 
-A window is K consecutive mini-steps. Its K gradients g_1 ... g_K, of weights w_1 ... w_K (1 unless said otherwise),
-end in one update of the inner optimizer with
+A window is K consecutive mini-steps. Its K gradients g_1 ... g_K, with weights w_1 ... w_K (1 by default), end in one
+update of the inner optimizer with
 
     sum_k(w_k * g_k) / sum_k(w_k)      (reduction="mean")
     sum_k(w_k * g_k)                   (reduction="sum")
 
-For a loss that is a mean over its samples this is the gradient of the K micro-batches taken as one batch.
+For a loss that is a mean over its samples, the mean is the gradient of the K micro-batches taken as one batch.
 
-No TensorFlow is imported here. `ops` (`ops.Ops`) brings the handful of operations.
+Nothing here imports TensorFlow. `ops` (`ops.Ops`) supplies the few operations.
 """
 
 import collections
@@ -19,20 +19,20 @@ from legacyga.windows.accumulators import NOTHING
 
 
 class Kept(collections.namedtuple("Kept", ["mini_step", "left_out", "weight", "unit", "steps", "held"])):
-    """What a window keeps beside its sums, in the order of a saved state. Each is a variable of the optimizer.
+    """What a window keeps beside its sums, in the order of a saved state. Each field is a variable of the optimizer.
 
-    mini_step: the mini-steps taken in this window, 0 to K - 1.
-    left_out: those of them that a guard left out.
+    mini_step: the number of mini-steps taken in this window, 0 to K - 1.
+    left_out: how many of them a guard left out.
     weight: the sum of their weights.
-    unit: the samples, on all replicas together, that a weight of 1 stands for; 0 where no mini-step of this window has
-        a weight. So a window goes on alike on another number of replicas.
+    unit: the number of samples, over all replicas, that a weight of 1 stands for; 0 if no mini-step of this window has
+        a weight. With it a window continues unchanged on another number of replicas.
     steps: K of this window.
-    held: what the sums hold of each variable, of this window or of the last: NOTHING, ROWS or WHOLE.
+    held: for each variable, what its sum holds, from this window or the previous one: NOTHING, ROWS or WHOLE.
     """
 
     @classmethod
     def made(cls, scalar, steps, number):
-        """New ones, made by `scalar(name, value, dtype, shape=())`, for so many of the model's variables."""
+        """Create new ones for `number` variables of the model; `scalar(name, value, dtype, shape=())` creates each."""
         return cls(
             mini_step=scalar("mini_step", 0, "int64"),
             left_out=scalar("left_out", 0, "int64"),
@@ -44,7 +44,7 @@ class Kept(collections.namedtuple("Kept", ["mini_step", "left_out", "weight", "u
 
     @property
     def counts(self):
-        """What is 0 where no window is under way."""
+        """The counters that are 0 while no window is open."""
         return [self.mini_step, self.left_out, self.weight, self.unit]
 
 
@@ -53,19 +53,19 @@ def _here(function, args):
 
 
 class Window(object):
-    """The state of the window that is under way, and what a mini-step does to it.
+    """The state of the open window, and what a mini-step does to it.
 
     Args:
-        sums: its `Sums`.
-        kept: its `Kept`.
-        var_list: the model's variables. They are held weakly, so that a copy of the optimizer is no copy of the model.
-        next_steps: function without arguments: K of a window that begins now, a tensor.
-        guard: a `nonfinite.Guard`, None for the policy "propagate".
-        mutex: a `graph.Mutex`, None where mini-steps have an order already.
+        sums: the window's `Sums`.
+        kept: the window's `Kept`.
+        var_list: the model's variables, held weakly so that a copy of the optimizer does not copy the model.
+        next_steps: function without arguments that returns K of a window that begins now, a tensor.
+        guard: a `nonfinite.Guard`, or None for the policy "propagate".
+        mutex: a `graph.Mutex`, or None if mini-steps already run in order.
 
     Attributes:
-        places: where the variables are among the sums.
-        call: the arguments that its mini-steps came with beside gradients: (args, kwargs).
+        places: the places of the variables among the sums.
+        call: the other arguments of the mini-steps' calls, beside gradients: (args, kwargs).
     """
 
     def __init__(self, sums, kept, var_list, next_steps, guard=None, mutex=None):
@@ -76,16 +76,16 @@ class Window(object):
 
     @property
     def variables(self):
-        """All of the state."""
+        """All variables of the state."""
         return list(self.kept) + self.sums.variables
 
     def is_of(self, var_list):
-        """Whether these are its variables, the same objects in the same order."""
+        """Whether `var_list` holds the window's variables, the same objects in the same order."""
         known = [reference() for reference in self.var_list]
         return len(known) == len(var_list) and all(map(operator.is_, known, var_list))
 
     def restrict(self, places):
-        """Let the window be one of the variables at these places alone, before any use. The state stays as it is."""
+        """Keep only the variables at `places`. Call it before any use. The state stays as it is."""
         self.places, self.var_list = places, [self.var_list[place] for place in places]
         self.sums.restrict(places)
 
@@ -94,19 +94,19 @@ class Window(object):
 
         Args:
             mini_step: the `MiniStep`. Its weight's value is a scalar on each replica.
-            update: function of the list of reduced gradients, None where a variable has none, and of {position in that
-                list: whether there is a gradient, a boolean tensor} where only the run can tell. It makes one step of
-                the inner optimizer when it is called, and returns its operations.
+            update: function that makes one step of the inner optimizer and returns its operations. It takes the list of
+                reduced gradients, None for a variable without one, and {position in that list: whether there is a
+                gradient, a boolean tensor} for the positions where only the run can tell.
             run: `run(function, args)` calls `function` once on each replica with its own part of `args`.
 
         Returns:
-            A boolean tensor: whether this mini-step ended in an update. It is there after all that was written.
+            A boolean tensor, available after all writes: whether this mini-step ended in an update.
         """
         weight = mini_step.weight
         arguments = (mini_step.gradients,) if weight is None else (mini_step.gradients, weight.value)
         bad = self._guard and self._guard.look(run, arguments)
-        # In a TensorFlow 1 graph nothing else keeps the loss and the gradients ahead of the writes: all the work
-        # below hangs on the first read.
+        # In a TensorFlow 1 graph nothing else makes the writes wait for the loss and the gradients: everything below
+        # depends on the first read.
         with self.ops.after(mini_step.gradients, mini_step.before):
             if self._mutex is None:
                 return self._take(mini_step, arguments, update, run, bad)
@@ -148,18 +148,18 @@ class Window(object):
                 return self._update(update, reduced, present)
 
             with ops.after(run(on_replica, arguments)):
-                # What the last window left is still there, where this one began with its end (K = 1) and wrote nothing.
+                # At K = 1 this window wrote nothing, so the sums still hold the previous window's values.
                 left = self._without(self.sums.emptied(step.forms, held, absent), ops.maximum(held, forms))
                 return self._move_to(0, 0, 0, steps, left, updated=True)
 
         return ops.cond(mini_step + 1 >= steps, end_window, go_on)
 
     def _leave_out(self, mini_step, steps, held, goes_on, run):
-        """Count a mini-step that adds nothing; `goes_on`: 0 where the window begins with it, else 1."""
+        """Count a mini-step that adds nothing; `goes_on` is 0 if the window begins with it, else 1."""
         ops, kept = self.ops, self.kept
 
         def clear():
-            # What follows is added, to zeros.
+            # The following mini-steps add, so they need zeros.
             return ops.done(run(lambda: self.sums.write({}, (), held, True), ()))
 
         with ops.after(ops.cond(ops.equal(goes_on, 0), clear, lambda: ops.done([]))):
@@ -172,10 +172,10 @@ class Window(object):
             return ops.done(written, False)
 
     def _scale(self, weight):
-        """What divides a mini-step's weights, what it adds to their sum, and the window's unit from then on.
+        """Return the divisor of a mini-step's weights, what it adds to their sum, and the window's next unit.
 
-        In a window that knows how many samples a mini-step had, a mini-step that says nothing weighs as much as the
-        first that did. So equal batches weigh alike, whoever hands them over.
+        In a window that knows how many samples a mini-step had, a mini-step without a weight weighs as much as the
+        first that had one. So equal batches weigh the same, whoever passes them.
         """
         ops, unit = self.ops, self.kept.unit.read_value()
         if weight is None:
@@ -189,7 +189,7 @@ class Window(object):
         return whole / replicas.count, total / whole, unit
 
     def flush(self, update, run=_here):
-        """End a window that is under way with an update, on the mean of what is there; else do nothing.
+        """End an open window with an update on the mean of its gradients; without an open window do nothing.
 
         Args:
             update, run: as in `take`.
@@ -231,7 +231,7 @@ class Window(object):
         return ops.cond(condition(mini_step, steps), end_window, lambda: ops.done([], False))
 
     def drop(self):
-        """Forget the mini-steps of a window that is under way: the next one stores over its sums."""
+        """Forget the mini-steps of an open window: the next mini-step overwrites its sums."""
         kept = self.kept
         with self.ops.after(kept.mini_step.read_value()):
             return self._move_to(0, 0, 0, kept.steps.read_value(), kept.held.read_value(), updated=False, anew=True)
@@ -241,23 +241,24 @@ class Window(object):
         return [str(getattr(each, "path", None) or getattr(each, "name", each)) for each in variables]
 
     def _absent(self, in_window):
-        """The places among the sums that are known to have no gradient where a window ends that holds `in_window`."""
+        """Return the places known to have no gradient at the end of a window that holds `in_window`."""
         known = self.ops.value_if_eager(in_window)
         if known is None:
-            # A traced function asks `_present` when it runs. A graph of TensorFlow 1 leaves out what it has never seen.
+            # A traced function asks `_present` when it runs. A TensorFlow 1 graph leaves out the places it has never
+            # seen.
             is_graph = self._mutex is not None and self.sums.forms
             return set(self.places) - set(self.sums.forms) if is_graph else set()
-        # Where all mini-steps were left out nothing is held, and a loss scale still has to learn of it.
+        # If every mini-step was left out, nothing is held, and a loss scale must still learn of it.
         return {i for i, each in enumerate(known) if each == NOTHING} if any(known) else set()
 
     def _present(self, in_window, given):
-        """{position: whether the window holds a gradient of the variable} that a traced function asks when it runs.
+        """Return {position: whether the window holds a gradient}, for a traced function to ask when it runs.
 
-        Another function, traced later, may add gradients of variables that have none here, such as another task's.
+        A function traced later may add gradients of variables that have none here, such as another task's.
 
         Args:
-            in_window: as of `_absent`.
-            given: the places of which this mini-step has gradients.
+            in_window: as in `_absent`.
+            given: the places of this mini-step's gradients.
         """
         asked = {i: place for i, place in enumerate(self.places) if place not in given}
         if not asked or self._mutex is not None or self.ops.value_if_eager(in_window) is not None:
@@ -267,11 +268,11 @@ class Window(object):
 
     @property
     def _nothing(self):
-        """The forms of no gradient at all."""
+        """The forms of a mini-step without gradients."""
         return self.sums.forms_of({})
 
     def _reduced(self, given, forms, held, absent, weight, begins):
-        """What one replica's gradients are reduced to, a list, with the last ones added on the way."""
+        """Return one replica's reduced gradients as a list, with the last gradients added on the way."""
         reduced = self.sums.reduced(given, forms, held, weight, begins, absent)
         return [reduced[place] for place in self.places]
 
@@ -283,7 +284,7 @@ class Window(object):
         return self.sums.empty(dict(zip(self.places, reduced)))
 
     def _without(self, emptied, held):
-        """`held` with NOTHING at the places of sums that were emptied."""
+        """Return `held` with NOTHING at the places in `emptied`."""
         if not emptied:
             return held
         stays = [int(place not in emptied) for place in range(len(self.sums.states))]

@@ -1,1 +1,1 @@
-"""TensorFlow and the Kerases under one name."""
+"""Give TensorFlow and every Keras one interface."""

@@ -1,7 +1,7 @@
-"""What AutoGraph is to leave as it is in a `tf.function` of the user's: our methods, as it leaves Keras's own.
+"""Keep AutoGraph from rewriting our methods in a user's `tf.function`, as it skips Keras's own.
 
-They are written without tensors in Python's `if`, and to rewrite a mini-step takes seconds: on TF 2.10 the first step
-of two dense layers took 5 seconds, and takes 0.7 (docs/cost.md).
+Our methods put no tensor in a Python `if`, and rewriting a mini-step takes seconds: on TF 2.10 the first step of two
+dense layers took 5 seconds, and takes 0.7 without (docs/cost.md).
 """
 
 import sys
@@ -10,22 +10,22 @@ from legacyga.backend import features, homes
 
 
 def as_written(tf, function):
-    """The function, which AutoGraph does not rewrite. What Keras asks it to rewrite in there it does, as in `fit`."""
+    """Return `function`, which AutoGraph then leaves alone. It still rewrites what Keras asks it to, as in `fit`."""
     return _as_written(function) if features.has_autograph(tf) else function
 
 
 def _as_written(function):
-    # Not by importlib: this, too, is called in what AutoGraph rewrites, which warns that it cannot rewrite that.
+    # Do not use importlib: AutoGraph rewrites this code too, and warns that it cannot rewrite importlib.
     api, core = [sys.modules["tensorflow.python.autograph." + name] for name in ("impl.api", "core.ag_ctx")]
-    # The public do_not_convert would keep it from the user's layers, metrics and datasets as well.
+    # The public do_not_convert would also stop AutoGraph in the user's layers, metrics and datasets.
     unspecified = core.ControlStatusCtx(status=core.Status.UNSPECIFIED)
     return api.tf_convert(function, unspecified, convert_by_default=False)
 
 
 def methods_as_written(tf, bases, cls):
-    """{name: method} of what a user's function calls of the classes `bases`, before the optimizer class `cls`.
+    """Return {name: method} for the methods of `bases` that a user's function calls, ahead of the class `cls`.
 
-    Not of what is the user's own in `cls`: ours calls that, and it is to be rewritten.
+    This leaves out methods that the user overrides in `cls`: ours call them, and AutoGraph must rewrite them.
     """
     if not features.has_autograph(tf):
         return {}
@@ -39,6 +39,6 @@ ENDS = ["end_windows", "drop_windows"]
 
 
 def _leaves(function):
-    # A function that `exec` has made has None for a module.
+    # A function made by `exec` has None as its module.
     module = "" if function is None else getattr(function, "__module__", None) or "of the user's"
     return not module or module.partition(".")[0] in homes.KERAS

@@ -1,4 +1,4 @@
-"""What a TensorFlow 1 graph needs: lifted variables, one mini-step at a time."""
+"""Lift variables out of branches, and take one mini-step at a time, in a TensorFlow 1 graph."""
 
 import contextlib
 
@@ -6,7 +6,7 @@ from legacyga.backend import features
 
 
 def check_branches_take(tf, variable):
-    """Raise where a reference variable cannot be written inside of a conditional."""
+    """Raise if a conditional's branch cannot write `variable` because it is a reference variable."""
     if not hasattr(variable, "handle") and features.has_branches_that_are_functions(tf):
         raise ValueError(
             "The conditionals of this graph are functions, which cannot write to reference variables. Received: "
@@ -18,14 +18,14 @@ def check_branches_take(tf, variable):
 
 @contextlib.contextmanager
 def lifted_variables(tf, made):
-    """A context, for the inside of a conditional's branch: variables made in it are made outside of the branch.
+    """Return a context for a conditional's branch that creates its variables outside of the branch.
 
-    Their initial values must be constants (zeros, as the slots of the v1 optimizers are).
+    Their initial values must be constants (zeros, like the slots of the v1 optimizers).
 
     Args:
         tf: TensorFlow.
-        made: list of the variables that were made here another time, which are taken again, in that order; new ones
-            are added to it.
+        made: list of the variables that an earlier build of the branch created. They are reused in that order, and new
+            ones are appended.
     """
     again = iter(list(made))
 
@@ -37,7 +37,7 @@ def lifted_variables(tf, made):
         is_tensor = hasattr(value, "graph")
         value = constant_value(tf, value) if is_tensor else value
         with tf.init_scope():
-            # A graph holds all of a constant, and no more than 2 GiB.
+            # A graph stores a constant in full, and holds at most 2 GiB.
             if is_tensor and value.size and (value == value.flat[0]).all():
                 value = tf.fill(value.shape, value.flat[0])
             made.append(next_creator(**dict(kwargs, initial_value=value)))
@@ -48,7 +48,7 @@ def lifted_variables(tf, made):
 
 
 def constant_value(tf, tensor):
-    """The NumPy value of a constant tensor."""
+    """Return the NumPy value of a constant tensor."""
     value = features.static_value(tf)(tensor)
     if value is None:
         raise ValueError(
@@ -59,19 +59,19 @@ def constant_value(tf, tensor):
 
 
 class Mutex(object):
-    """A lock in a graph: of the mini-steps that one session call makes on a window, one at a time.
+    """A lock in a graph: a window takes the mini-steps of one session call one at a time.
 
-    Without it nothing orders them: neither of them needs what the other makes.
+    Without it nothing orders them, because no mini-step needs another's results.
 
     Args:
         ops: an `ops.Ops`.
-        beside: a variable of the window. Where it is on a parameter server the lock is there too, one for all workers.
+        beside: a variable of the window. If it is on a parameter server, so is the lock, one for all workers.
     """
 
     def __init__(self, ops, beside):
         self._ops = ops
         spec = ops.v1.DeviceSpec.from_string(beside.device or "")
-        # By the constructor: TF up to 1.12 cannot make one device of another's parts. Delete with TF 1.12.
+        # Use the constructor: TF up to 1.12 cannot build a device from parts of another. Delete with TF 1.12.
         self._server = ops.v1.DeviceSpec(spec.job, spec.replica, spec.task, "CPU", 0) if spec.job else None
         self._handle = self._make("MutexV2", "mutex_v2", shared_name=beside.name if spec.job else "")
 
@@ -81,7 +81,7 @@ class Mutex(object):
 
     @contextlib.contextmanager
     def held(self):
-        """A context: what is made in it runs with the lock. Yields a function of the last result: free, then it."""
+        """Run what the context creates under the lock. It yields `free(result)`: unlock, then return `result`."""
         ops, lock = self._ops, self._make("MutexLock", "mutex_lock", mutex=self._handle)
 
         def free(result):
@@ -95,18 +95,18 @@ class Mutex(object):
 
 
 def with_values_of(pairs, update, ops):
-    """`update`, whose operations are in this graph, on the values of other variables than those it was made for.
+    """Run `update`, which is already in this graph, on the values of other variables than those it was made for.
 
     Args:
-        pairs: list of (other variable, variable). The variables begin with the values of the others, and the others
-            end with theirs.
-        update: a tensor or operation after which all is written.
+        pairs: list of (other variable, variable). Before the update each variable takes the other's value, and after it
+            the other takes the variable's.
+        update: a tensor or operation that runs after all writes.
         ops: an `ops.Ops`.
     """
     made = ops.v1.get_default_graph().get_operations()
     begun = [new.assign(old.read_value()).op for old, new in pairs]
     for begin in begun:
-        # The variable, by the name that it has in this branch.
+        # The variable's name in this branch.
         handle = begin.inputs[0].name
         for operation in made:
             if operation.inputs and operation.inputs[0].name == handle:
@@ -116,7 +116,7 @@ def with_values_of(pairs, update, ops):
 
 
 def reaches(operation, targets):
-    """Whether an operation needs one of `targets`, operations, whatever lies between."""
+    """Whether an operation needs one of the operations in `targets`, directly or not."""
     seen, stack = set(), [operation]
     while stack:
         each = stack.pop()

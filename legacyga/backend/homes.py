@@ -1,8 +1,8 @@
-"""Where things live, and what a version of TensorFlow or Keras can do: the only file that knows.
+"""Find where each Keras keeps its parts, and which Keras an optimizer belongs to. Only this file knows.
 
-Nothing here imports TensorFlow or Keras before somebody asks for a home. Features are looked for on the object
-given; a version number is read only where two packages share one name (standalone Keras below 2.4 is a home of its
-own, from 2.4 to 2.15 it *is* tf.keras, from 3 it is another library).
+Nothing here imports TensorFlow or Keras before a caller asks for a home. Code looks for features on the object it is
+given. It reads a version number only where two packages share one name: standalone Keras below 2.4 is a home of its
+own, from 2.4 to 2.15 it *is* tf.keras, and from 3 it is another library.
 """
 
 import contextlib
@@ -14,12 +14,12 @@ import types
 from legacyga.backend import features
 from legacyga.backend.features import version_of
 
-# Of whose Keras a class is, by the first part of its module's name.
+# The first part of a module's name that marks a class as Keras's own.
 KERAS = ("keras", "tensorflow", "tf_keras")
 
 
 def installed_version(name):
-    """The version of the package `name`, which is imported to ask it, or that there is none: a str."""
+    """Import the package `name`, and return its version, or a text that says there is none."""
     try:
         return getattr(importlib.import_module(name), "__version__", "(no version)")
     except ImportError:
@@ -37,7 +37,7 @@ def _tensorflow():
 
 
 class TensorFlow(object):
-    """The TensorFlow of this process: all there is to know for an optimizer of tf.compat.v1.train."""
+    """The TensorFlow of this process: everything that an optimizer of tf.compat.v1.train needs."""
 
     name = root = "tf.compat.v1.train"
     is_keras3 = False
@@ -47,7 +47,7 @@ class TensorFlow(object):
         self.v1 = features.v1_of(self.tf)
 
     def __deepcopy__(self, memo):
-        # A copy of an optimizer is of the same home.
+        # A copied optimizer has the same home.
         return self
 
     @property
@@ -56,7 +56,7 @@ class TensorFlow(object):
 
     @property
     def graph_mode(self):
-        """Whether what is built here and now is a TensorFlow 1 graph."""
+        """Whether code here and now builds a TensorFlow 1 graph."""
         if self.tf.executing_eagerly():
             return False
         outside_functions = features.executing_eagerly_outside_functions(self.tf)
@@ -66,13 +66,13 @@ class TensorFlow(object):
         return not outside_functions()
 
     def check_can_train(self):
-        """Raise where nothing can be trained at all, before TensorFlow or Keras say so in their own obscure way."""
+        """Raise if nothing can train here, before TensorFlow or Keras raise something obscure."""
 
 
 def _implementation_of(module):
-    """The name of the module that a Keras has its callbacks in.
+    """Return the name of the module that holds a Keras's callbacks.
 
-    Programs put a class or a function of their own in place of `Model`, `Layer` and optimizers, never of these.
+    Programs replace `Model`, `Layer` and optimizers by their own classes or functions, but never the callbacks.
     """
     callback = module.callbacks.Callback
     for each in callback.__mro__:
@@ -82,13 +82,13 @@ def _implementation_of(module):
 
 
 class Home(TensorFlow):
-    """One Keras: the module a model and its optimizer come from, and the TensorFlow below it.
+    """One Keras, where a model and its optimizer come from, and the TensorFlow below it.
 
     Args:
         module: `keras`, `tf.keras` or `tf_keras`.
 
     Attributes:
-        module: what was given.
+        module: the argument.
         root: the package that implements it (`"tensorflow.python.keras"`, `"keras.src"`, ...).
         name: `"keras"`, `"tf.keras"` or `"tf_keras"`.
     """
@@ -98,14 +98,14 @@ class Home(TensorFlow):
         self.module = module
         implemented_in = _implementation_of(module)
         self.root = implemented_in.split(".callbacks")[0]
-        # tf.keras has one file for all callbacks, Keras 3 a folder.
+        # tf.keras keeps all callbacks in one file, Keras 3 in a folder.
         self.is_keras3 = implemented_in == "keras.src.callbacks.callback"
         top = self.root.split(".")[0]
         self.is_standalone = top == "keras" and not self.is_keras3 and version_of(sys.modules["keras"]) < (2, 4)
         self.name = "keras" if self.is_standalone or self.is_keras3 else "tf_keras" if top == "tf_keras" else "tf.keras"
 
     def __repr__(self):
-        # tf.keras has no version of its own in TF 2.13 to 2.15. Delete with TF 2.15.
+        # In TF 2.13 to 2.15 tf.keras has no version of its own. Delete with TF 2.15.
         version = getattr(self.module, "__version__", None)
         return "{}{} on TensorFlow {}".format(self.name, " " + version if version else "", self.tf.__version__)
 
@@ -120,42 +120,44 @@ class Home(TensorFlow):
 
     @property
     def is_standalone_in_eager_mode(self):
-        """Whether this is Keras 2.3 in eager mode: a graph, whose variables are in none. Delete with Keras 2.3."""
+        """Whether this is Keras 2.3 in eager mode: a graph whose variables are in no graph. Delete with Keras 2.3."""
         return self.is_standalone and self.tf.executing_eagerly() and version_of(self.tf) >= (2,)
 
     def value_of(self, variable):
-        """The int that a counter holds."""
+        """Return a counter's value as an int."""
         return int(self.values_of([variable])[0])
 
     def values_of(self, variables):
-        """The NumPy values of a list of variables."""
+        """Return the NumPy values of a list of variables."""
         return self.backend.batch_get_value(variables) if self.graph_mode else [each.numpy() for each in variables]
 
     @property
     def session(self):
-        """In graph mode, the session that the home's models run in."""
+        """The session of the home's models, in graph mode."""
         with contextlib.suppress(RuntimeError):
             return self.backend.get_session()
-        # Keras 2.3 has none of its own on TF 2. Delete with Keras 2.3.
+        # Keras 2.3 has no session of its own on TF 2. Delete with Keras 2.3.
         return self.v1.keras.backend.get_session()
 
     @property
     def has_session(self):
-        """In graph mode, whether there is a session for the home's models, which `session` else opens."""
-        # Keras 2.3 has none of its own. Delete with Keras 2.3.
+        """Whether the home's models already have a session, in graph mode. If not, `session` opens one."""
+        # Keras 2.3 has no session of its own. Delete with Keras 2.3.
         backends = [self.backend, self.v1.keras.backend] if self.is_standalone else [self.backend]
         kept = [vars(sys.modules[each.get_session.__module__]).get("_SESSION") for each in backends]
-        # A thread's own, but for standalone Keras up to 2.2.
+        # Each thread has its own session, except in standalone Keras up to 2.2. Delete with Keras 2.2.
         kept = [getattr(each, "session", None) if isinstance(each, threading.local) else each for each in kept]
         return any(each is not None for each in kept + [self.v1.get_default_session()])
 
     def default_session(self):
-        """A context: in graph mode Keras's session is the default one, which those of tf.compat.v1.train ask for."""
+        """Return a context that makes Keras's session the default in graph mode: tf.compat.v1.train optimizers ask for
+        it.
+        """
         return self.session.as_default() if self.graph_mode else contextlib.ExitStack()
 
     @property
     def v1_optimizers(self):
-        """The module whose `Optimizer` has `get_updates` alone: section 4 of the design is its table."""
+        """The module whose `Optimizer` has `get_updates` alone."""
         for name in (".optimizers.optimizer_v1", ".optimizer_v1", ".optimizers"):
             try:
                 return importlib.import_module(self.root + name)
@@ -165,10 +167,10 @@ class Home(TensorFlow):
 
     @property
     def eager_optimizers(self):
-        """The module of the optimizers that MySGD takes in eager mode: the one place where that is settled.
+        """The module of the optimizers that MySGD uses in eager mode. Nothing else decides that.
 
-        It is the newest generation that has a time-based `decay` of its own. That is OptimizerV2 wherever there is one
-        (`tf.keras.optimizers` to 2.10, `.legacy` from 2.11 on and in tf_keras); Keras 3 has its one.
+        It holds the newest generation with a time-based `decay`: OptimizerV2 where it exists (`tf.keras.optimizers` to
+        2.10, `.legacy` from 2.11 on and in tf_keras), else the one generation of Keras 3.
         """
         optimizers = self.module.optimizers
         if self.is_keras3:
@@ -182,7 +184,7 @@ class Home(TensorFlow):
         return optimizers
 
     def registered_name(self, cls):
-        """The name by which a config names a class."""
+        """Return the name of a class in configs."""
         return features.registered_name(self.module)(cls)
 
     def check_can_train(self):
@@ -212,7 +214,7 @@ class Home(TensorFlow):
 
 
 def home_of(optimizer):
-    """The `Home` of an optimizer of any Keras, None for anything else."""
+    """Return the `Home` of an optimizer of any Keras, None for anything else."""
     for cls in type(optimizer).__mro__:
         root, found, _ = cls.__module__.partition(".optimizer")
         if not found:
@@ -235,9 +237,9 @@ def home_of(optimizer):
 
 
 def generation_of(cls):
-    """The name of the generation that an optimizer class is of, by the hooks it has; None if it is no optimizer.
+    """Return the generation of an optimizer class, found by its hooks; None if it is no optimizer.
 
-    `"v1"`, `"train"`, `"v2"`, `"v3"` or `"keras3"`.
+    The generations are `"v1"`, `"train"`, `"v2"`, `"v3"` and `"keras3"`.
     """
     if hasattr(cls, "_resource_apply_dense"):
         return "v2" if hasattr(cls, "get_updates") else "train"
@@ -247,15 +249,15 @@ def generation_of(cls):
 
 
 def find_home(keras=None):
-    """The Keras to make an optimizer for, a `Home`.
+    """Return the `Home` to make an optimizer for.
 
     Args:
-        keras: a module (`keras`, `tf.keras`, `tf_keras`), or None: then standalone `keras` below 2.4 or `tf_keras`,
-            whichever this process has imported, else `tf.keras`. (TensorFlow from 2.6 on imports `keras` by itself,
-            so that Keras 3 being imported says nothing about the user.)
+        keras: a module (`keras`, `tf.keras`, `tf_keras`), or None. None means the one of standalone `keras` below 2.4
+            and `tf_keras` that this process has imported, else `tf.keras`. (TensorFlow from 2.6 on imports `keras` by
+            itself, so an imported Keras 3 says nothing about the user.)
 
     Raises:
-        ValueError: `keras` is not a Keras, or two of them are imported and none was named.
+        ValueError: `keras` is not a Keras, or it is None and two are imported.
     """
     if isinstance(keras, types.ModuleType) and hasattr(keras, "optimizers") and hasattr(keras, "callbacks"):
         return Home(keras)

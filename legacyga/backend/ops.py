@@ -1,4 +1,4 @@
-"""TensorFlow's operations, under one name in every version."""
+"""Give TensorFlow's operations one name in every version."""
 
 import contextlib
 import functools
@@ -9,12 +9,12 @@ import threading
 from legacyga.backend import features, replicas
 from legacyga.backend.tensors import is_sparse, leaves_of, parts_of
 
-# By class, what `trackable` has made of it.
+# The results of `trackable`, by class.
 _TRACKABLE = {}
 
 
 def trackable(tf, cls):
-    """The subclass of `cls` whose variables, where they are attributes, checkpoints take in; `cls` up to TF 1.13."""
+    """Return a subclass of `cls` whose variables at attributes checkpoints save; up to TF 1.13 `cls` itself."""
     base = features.trackable_base(tf)
     if base is None or issubclass(cls, base):
         return cls
@@ -25,16 +25,16 @@ def trackable(tf, cls):
 
 
 def _is_traced_with_outer(graph):
-    """Whether a graph is a part of the function around it, traced each time that this is: a loop or a branch."""
+    """Whether a graph belongs to the function around it, and is traced anew with it: a loop or a branch."""
     kind = type(graph).__name__
     if kind != "FuncGraph":
         return kind in ("CondBranchFuncGraph", "WhileBodyFuncGraph")
-    # Those of Dataset.reduce, and of AutoGraph's loops over data sets, have nothing but their names.
+    # Only the name identifies the graphs of Dataset.reduce, and of AutoGraph's loops over datasets.
     return graph.name.startswith(("reduce_", "Dataset_", "tf_data_"))
 
 
 class Ops(object):
-    """The few TensorFlow operations that the rule is written with, under one name in every version.
+    """The few TensorFlow operations that the rule uses, under one name in every version.
 
     Attributes:
         replicas: a `replicas.Replicas`.
@@ -44,7 +44,7 @@ class Ops(object):
         self.tf = tf
         self.replicas = replicas.Replicas(tf)
         self.v1 = v1 = features.v1_of(tf)
-        # The cond of compat.v1 alone takes `strict`, by which it returns a list of one as a list.
+        # Only compat.v1's cond takes `strict`, which keeps a list of one a list.
         self.cond = functools.partial(v1.cond, strict=True)
         self.init_scope = features.init_scope(tf)
         self.where, self.equal, self.maximum = tf.where, tf.equal, tf.maximum
@@ -53,24 +53,24 @@ class Ops(object):
         self.ones_like, self.reduce_any, self.unstack = tf.ones_like, tf.reduce_any, tf.unstack
         self.dense = tf.convert_to_tensor
         self.is_finite = features.is_finite(tf)
-        # Those of compat.v1 take reference variables and resource variables alike.
+        # The compat.v1 functions take reference variables as well as resource variables.
         self.scatter_add, self.scatter_update = v1.scatter_add, v1.scatter_update
 
     def __deepcopy__(self, memo):
-        # A copy of an optimizer is one on the same TensorFlow.
+        # A copied optimizer uses the same TensorFlow.
         return self
 
     def after(self, *values):
-        """A context: what is made in it runs after `values`, whatever they are nested in. Eagerly all is in order."""
+        """Return a context whose operations run after `values`, nested or not. Eager mode runs in order anyway."""
         if self.tf.executing_eagerly():
             return contextlib.ExitStack()
-        # TF 2.4 takes the operation of an outer function's tensor, but not the tensor. Delete with TF 2.4.
+        # TF 2.4 accepts the operation of an outer function's tensor, but not the tensor. Delete with TF 2.4.
         return self.tf.control_dependencies(
             [getattr(leaf, "op", leaf) if isinstance(leaf, self.tf.Tensor) else leaf for leaf in leaves_of(values)]
         )
 
     def done(self, values, result=True):
-        """The constant `result`, there after `values`."""
+        """Return the constant `result`, available after `values`."""
         if self.tf.executing_eagerly():
             return self.tf.constant(result)
         with self.after(values):
@@ -78,9 +78,9 @@ class Ops(object):
 
     @contextlib.contextmanager
     def uninterrupted(self):
-        """A context, in eager mode, at whose end a Ctrl-C is raised that came within: what is written goes together.
+        """In eager mode, hold back a Ctrl-C until the context ends, so that its writes go together.
 
-        Python raises it between any two lines of the main thread, and nowhere else.
+        Python raises a Ctrl-C between any two lines of the main thread, and nowhere else.
         """
         is_main = threading.current_thread() is threading.main_thread()
         handler = signal.getsignal(signal.SIGINT) if is_main and self.tf.executing_eagerly() else None
@@ -97,55 +97,57 @@ class Ops(object):
                 handler(*came[-1])
 
     def completed(self, function):
-        """What `function()` returns, a boolean tensor, there when all that it makes has run.
+        """Return `function()`, a boolean tensor, available once everything that it creates has run.
 
-        A function that is traced waits for what no operation is known of at its own end; so this is a branch, which
-        waits at its own.
+        A traced function waits only at its end for effects that no returned operation stands for. So a branch runs
+        `function`: it waits at the branch's own end.
         """
         if not hasattr(self.graph_here(), "outer_graph"):
             return function()
         return self.cond(self.constant(True, "bool"), function, lambda: self.constant(False, "bool"))
 
     def as_tensors(self, gradient, dtype=None):
-        """A gradient with tensors in place of lists or arrays in IndexedSlices; `dtype` is that of a list's numbers."""
+        """Return a gradient whose IndexedSlices holds tensors, not lists or arrays; a list's numbers take `dtype`."""
         if not is_sparse(gradient):
             return gradient
         values = self.v1.convert_to_tensor(gradient.values, preferred_dtype=dtype)
         return self.tf.IndexedSlices(values, self.tf.convert_to_tensor(gradient.indices), gradient.dense_shape)
 
     def zeros(self, shape, dtype):
-        """Zeros; in a graph of TF 1 such as take no memory but while they are needed."""
+        """Return zeros. In a TF 1 graph they take memory only while they are needed."""
         zero = self.tf.zeros([], dtype)
         in_graph = not self.tf.executing_eagerly() and not hasattr(self.v1.get_default_graph(), "outer_graph")
-        # XLA takes no timestamp.
+        # XLA cannot compile a timestamp.
         if in_graph and not self.is_compiled():
-            # A session keeps what it can compute ahead, up to 10 MiB each, and sees that a placeholder has a default.
+            # A session precomputes and keeps constants of up to 10 MiB each, and even sees through a placeholder with a
+            # default. A timestamp prevents that.
             zero = self.cast(self.v1.timestamp() < 0, dtype)
         return self.tf.fill(shape, zero)
 
     def zeros_like(self, value, dtype=None):
-        """Zeros of a tensor's shape, as `zeros` makes them."""
+        """Return zeros of a tensor's shape, made as by `zeros`."""
         return self.zeros(self.tf.shape(value), value.dtype.base_dtype if dtype is None else dtype)
 
     def weighted(self, gradient, weight, dtype):
-        """`weight * gradient` in a dtype that is wide enough, 0 where the weight is; IndexedSlices stay so."""
+        """Return `weight * gradient` in `dtype`, 0 if the weight is 0; IndexedSlices stay IndexedSlices."""
         if is_sparse(gradient):
             values = self.weighted(gradient.values, weight, dtype)
             return self.tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
         dtype = self.tf.as_dtype(dtype).base_dtype
         gradient, weight = self.tf.cast(gradient, dtype), self.tf.cast(weight, dtype)
-        # A product with 0 would keep the NaN of a mean over no samples.
+        # Multiplying by 0 would keep the NaN of a mean over no samples.
         multiply = features.multiply_no_nan(self.tf)
         if multiply is not None:
             return multiply(gradient, weight)
         return self.cond(self.equal(weight, 0), lambda: self.zeros_like(gradient), lambda: gradient * weight)
 
     def not_finite(self, gradients):
-        """A float32 vector with a 1 for each of the gradients that has an element which is not finite, else 0."""
+        """Return a float32 vector: 1 for each gradient with an element that is not finite, else 0."""
         tensors = [gradient.values if is_sparse(gradient) else gradient for gradient in gradients]
         tensors = [self.tf.abs(each) if each.dtype.is_complex else each for each in tensors]
         tensors = [self.cast(each, self.accumulator_dtype(each.dtype)) for each in tensors]
-        # A sum is not finite where an element is not. It costs a tenth, and may overflow where all are.
+        # If an element is not finite, neither is the sum, at a tenth of the cost. But the sum of finite elements may
+        # overflow: so a sum that is not finite leads to a look at each element.
         sums = self.tf.stack([self.cast(self.tf.reduce_sum(each), "float64") for each in tensors])
         found = self.is_finite(sums)
 
@@ -156,17 +158,17 @@ class Ops(object):
         return 1.0 - self.cast(found, "float32")
 
     def spoil_if(self, condition, gradients):
-        """The list of gradients, on the condition with a NaN in one: the first that is dense, else the first."""
+        """Return the gradients; if the condition holds, with a NaN in the first dense one, else in the first."""
         present = [i for i, gradient in enumerate(gradients) if gradient is not None]
         place = next((i for i in present if not is_sparse(gradients[i])), present[0])
         gradient = gradients[place]
         values = gradient.values if is_sparse(gradient) else gradient
         nan = self.constant(math.nan, values.dtype)
-        # Within XLA there is a row for each of the table.
+        # Under XLA the IndexedSlices has every row of its table, so there is a row to spoil.
         if not is_sparse(gradient) or self.is_compiled():
             values, rows = values * self.where(condition, nan, self.constant(1, values.dtype)), 0
         else:
-            # There may be no row.
+            # There may be no row to spoil: append one.
             rows = self.cast(condition, "int32")
             row = self.tf.fill(self.tf.concat([[rows], self.tf.shape(values)[1:]], 0), nan)
             values = self.tf.concat([values, row], 0)
@@ -176,12 +178,12 @@ class Ops(object):
         return gradients[:place] + [values] + gradients[place + 1 :]
 
     def fail(self, message, names, bad):
-        """Raise an InvalidArgumentError, in a graph when it runs, that tells those of `names` that are bad."""
+        """Raise an InvalidArgumentError that lists the bad ones of `names`; in a graph, raise when it runs."""
         found = self.tf.boolean_mask(self.constant(names, "string"), bad)
         return self.v1.Assert(self.logical_not(self.tf.reduce_any(bad)), [message, found], summarize=len(names))
 
     def is_compiled(self):
-        """Whether what is made here is in a function that is traced for XLA, which drops assertions."""
+        """Whether code here is traced for XLA, which drops assertions."""
         graph = self.v1.get_default_graph()
         while graph is not None:
             context = graph._get_control_flow_context()
@@ -193,7 +195,7 @@ class Ops(object):
         return False
 
     def tensors_of_other_functions(self, values):
-        """Those of nested values that are tensors of functions, but for the ones that are traced here."""
+        """Return the tensors in nested values that belong to functions, except those being traced here."""
         here, graphs = self.graph_here(), []
         while here is not None:
             graphs.append(here)
@@ -204,13 +206,13 @@ class Ops(object):
         return [each for each in tensors if not any(each.graph is graph for graph in graphs)]
 
     def graph_here(self):
-        """The graph that is being made, None in eager mode."""
+        """Return the graph under construction, None in eager mode."""
         return None if self.tf.executing_eagerly() else self.v1.get_default_graph()
 
     def is_made_with(self, graph):
-        """Whether what is made here is made each time that `graph` is: in it, or in its loops and branches.
+        """Whether operations made here are made each time that `graph` is: in it, or in its loops and branches.
 
-        Within a tf.function that it calls it is not: that one is traced once for many calls.
+        Inside a tf.function that `graph` calls they are not: that function is traced once for many calls.
         """
         here = self.graph_here()
         while here is not graph and _is_traced_with_outer(here):
@@ -218,44 +220,44 @@ class Ops(object):
         return here is graph
 
     def uses(self, variable):
-        """How many operations of the function that is traced here use a variable, calls of functions that do included.
+        """Count the operations of the function being traced here that use a variable, including calls of functions.
 
-        Those that only read it do not count.
+        Plain reads do not count.
         """
         graph, handle = self.graph_here(), parts_of(variable)[0].handle
         inner = [each for outer, each in zip(graph.external_captures, graph.internal_captures) if outer is handle]
         return sum(operation.type != "ReadVariableOp" for each in inner for operation in each.consumers())
 
     def choose(self, condition, when_true, when_false):
-        """`cond`, of a tensor or of a Python bool."""
+        """Return `cond` for a tensor or a Python bool."""
         if isinstance(condition, bool):
             return when_true() if condition else when_false()
         return self.cond(condition, when_true, when_false)
 
     def value_if_eager(self, tensor):
-        """The NumPy value of a tensor in eager mode, None of one in a graph or a function."""
+        """Return a tensor's NumPy value in eager mode, None in a graph or a function."""
         return tensor.numpy() if self.tf.executing_eagerly() else None
 
     def places_of_others(self, vector, value):
-        """The int64 indices of the elements that are not `value`."""
+        """Return the int64 indices of the elements that differ from `value`."""
         return self.tf.reshape(self.tf.where(self.tf.not_equal(vector, value)), [-1])
 
     def places_or_first(self, vector):
-        """For each element its int64 index; for one that is zero that of the first which is not."""
+        """Return each element's int64 index; for a zero element, the index of the first nonzero one."""
         found = self.tf.not_equal(vector, 0)
         places = self.tf.range(self.cast(self.tf.size(vector), "int64"))
         first = self.tf.argmax(self.cast(found, "int32"), output_type=places.dtype)
         return self.where(found, places, self.tf.fill(self.tf.shape(places), first))
 
     def gather(self, variable, indices):
-        """Rows of a variable, as they are after what was written before."""
-        # A reference variable would give what was read of it when it was made.
+        """Return rows of a variable, after all earlier writes."""
+        # A reference variable itself would give the value of an earlier read.
         return self.tf.gather(variable if hasattr(variable, "handle") else variable.read_value(), indices)
 
     def indexed_slices(self, values, indices, table):
         return self.tf.IndexedSlices(values, indices, self.tf.constant(table.shape.as_list(), "int64"))
 
     def accumulator_dtype(self, dtype):
-        """float64 for float64 and complex as they are; float32 for float32 and everything narrower."""
+        """Return the dtype to sum in: float64 and complex stay, float32 and narrower become float32."""
         dtype = self.tf.as_dtype(dtype).base_dtype
         return dtype if dtype.size >= 4 else self.tf.float32

@@ -1,4 +1,4 @@
-"""What tf.distribute has several of: replicas, their parts of variables, and the exchange between them."""
+"""Handle the replicas of tf.distribute, their parts of variables, and the exchange between them."""
 
 import contextlib
 
@@ -7,15 +7,15 @@ from legacyga.backend.tensors import is_sparse, is_variable, parts_of
 
 
 def replica_local_variables(tf, aggregation="SUM"):
-    """A context: variables made in it have a copy on each replica, where there is a strategy with replicas.
+    """Return a context whose variables have a copy on each replica, if a strategy has replicas.
 
-    The aggregation is what a checkpoint holds of the copies, `"SUM"`, `"MEAN"` or `"ONLY_FIRST_REPLICA"`.
+    `aggregation` says what a checkpoint saves of the copies: `"SUM"`, `"MEAN"` or `"ONLY_FIRST_REPLICA"`.
     """
     return _variables_with(tf, "ON_READ", aggregation)
 
 
 def counted_variables(tf):
-    """A context: all replicas may write the same to a variable made in it. Up to TF 2.3 they must say so."""
+    """Return a context whose variables all replicas may write, with one value. Up to TF 2.3 they must say so."""
     return _variables_with(tf, "AUTO", "ONLY_FIRST_REPLICA")
 
 
@@ -35,7 +35,7 @@ def _variables_with(tf, synchronization, aggregation):
 
 
 class Replicas(object):
-    """The replicas here and on other workers. A TensorFlow without tf.distribute has one."""
+    """All replicas, in this process and on other workers. A TensorFlow without tf.distribute has one."""
 
     def __init__(self, tf):
         self._tf = tf
@@ -44,17 +44,17 @@ class Replicas(object):
 
     @property
     def strategy(self):
-        """The strategy here and now, which may be TensorFlow's default one; None without tf.distribute."""
+        """The current strategy, possibly TensorFlow's default one; None without tf.distribute."""
         return self._distribute and self._distribute.get_strategy()
 
     @property
     def entered_strategy(self):
-        """The strategy in whose scope this is, None outside of all."""
+        """The strategy whose scope is entered here, None outside of every scope."""
         return self.strategy if self._distribute and self._distribute.has_strategy() else None
 
     @property
     def count(self):
-        """How many replicas there are, here and on other workers."""
+        """The number of replicas, here and on other workers."""
         return self.strategy.num_replicas_in_sync if self._distribute else 1
 
     @property
@@ -64,18 +64,18 @@ class Replicas(object):
 
     @property
     def are_elsewhere(self):
-        """Whether other processes have replicas, too."""
+        """Whether other processes have replicas too."""
         strategy = self.strategy
         return self.are_several and self.count > len(strategy.extended.worker_devices)
 
     @property
     def is_replica_here(self):
-        """Whether gradients can be applied here: everywhere but in the cross-replica context of a strategy."""
+        """Whether code here can apply gradients: everywhere except in a strategy's cross-replica context."""
         return self._distribute is None or self._distribute.get_replica_context() is not None
 
     @property
     def number(self):
-        """Which of the replicas this is, an int; None outside of all."""
+        """This replica's number as an int, None outside of every replica."""
         if self.entered_strategy is None or not self.is_replica_here:
             return None
         number = self._distribute.get_replica_context().replica_id_in_sync_group
@@ -85,39 +85,39 @@ class Replicas(object):
 
     @contextlib.contextmanager
     def making(self, strategy, aggregation):
-        """A context to make variables in, outside of every function, with a copy on each replica of a strategy or None.
+        """Return a context to create variables outside of every function, with a copy on each replica of `strategy`.
 
-        The aggregation is that of `replica_local_variables`.
+        Without a strategy (None) there is one copy. `aggregation` is as in `replica_local_variables`.
         """
         with self._init_scope(), contextlib.ExitStack() as stack:
-            # Outside of its function a strategy need not be the current one.
+            # Outside of its function a strategy may not be the current one.
             if strategy is not None and self.entered_strategy is None:
                 stack.enter_context(strategy.scope())
             stack.enter_context(replica_local_variables(self._tf, aggregation))
             yield
 
     def colocated_with(self, variable):
-        """A context to make a variable in where another is; None for anywhere."""
+        """Return a context that creates a variable beside another; None means anywhere."""
         if variable is None:
             return contextlib.ExitStack()
         variable = variable if is_variable(variable) else variable.value
         return self.strategy.extended.colocate_vars_with(variable)
 
     def scope_of(self, variable):
-        """The scope of the strategy that a variable was made under, for those who are in none."""
+        """Return the scope of the strategy that made a variable, for callers outside of every scope."""
         strategy = features.strategy_of(variable)
         outside = strategy is not None and self.entered_strategy is None
         return strategy.scope() if outside else contextlib.ExitStack()
 
     def local(self, variable):
-        """In replica context, this replica's part of a variable, for the operations that ask for no less."""
+        """In replica context, return this replica's part of a variable, for operations that accept nothing else."""
         get = getattr(variable, self._getter, None)
         return variable if get is None else get()
 
     # Work on each replica.
 
     def on_all(self, function, args):
-        """`function(run, *args)` in cross-replica context, where `run(each, args)` calls `each` on every replica."""
+        """Call `function(run, *args)` in cross-replica context; `run(each, args)` calls `each` on every replica."""
         if self._distribute is None:
             return function(lambda each, args: each(*args), *args)
 
@@ -127,10 +127,10 @@ class Replicas(object):
         replica = self._distribute.get_replica_context()
         return across(self.strategy, *args) if replica is None else replica.merge_call(across, args)
 
-    # Sums.
+    # Sums over replicas.
 
     def sum(self, value):
-        """In cross-replica context, the sum over all replicas of a tensor that each has, or of one for all of them."""
+        """In cross-replica context, sum a tensor over all replicas, whether each has its own or all share one."""
         parts = parts_of(value)
         if not self.are_several:
             return parts[0]
@@ -143,25 +143,24 @@ class Replicas(object):
         return strategy.reduce(self._distribute.ReduceOp.SUM, value, axis=None)
 
     def sum_of_scalars(self, value):
-        """In cross-replica context, the float64 sum of a scalar as in `sum`."""
+        """In cross-replica context, sum a scalar like `sum`, in float64."""
         return self._tf.cast(self.sum(value), "float64")
 
     def mean(self, value):
-        """In replica context, the mean over all replicas of a scalar that each has."""
+        """In replica context, return the mean of the replicas' scalars."""
         if not self.are_several:
             return value
         return self._distribute.get_replica_context().all_reduce(self._distribute.ReduceOp.MEAN, value)
 
     def exchanged(self, gradients, variables):
-        """In replica context, the sums over all replicas of gradients, in one exchange.
+        """In replica context, sum gradients over all replicas in one exchange.
 
         Args:
             gradients: list of tensors, IndexedSlices with each row once, or None.
-            variables: theirs.
+            variables: the gradients' variables.
 
         Returns:
-            A list of the same form, the same on all replicas to the bit. Rows that several replicas have stand there
-            once.
+            A list of the same form, bitwise equal on all replicas. A row that several replicas have appears once.
         """
         at = [i for i, gradient in enumerate(gradients) if gradient is not None]
         variables = [variables[i] if is_variable(variables[i]) else variables[i].value for i in at]
@@ -182,7 +181,7 @@ class Replicas(object):
         ]
 
     def _is_rows_of_local_replicas(self, gradient):
-        # Collectives want as many rows each time that a loop runs them.
+        # Sum the rows of local replicas directly: in a loop, collectives need the same number of rows each time.
         return is_sparse(parts_of(gradient)[0]) and not self.are_elsewhere
 
     def _with_rows_once(self, strategy, gradient):
@@ -191,17 +190,17 @@ class Replicas(object):
         return strategy.extended.call_for_each_replica(lambda each: self.sum_of_rows([each]), (gradient,))
 
     def sum_of_rows(self, parts):
-        """IndexedSlices with the rows of several IndexedSlices, each row once."""
+        """Sum several IndexedSlices into one that has each row once."""
         tf = self._tf
         rows, places = tf.unique(tf.concat([each.indices for each in parts], 0))
         values = tf.concat([each.values for each in parts], 0)
         values = tf.math.unsorted_segment_sum(values, places, tf.shape(rows)[0])
         return tf.IndexedSlices(values, rows, parts[0].dense_shape)
 
-    # What cannot be.
+    # Checks.
 
     def check_is_each_replicas(self, variable):
-        """Raise where a variable that each replica is to have for itself is one for all of them."""
+        """Raise if all replicas share one variable where each needs its own."""
         if self.are_several and len(parts_of(variable)) != len(self.strategy.extended.worker_devices):
             raise ValueError(
                 "Each replica accumulates gradients in variables of its own, and this strategy has one for all of its "
@@ -213,7 +212,7 @@ class Replicas(object):
         strategy = self.entered_strategy
         if strategy is None:
             return
-        # In graph mode a lock on the server has the workers take turns.
+        # In graph mode, a lock on the server makes the workers take turns.
         kind = getattr(self._distribute.experimental, "ParameterServerStrategy", ())
         if isinstance(strategy, kind) and features.executing_eagerly_outside_functions(self._tf)():
             raise ValueError(

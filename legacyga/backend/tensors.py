@@ -1,4 +1,4 @@
-"""What a value of TensorFlow is: a variable, rows of a table, or the parts that several replicas have."""
+"""Tell what a TensorFlow value is: a variable, rows of a table, or the parts of several replicas."""
 
 
 def is_sparse(gradient):
@@ -7,32 +7,32 @@ def is_sparse(gradient):
 
 
 def is_variable(value):
-    """Whether a value is a TensorFlow variable, of any version."""
+    """Whether a value is a TensorFlow variable, in any version."""
     return hasattr(value, "assign_add") and hasattr(value, "read_value")
 
 
 def variable_key(variable):
-    """What tells one variable from another, the same for all its replicas."""
-    # A variable of Keras 3 holds one of TensorFlow's.
+    """Return a key that identifies a variable, the same on all its replicas."""
+    # A Keras 3 variable holds a TensorFlow variable.
     variable = variable if is_variable(variable) else getattr(variable, "_value", variable)
     container = getattr(variable, "_distributed_container", None)
     variable = (container and container()) or variable
-    # A graph's variable has a name that is unique in its graph, and no such id. Delete with TF 1.15.
+    # A graph variable lacks this id, and its name is unique in its graph. Delete with TF 1.15.
     return getattr(variable, "_unique_id", None) or variable.name
 
 
 def parts_of(value):
-    """The parts of a value that this process has, one a replica: a tuple."""
+    """Return this process's parts of a value, one for each replica: a tuple."""
     values = getattr(value, "values", None)
     return values if isinstance(values, tuple) else (value,)
 
 
 def leaves_of(value):
-    """The tensors and operations in nested lists, IndexedSlices and per-replica values: a list."""
+    """Return the tensors and operations in nested lists, IndexedSlices and per-replica values: a list."""
     if value is None:
         return []
     if isinstance(value, (list, tuple)):
-        # A loop, for AutoGraph cannot read this as one expression. Delete with TF 2.0.
+        # Use a loop: AutoGraph cannot read this as one expression. Delete with TF 2.0.
         found = []
         for item in value:
             found.extend(leaves_of(item))

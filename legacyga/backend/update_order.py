@@ -1,10 +1,10 @@
-"""In which order an update reads and writes in a TensorFlow 1 graph, where nothing else orders it: as it was made."""
+"""Order an update's reads and writes in a TensorFlow 1 graph as they were made, because nothing else orders them."""
 
 import collections
 import itertools
 import re
 
-# What hands a variable or its value on.
+# These operations pass on a variable or its value.
 _ALIASES = ("Identity", "RefIdentity", "Switch", "RefSwitch", "Merge", "RefMerge", "ReadVariableOp", "Reshape")
 _ENDS = ("Merge", "RefMerge", "Exit", "RefExit")
 _FUNCTIONS = re.compile("^If$|^While$|PartitionedCall$")
@@ -20,18 +20,17 @@ REPLACED = (
 
 
 def ordered(get_updates, ops, gradients, in_parts=True):
-    """An operation that runs an optimizer's updates.
+    """Return an operation that runs an optimizer's updates in order.
 
-    What `get_updates` returns is written at the end, and whatever it made that reads those variables reads them before.
-    What it writes on the way is written where it was made: what was made before reads the old value, what was made
-    after the new one.
+    The writes that `get_updates` returns come at the end, after every read that it made of those variables. A write
+    that it makes and does not return happens where it was made: earlier reads get the old value, later ones the new.
 
     Args:
-        get_updates: function that returns the updates, whose operations it makes.
+        get_updates: function that makes the update's operations and returns the updates.
         ops: an `ops.Ops`.
-        gradients: what they are made of: list of tensors or IndexedSlices, None for a variable without.
-        in_parts: whether the gradients are there before the update begins. Then the update of one gradient's variables
-            goes after another's, where neither needs the other, so that only its new values are there beside the old.
+        gradients: the update's gradients: list of tensors or IndexedSlices, None for a variable without one.
+        in_parts: whether the gradients are computed before the update begins. Then the update goes gradient by
+            gradient, unless an operation needs two, so that only one gradient's new values exist beside the old ones.
     """
     graph = ops.v1.get_default_graph()
     made_before = len(graph.get_operations())
@@ -52,7 +51,7 @@ def ordered(get_updates, ops, gradients, in_parts=True):
 
 
 def _check_made_here(listed, graph):
-    """Raise where an update would run with each mini-step: an operation that is not in the conditional's branch."""
+    """Raise if an update is outside of the conditional's branch, where it would run with each mini-step."""
     context = graph._get_control_flow_context()
     outside = [each for each in listed if each.graph is not graph or _context_of(each) is not context]
     if outside:
@@ -67,8 +66,8 @@ class _Order(object):
 
     Args:
         made: the operations that `get_updates` made, in that order.
-        listed: those that it returned.
-        given: for each gradient the list of its tensors. They are there before anything is written.
+        listed: the operations that it returned.
+        given: for each gradient, the list of its tensors. They are computed before any write.
     """
 
     def __init__(self, made, listed, given):
@@ -91,7 +90,7 @@ class _Order(object):
         self._writes = set(sum(writes.values(), []))
         uses = _uses(needed, writes)
         for variable, its_writes in writes.items():
-            # Not its neighbour alone: a write in a branch that is not taken waits for nothing.
+            # Order every pair, not only neighbours: a write in a branch that is not taken waits for nothing.
             for before, after in itertools.combinations(its_writes, 2):
                 self._wait(after, before)
             for write in its_writes:
@@ -104,14 +103,14 @@ class _Order(object):
                     self._order(write, uses[variable], late)
 
     def _listed_writes(self):
-        """The operations that `get_updates` returned. Of a conditional that is a function it returns outputs."""
+        """Return the operations behind the updates. For a functional conditional, `get_updates` returns its outputs."""
         outputs = [each for each in self._listed if each.type == "Identity"]
         return set(self._listed).union(
             each.inputs[0].op for each in outputs if _FUNCTIONS.search(each.inputs[0].op.type)
         )
 
     def _writes_of_each(self, needed, listed):
-        """{variable: the operations that write it, in the order in which they were made}."""
+        """Return {variable: the operations that write it, in the order in which they were made}."""
         writes = collections.OrderedDict()
         for each in needed:
             if each in self._places or each in listed:
@@ -120,7 +119,9 @@ class _Order(object):
         return writes
 
     def _needing(self, needed, listed):
-        """What needs a listed write. It reads, as its author meant, what was written before it was made."""
+        """Return the operations that need a listed write. As their author meant, they read what was written before
+        them.
+        """
         late, known = set(), None
         while known != len(late):
             known = len(late)
@@ -132,8 +133,10 @@ class _Order(object):
         return late
 
     def _order(self, write, uses, in_turn):
-        """Order a write with the uses of its variable: those that are `in_turn` by where they were made, others come
-        before it."""
+        """Order a write with the uses of its variable.
+
+        The uses in `in_turn` keep the order in which they were made. The others come before the write.
+        """
         for read, user in uses:
             if user is not write:
                 if self._comes_before(user, write, in_turn):
@@ -149,20 +152,20 @@ class _Order(object):
         end = self._ends.get(use)
         if end is None or (end is use and not _WRITES.search(use.type)):
             return True
-        # What has to wait for the write, for what else it does, is in turn: a conditional as a whole.
+        # A conditional counts as a whole: if anything in it needs the write, it cannot come first.
         if end not in self._needs:
             self._needs[end] = _needed(self._outputs(end), self._before)
         return write not in self._needs[end]
 
     def after_all_gradients(self, ops):
-        """Let all writes wait for all gradients: not each needs one, and a model is read until the last is there."""
+        """Make all writes wait for all gradients: some need none, and gradients read the model until the last."""
         with ops.after(self._given):
             begun = ops.tf.no_op()
         for write in self._writes:
             self._wait(write, begun)
 
     def one_part_after_the_other(self, ops):
-        """Let the writes that need one gradient, and what computes them, wait for those that need the one before."""
+        """Make what needs one gradient, computations and writes, wait for the writes of the gradient before."""
         if any(each.type == "NextIteration" for each in self._made):
             return
         entries = [self._entries(tensors) for tensors in self._given]
@@ -177,10 +180,10 @@ class _Order(object):
                 done = [ops.tf.no_op()]
 
     def _parts_from(self, entries):
-        """{operation: the number of the gradient that it needs}, None where one needs two: neither can wait then.
+        """Return {operation: the number of its gradient}, or None if one needs two gradients and so cannot wait.
 
         Args:
-            entries: for each gradient, the operations that work with it first.
+            entries: for each gradient, the operations that use it first.
         """
         needing, numbers = collections.defaultdict(list), {}
         for each in self._needed:
@@ -195,15 +198,18 @@ class _Order(object):
         return numbers
 
     def _entries(self, tensors):
-        """What works with a gradient first: its division by the sum of the weights, or what was made of it here."""
+        """Return the first operations on a gradient: its division by the sum of the weights, or its uses here."""
         users = [each for tensor in tensors for each in tensor.consumers()]
         if len(tensors) == 1 and tensors[0].op.type == "RealDiv" and all(each in self._places for each in users):
             return [tensors[0].op]
         return [each for each in users if each in self._needed]
 
     def _end(self, operation, context):
-        """What ends the conditionals that an operation is in and `context` is not: itself where there are none, None
-        where it was made before the update or `context` is the other branch."""
+        """Return what ends the conditionals around an operation that are not around `context`.
+
+        Without such a conditional that is the operation itself. It is None if the operation was made before the update,
+        or if `context` is the other branch.
+        """
         while operation is not None and not _encloses(_context_of(operation), context):
             if _excludes(_context_of(operation), context):
                 return None
@@ -214,7 +220,7 @@ class _Order(object):
         return operation
 
     def _wait(self, later, earlier):
-        """Give `later` an edge from `earlier`; where that need not run, from all that ends its conditional."""
+        """Make `later` wait for `earlier`, or, if `earlier` may not run, for everything that ends its conditional."""
         end = self._end(earlier, _context_of(later))
         for each in [end] if end is earlier and end.type in _ENDS else self._outputs(end):
             if each not in _sources(later) and not _enters_loop(later, each):
@@ -224,12 +230,12 @@ class _Order(object):
                         needs.update(_needed([each], self._before))
 
     def _outputs(self, end):
-        """An operation, and where it ends a conditional all others that do."""
+        """Return an operation, and if it ends a conditional, everything else that ends it."""
         if end is None:
             return []
         if end.type in _ENDS:
             return list(itertools.takewhile(lambda each: each.type in _ENDS, self._made[self._place(end) :]))
-        # A conditional that is a function is through when it has taken its branch, its outputs when that has run.
+        # A functional conditional is done once it has chosen its branch; its outputs are done once the branch has run.
         users = [each for output in end.outputs for each in output.consumers()] if _FUNCTIONS.search(end.type) else []
         return [end] + [each for each in users if each.type == "Identity"]
 
@@ -245,7 +251,7 @@ def _sources(operation):
 
 
 def _needed(operations, given):
-    """`operations` and what they need, as far as the gradients."""
+    """Return `operations` and everything they need, back to the gradients."""
     seen, stack = set(), list(operations)
     while stack:
         each = stack.pop()
@@ -260,23 +266,23 @@ def _is_variable(tensor):
 
 
 def _written(operation):
-    """The operations of the variables that an operation writes, or may write."""
+    """Return the operations of the variables that an operation writes, or may write."""
     return [variable for tensor in _written_inputs(operation) for variable, _ in _origins(tensor, None)]
 
 
 def _written_inputs(operation):
     if not _WRITES.search(operation.type):
         return []
-    # A function's resources that it only reads are known from TF 2.2 on. Delete with TF 2.1.
+    # TF 2.2 and newer say which of a function's resources it only reads. Delete with TF 2.1.
     known = _FUNCTIONS.search(operation.type) and "_read_only_resource_inputs" in operation.node_def.attr
     read = operation.get_attr("_read_only_resource_inputs") if known else ()
     return [each for place, each in enumerate(operation.inputs) if _is_variable(each) and place not in read]
 
 
 def _origins(tensor, read):
-    """[(variable, its read)] of what a tensor hands on, by operations; of a reference variable no read is known."""
+    """Return [(variable, its read)] behind a tensor, as operations; the read of a reference variable is None."""
     operation = tensor.op
-    # What writes a reference variable hands on its memory, not the value that was there.
+    # An operation that writes a reference variable passes on its memory, not the old value.
     hands_on_memory = tensor.dtype._is_ref_dtype and _WRITES.search(operation.type)
     if operation.type not in _ALIASES and not hands_on_memory:
         return [(operation, None if operation.type in _VARIABLES else read)]
@@ -286,7 +292,7 @@ def _origins(tensor, read):
 
 
 def _uses(needed, writes):
-    """{variable: [(its read, what works with that)]}. A reference variable is read where its value is worked with."""
+    """Return {variable: [(its read, the operation that uses it)]}. Using a reference variable's value reads it."""
     uses = collections.defaultdict(list)
     for each in needed:
         if each.type not in _ALIASES:
@@ -300,20 +306,20 @@ def _uses(needed, writes):
 
 
 def _context_of(operation):
-    # What leaves a loop is one of the loop's own.
+    # An Exit belongs to its loop, but hands its value to the outer context.
     context = operation._control_flow_context
     return context.outer_context if context is not None and operation.type in ("Exit", "RefExit") else context
 
 
 def _encloses(context, other):
-    """Whether what is in `context` runs where what is in `other` does."""
+    """Whether `context` is `other`, or encloses it."""
     while other is not None and other is not context:
         other = other.outer_context
     return other is context
 
 
 def _excludes(branch, context):
-    """Whether `context` is in the other branch of a conditional: the two have one tensor of the condition."""
+    """Whether `context` is in the other branch of a conditional: both share the condition's tensor."""
     condition = getattr(branch, "pred", None)
     while context is not None and (condition is None or getattr(context, "pred", None) is not condition):
         context = context.outer_context
@@ -321,7 +327,7 @@ def _excludes(branch, context):
 
 
 def _enters_loop(operation, outer):
-    """Whether an operation is in a loop that `outer` is not in: what comes from there enters by the loop's own."""
+    """Whether an operation is in a loop that `outer` is not in: an edge must enter by the loop's own operations."""
     context, outer = _context_of(operation), _context_of(outer)
     while context is not outer and not context.IsWhileContext():
         context = context.outer_context

@@ -1,1 +1,1 @@
-"""The command line. `main` reads it; there is one module for each command."""
+"""The command line: `main` parses it, and each command has a module."""

@@ -1,8 +1,8 @@
-"""`python -m legacyga demo`: accumulation beside the large batch that it stands for, on real data.
+"""`python -m legacyga demo`: compare accumulation with the large batch that it stands for, on real data.
 
 A small convolutional network learns scikit-learn's digits four ways, from the same start and in the same order:
-micro-batches of 8, micro-batches of 8 with K of them to an update, batches of 8 * K in slices of 8, and batches of
-8 * K. Each way has a process of its own, so that its peak memory is its own.
+micro-batches of 8, micro-batches of 8 with an update every K, batches of 8 * K in slices of 8, and batches of 8 * K.
+Each way runs in its own process, so that each has its own peak memory.
 """
 
 import importlib.util
@@ -17,7 +17,7 @@ import legacyga
 from legacyga.cli.homes_here import homes_here
 
 MICRO_BATCH = 8
-TRAINING_IMAGES = 1440  # of the 1797; the others are for the test
+TRAINING_IMAGES = 1440  # of 1797; the test uses the others
 LEARNING_RATE, MOMENTUM = 0.02, 0.9
 PICTURE_FORMATS = (".png", ".pdf", ".svg")
 LEGEND = """
@@ -26,8 +26,8 @@ largest difference: of any weight, to the {}
 peak memory: of the way's own process, most of it TensorFlow itself
 in training: by how much the peak rose after the first batch began
 """
-# The accumulated curve and that of slices lie on that of the large batch: thin on a broad one, dashed, and of markers
-# alone, all are seen.
+# The accumulated and sliced curves lie on the large batch's curve. All stay visible because that one is broad, the
+# accumulated one is dashed, and the sliced one has only markers.
 STYLES = {
     "small": dict(color="tab:gray", linewidth=1.5, marker="o", markersize=4),
     "accumulated": dict(color="tab:blue", linewidth=1.5, linestyle="--", marker="o", markersize=4),
@@ -37,7 +37,7 @@ STYLES = {
 
 
 def ways(steps):
-    """{name: (title, batch size, K, size of slices or None)} of the four ways to train."""
+    """Return {name: (title, batch size, K, size of slices or None)} for the four ways to train."""
     small, large = "batch of {}".format(MICRO_BATCH), "batch of {}".format(MICRO_BATCH * steps)
     return {
         "small": (small, MICRO_BATCH, 1, None),
@@ -48,16 +48,16 @@ def ways(steps):
 
 
 def images_of_whole_windows(steps):
-    """How many images fill windows of `steps` micro-batches: the others are left out."""
+    """Return how many images fill whole windows of `steps` micro-batches. The demo leaves out the others."""
     return TRAINING_IMAGES // (MICRO_BATCH * steps) * MICRO_BATCH * steps
 
 
 def run(home=None, steps=8, epochs=5, out="legacyga-demo.png", mode=None):
-    """Train the four ways, print the table and draw the picture. The arguments are those of `--help`.
+    """Train the four ways, print the table and draw the picture. `--help` describes the arguments.
 
     Returns:
-        The exit code: 0, or 1 where accumulation, or slices, and the large batch differ by more than float32 rounding,
-        or 2 where the demo could not be run (then standard error says why, and what to do).
+        The exit code: 0 on success, 1 if accumulation or slices differ from the large batch by more than float32
+        rounding, 2 if the demo could not run (standard error then says why, and what to do).
     """
     out = os.path.abspath(out)
     problem = _problem(steps, out)
@@ -75,7 +75,7 @@ def run(home=None, steps=8, epochs=5, out="legacyga-demo.png", mode=None):
 
 
 def _problem(steps, out):
-    """What would stop the demo, asked before the training rather than found out after it; None if nothing would."""
+    """Return what would stop the demo, or None. `run` asks before it trains."""
     if any(importlib.util.find_spec(name) is None for name in ("sklearn", "matplotlib")):
         return 'the demo needs scikit-learn and matplotlib. Run: pip install "legacyga[demo]"'
     if not images_of_whole_windows(steps):
@@ -92,9 +92,9 @@ def _cannot(problem):
 
 
 def _train_all(home, mode, steps, epochs):
-    """The results of the ways that the home has, by name; None if one could not be run, which has then said why."""
-    # No GPU: it is the CPU's memory that is measured, and some GPUs multiply float32 in fewer bits than it has.
-    # 2: TensorFlow's errors only. Its version 1 warns of NumPy's future as well, in dozens of lines.
+    """Return the results by name for each way that the home has; None if a way failed, and has said why."""
+    # No GPU: the demo measures the CPU's memory, and some GPUs multiply float32 with fewer bits. Log level 2 keeps only
+    # TensorFlow's errors. The filter hides dozens of lines in which TensorFlow 1 warns of NumPy's future.
     environment = dict(os.environ, TF_CPP_MIN_LOG_LEVEL="2", CUDA_VISIBLE_DEVICES="-1")
     environment.setdefault("PYTHONWARNINGS", "ignore::FutureWarning")
     options = ["--steps", str(steps), "--epochs", str(epochs)]
@@ -109,7 +109,7 @@ def _train_all(home, mode, steps, epochs):
             if code:
                 _cannot("the process of the {} ended with exit code {}, and says why above".format(title, code))
                 return None
-            # A way that the home lacks writes none.
+            # A way that the home lacks writes no file.
             if os.path.exists(path):
                 with open(path) as file:
                     results[name] = json.load(file)
@@ -117,11 +117,11 @@ def _train_all(home, mode, steps, epochs):
 
 
 def train_one_way(name, home, mode, steps, epochs, path):
-    """What each process does: train the way `name`, and write how that went to `path` as JSON. The rest is `run`'s.
+    """Train the way `name` and write its results to `path` as JSON; `run` starts a process for each way.
 
     Returns:
-        0, or 2 where nothing here can train so (then standard error says why). Where the home has no such way, standard
-        output says so, and nothing is written.
+        0, or 2 if nothing here can train like that (standard error then says why). If the home lacks this way, standard
+        output says so, and no file is written.
     """
     logging.getLogger("tensorflow").setLevel(logging.ERROR)
     try:
@@ -138,11 +138,11 @@ def train_one_way(name, home, mode, steps, epochs, path):
         try:
             legacyga.micro_batch(model, size)
         except ValueError as error:
-            # Eager mode of TensorFlow 2.0 and 2.1.
+            # Eager mode of TensorFlow 2.0 and 2.1. Delete with TF 2.1.
             print("left out: {}".format(error))
             return 0
-    # The loss that Keras hands to callbacks will not do. It is of weights that move while it is taken, in some versions
-    # a running mean, and of batches of different sizes in the ways.
+    # Do not use the loss that Keras passes to callbacks: the weights move while Keras takes it, it is a running mean in
+    # some versions, and the ways take it over batches of different sizes.
     loss, memory = [_evaluate(model, x, y)[0]], []
     watch = keras.callbacks.LambdaCallback(
         on_train_begin=lambda logs: memory.append(_peak_memory()),
@@ -163,7 +163,7 @@ def train_one_way(name, home, mode, steps, epochs, path):
 
 
 def _digits(steps):
-    """((images, labels) to train on, (images, labels) to test with), in one fixed order."""
+    """Return ((training images, labels), (test images, labels)), in one fixed order."""
     import numpy as np
     from sklearn.datasets import load_digits
 
@@ -176,12 +176,12 @@ def _digits(steps):
 
 
 def _network(keras):
-    """Two convolutions and a softmax on the enlarged digit, with weights that NumPy draws.
+    """Return two convolutions and a softmax on the enlarged digit, with weights that NumPy draws.
 
-    Enlarged so that, as in networks of a useful size, what the layers compute takes more memory than their weights.
-    No batch normalization: its statistics are of the micro-batch, so that accumulation does not equal the large batch.
-    Smooth throughout (tanh, strides instead of maximum pooling), so that rounding stays rounding: at the kink of a
-    ReLU the last bit of an input decides on the whole of a gradient.
+    The digit is enlarged so that the activations take more memory than the weights, as in networks of a useful size.
+    There is no batch normalization: its statistics are the micro-batch's, so accumulation would not equal the large
+    batch. All operations are smooth (tanh, strides instead of maximum pooling), so that rounding stays rounding: at the
+    kink of a ReLU the last bit of an input decides a whole gradient.
     """
     import numpy as np
 
@@ -193,19 +193,19 @@ def _network(keras):
     x = layers.Flatten()(x)
     model = keras.models.Model(inputs, layers.Dense(10, activation="softmax")(x))
     random, shapes = np.random.RandomState(1), [weight.shape for weight in model.get_weights()]
-    # By the inputs of one output. Biases, of one axis, start at zero.
+    # Scale by the number of inputs to one output. Biases have one axis, and start at zero.
     scales = [np.prod(shape[:-1]) ** -0.5 if len(shape) > 1 else 0.0 for shape in shapes]
     model.set_weights([scale * random.standard_normal(shape) for scale, shape in zip(scales, shapes)])
     return model
 
 
 def _evaluate(model, x, y):
-    # In micro-batches in all ways: anything larger would be part of their peak memory.
+    # Every way evaluates in micro-batches: larger batches would add to its peak memory.
     return [float(value) for value in model.evaluate(x, y, batch_size=MICRO_BATCH, verbose=0)]
 
 
 def _peak_memory():
-    """The most memory that this process has had so far, in MiB; None where Python cannot tell (Windows)."""
+    """Return the peak memory of this process so far, in MiB; None if Python cannot tell (Windows)."""
     try:
         import resource
     except ImportError:
@@ -214,21 +214,22 @@ def _peak_memory():
 
 
 def largest_difference(weights, reference):
-    """The largest difference of any weight of two lists of arrays, a float; not a number if a weight is not one."""
-    # Imported after the training: on Linux the peak of a process counts from what the one that started it had.
+    """Return the largest difference of any weight between two lists of arrays, a float; NaN if a weight is NaN."""
+    # Import after the training: on Linux the peak of a new process counts from its parent's.
     import numpy as np
 
     return float(np.max([np.max(np.abs(np.subtract(*pair, dtype="float64"))) for pair in zip(weights, reference)]))
 
 
 def rounding_bound(reference, updates):
-    """The largest difference from the weights `reference` that float32 rounding explains, after so many updates.
+    """Return the largest difference from the weights `reference` that float32 rounding explains after `updates`
+    updates.
 
-    Two runs that compute the same in another order part by about half a unit in the last place an update (2 ** -23 of
-    the largest weight, at most), now up and now down. Such a random walk gets as far as the square root of its steps.
-    In units of that, the default arguments end at most 0.25 apart, in every home from TensorFlow 1.8 to 2.21. K = 2 to
-    180 and 1 to 40 epochs end at most 0.74 apart, on 1.13, 2.10 and 2.21. 4 leaves room for other processors and
-    libraries. Batches of 8 without accumulation end 10 ** 5 times this bound away.
+    Two runs that compute the same in another order drift apart by about half a unit in the last place (at most 2 ** -23
+    of the largest weight) an update, up or down. Such a random walk gets as far as the square root of its steps.
+    Measured in units of that, the default arguments end at most 0.25 apart, in every home from TensorFlow 1.8 to 2.21.
+    K = 2 to 180 and 1 to 40 epochs end at most 0.74 apart, on 1.13, 2.10 and 2.21. The factor 4 leaves room for other
+    processors and libraries. Batches of 8 without accumulation end 10 ** 5 times this bound away.
     """
     import numpy as np
 
@@ -236,7 +237,7 @@ def rounding_bound(reference, updates):
 
 
 def report(results, steps):
-    """Print the table and what follows from it, of {name of a way: what it wrote}; return the exit code."""
+    """Print the table and the verdicts for {name of a way: its results}, and return the exit code."""
     titles, large = {name: way[0] for name, way in ways(steps).items()}, results["large"]
     differences = {name: largest_difference(each["weights"], large["weights"]) for name, each in results.items()}
     row = "{:<26}{:>10}{:>15}{:>9}{:>20}{:>14}{:>14}"
@@ -254,7 +255,7 @@ def report(results, steps):
     bound, code = rounding_bound(large["weights"], large["updates"]), 0
     for name, title in (("accumulated", "Accumulation"), ("sliced", "Slices")):
         if name in differences:
-            # A difference that is not a number is too large, too.
+            # NaN counts as too large.
             is_within = differences[name] <= bound
             code = code if is_within else 1
             verdict = "are one training: {:.2e} is within" if is_within else "DIFFER: {:.2e} is NOT within"
@@ -264,12 +265,12 @@ def report(results, steps):
 
 
 def draw(results, steps, out):
-    """Draw the loss after each epoch of the ways to the path `out`. The rest is as in `report`."""
+    """Draw each way's loss after each epoch to the path `out`. `results` and `steps` are as in `report`."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     figure = Figure()
-    FigureCanvasAgg(figure)  # needs no display, and leaves a pyplot of the caller alone
+    FigureCanvasAgg(figure)  # works without a display, and leaves the caller's pyplot alone
     axes = figure.add_subplot(1, 1, 1)
     for name, result in results.items():
         label = "{} ({} updates)".format(ways(steps)[name][0], result["updates"])

@@ -1,7 +1,7 @@
-"""`python -m legacyga doctor`: is accumulation exact with the optimizer, the TensorFlow and the Keras that are here?
+"""`python -m legacyga doctor`: check that accumulation is exact with this optimizer, TensorFlow and Keras.
 
-A dense network trains on a few numbers in several ways that must come out alike. One of them is NumPy's, so that a
-Keras that something has changed is found, too.
+A dense network trains on a few numbers in several ways that must give the same result. One way is in NumPy, so that the
+doctor also finds a Keras that something has changed.
 """
 
 import functools
@@ -18,7 +18,7 @@ from legacyga.cli.homes_here import HOMES, homes_here
 from legacyga.cli.versions import versions
 
 CODES = {"exact": 0, "drift": 1, "cannot be checked": 2}
-# float32 that is computed in another order: of each weight, and of those below 1 of 1.
+# The tolerance for float32 computed in another order: relative to each weight, and absolute for weights below 1.
 BOUND = 4e-6
 MICRO_BATCH, WINDOWS = 4, 3
 RATE, MOMENTUM = 0.05, 0.9
@@ -32,26 +32,26 @@ REPORT = (
 
 
 def run(optimizer="mysgd", steps=4, home=None, mode=None, path=None):
-    """Check with the arguments of `--help`, of which `path` is `--json`, and print what was found.
+    """Check with the arguments of `--help` (`path` is `--json`), and print the findings.
 
-    With no `home` that is done for each Keras that can train, standalone Keras first. An optimizer of the user's own is
-    of one. The JSON is that of the worst, with the others in its "others".
+    Without `home` it checks each Keras that can train, standalone Keras first. A user's own optimizer belongs to one
+    Keras. The JSON describes the worst Keras, with the others in its "others".
 
     Returns:
-        The exit code, the worst of all Keras: 0 all is exact, 1 something drifts, 2 it could not be found out.
+        The exit code, the worst of all Keras: 0 all is exact, 1 something drifts, 2 the doctor could not check.
     """
     tell = functools.partial(print, file=sys.stderr if path == "-" else sys.stdout, flush=True)
     try:
-        # Asked before the training rather than found out after it.
+        # Ask before the training, not after it.
         _write({}, None if path == "-" else path)
     except OSError as error:
         sys.stderr.write("legacyga doctor: --json must name a file that can be written: {}\n".format(error))
         return CODES["cannot be checked"]
-    # Some GPUs multiply float32 in fewer bits than it has.
+    # Some GPUs multiply float32 with fewer bits.
     os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     logging.getLogger("tensorflow").setLevel(logging.ERROR)
-    # An optimizer of the user's own is of one Keras, beside which none is imported.
+    # A user's own optimizer belongs to one Keras, and the doctor imports no other one beside it.
     is_own = ":" in optimizer
     kerases = homes_here(home, mode, HOMES[::-1] if is_own else HOMES)
     examine = functools.partial(_examined, optimizer, steps, kerases, home is not None, tell)
@@ -72,7 +72,7 @@ def _write(found, path):
 
 
 def _examined(optimizer, steps, kerases, is_told, tell):
-    """What is found of the next of the homes, a dict, None where there is no other."""
+    """Return the findings for the next home as a dict, or None if there is none left."""
     began, found = time.time(), dict(optimizer=optimizer, steps=steps)
     try:
         home = next(kerases, None)
@@ -85,10 +85,10 @@ def _examined(optimizer, steps, kerases, is_told, tell):
             tell(name, version)
         tell("\n{home}, in {mode} mode: {optimizer} with K = {steps}\n".format(**found))
         for name, drift, bound, remedy in patient.checks():
-            # Not a number drifts, too.
+            # NaN counts as drift.
             tell("{:<8}{:<72}{:.1e}".format("exact" if drift <= bound else "DRIFT", name, drift))
             found["checks"].append(dict(name=name, drift=drift, bound=bound, remedy=remedy))
-    # Whatever a module of the user's, a Keras or TensorFlow raises.
+    # The user's module, a Keras or TensorFlow may raise anything.
     except Exception as error:
         found.update(verdict="cannot be checked", error="{}: {}".format(type(error).__name__, error))
         sys.stderr.write("legacyga doctor: {error}\n".format(**found))
@@ -107,9 +107,9 @@ def _examined(optimizer, steps, kerases, is_told, tell):
 
 
 class Patient(object):
-    """What is looked at: an optimizer, and a small network that it trains.
+    """An optimizer under examination, and a small network that it trains.
 
-    `is_told` is whether the user has named the home. Else it is that of an optimizer of the user's own.
+    `is_told` says whether the user has named the home. If not, the home is the one of the user's own optimizer.
     """
 
     def __init__(self, home, optimizer, steps, is_told):
@@ -125,15 +125,15 @@ class Patient(object):
             )
         self.home.check_can_train()
         if self.home.graph_mode:
-            # In a graph a bare optimizer of Keras may write a weight before the other gradients have read it:
-            # Adam of Keras 2.2.4 on TF 1.13 ended 5e-4 off. Delete with TF 1.15.
+            # In a graph a bare Keras optimizer may write a weight before the other gradients have read it: Adam of
+            # Keras 2.2.4 on TF 1.13 ended 5e-4 off. Delete with TF 1.15.
             self._bare = None
         elif self._bare is None:
             self.unchecked.append(
                 '"{}": the config of {} does not hold all that it is, or it has trained. The yardstick of the other '
                 "checks is itself with K = 1. Give a function that makes the optimizer".format(IS_BARE, optimizer)
             )
-        # It raises here what it has to say of the optimizer.
+        # Let errors about the optimizer surface here.
         self.accumulating(steps)
         random, samples = np.random.RandomState(3), MICRO_BATCH * steps * WINDOWS
         self.start = [random.randn(*shape).astype("float32") for shape in SHAPES]
@@ -141,7 +141,7 @@ class Patient(object):
         self.y = random.randn(samples, SHAPES[-1][0]).astype("float32")
 
     def checks(self):
-        """Yield (what is checked, the largest difference, the most that is exact, what to do beyond it)."""
+        """Yield (the check's name, the largest difference, the largest that counts as exact, a remedy)."""
         batch = MICRO_BATCH * self.steps
         by_numpy = self._by_numpy(batch)
         drift = _differ(self._trained(_mysgd(self.home, 1), batch), by_numpy)
@@ -161,32 +161,32 @@ class Patient(object):
         yield "What does not fill a window is an update of its own, by the callback", drift, BOUND, REPORT
 
     def _moved_too_soon(self, batch):
-        """By how much the weights moved within a window; 1 where they do not move at its end either, and should."""
+        """Return how far the weights moved within a window; 1 if they do not move at its end, and should."""
         model, moved = self._model(self.accumulating(self.steps)), []
         for begin in range(0, batch, MICRO_BATCH):
             before, part = model.get_weights(), slice(begin, begin + MICRO_BATCH)
             model.train_on_batch(self.x[part], self.y[part])
             moved.append(_differ(model.get_weights(), before))
-        # A rate may begin at 0.
+        # A learning rate may start at 0.
         is_to_move = _differ(self._wanted(batch, batch), self.start) > BOUND
         return 1.0 if is_to_move and not moved[-1] else max(moved[:-1] + [0.0])
 
     def _wanted(self, batch, samples=None):
-        """The weights that windows of `batch` samples must end at: see `_trained`."""
+        """Return the weights that windows of `batch` samples must reach, as in `_trained`."""
         weights = self._trained(self._bare() if self._bare else self.accumulating(1), batch, samples)
-        # Not a number is not below it either.
+        # NaN is not below infinity either.
         if not all(abs(each).max() < float("inf") for each in weights):
             raise ValueError("it diverges on the doctor's numbers, also without accumulation. Make its rate smaller")
         return weights
 
     def _trained(self, optimizer, batch, samples=None, callbacks=()):
-        """The weights after `fit` on the first `samples`, all of them if None."""
+        """Return the weights after `fit` on the first `samples` samples, on all if None."""
         model, x, y = self._model(optimizer), self.x[:samples], self.y[:samples]
         model.fit(x, y, batch_size=batch, epochs=1, shuffle=False, verbose=0, callbacks=list(callbacks))
         return model.get_weights()
 
     def _model(self, optimizer):
-        """A compiled model, at the start."""
+        """Return a compiled model with the start weights."""
         keras = self.home.module
         inputs = keras.layers.Input(shape=SHAPES[0][:1])
         hidden = keras.layers.Dense(SHAPES[1][0], activation="tanh")(inputs)
@@ -196,7 +196,7 @@ class Patient(object):
         return model
 
     def _by_numpy(self, batch):
-        """The weights after SGD with momentum, in float64. The form of momentum is Keras's (Sutskever et al. 2013)."""
+        """Return the weights after SGD with momentum in float64, in Keras's form (Sutskever et al. 2013)."""
         import numpy as np
 
         weights = [each.astype("float64") for each in self.start]
@@ -215,7 +215,7 @@ class Patient(object):
 def _differ(weights, wanted):
     import numpy as np
 
-    # Python's max passes over what is not a number.
+    # Python's max can miss a NaN.
     return float(np.max([np.max(abs(now - then) / abs(then).clip(1.0)) for now, then in zip(weights, wanted)]))
 
 
@@ -224,11 +224,11 @@ def _mysgd(home, steps):
 
 
 def _made_by(home, text):
-    """What `--optimizer` names, for the home: three things.
+    """Resolve `--optimizer` for the home.
 
     Returns:
-        A function that makes what accumulates over K, one that makes an optimizer to compare it with (of another make
-        than ours, or None), and the home of both.
+        A function that makes the optimizer accumulating over K; one that makes a bare optimizer to compare it with (not
+        one of ours), or None; and the home of both.
     """
     if text.lower() == "mysgd":
         return functools.partial(_mysgd, home), lambda: home.eager_optimizers.SGD(RATE, momentum=MOMENTUM), home
@@ -251,13 +251,13 @@ def _made_by(home, text):
     made = given() if is_made else given
     if homes.generation_of(type(made)) is None:
         raise ValueError("--optimizer {} must be, or make, an optimizer. Received: {!r}".format(text, made))
-    # A function may hand over one that there is.
+    # A function may return an existing optimizer.
     if is_made and given() is not made:
         return lambda steps: legacyga.wrap(given(), steps), given, homes.home_of(made) or home
     copy = functools.partial(_copied_by_config, made)
     try:
         has_whole_config = _parts(copy()) == _parts(made)
-    # Whatever a class of the user's raises.
+    # The user's class may raise anything.
     except Exception:
         has_whole_config = False
     return lambda steps: legacyga.wrap(made, steps), copy if has_whole_config else None, homes.home_of(made) or home
@@ -268,9 +268,9 @@ def _copied_by_config(optimizer):
 
 
 def _parts(value):
-    """What a copy must have, too: an optimizer's numbers and texts, those within it, and of what else the class."""
+    """Return what a copy must share: an optimizer's numbers and texts, nested ones too, and the class of all else."""
     if homes.generation_of(type(value)) is not None:
-        # What Keras counts for checkpoints begins with _self_.
+        # Attributes that begin with _self_ are Keras's bookkeeping for checkpoints.
         value = {name: each for name, each in vars(value).items() if not name.startswith("_self_")}
     if isinstance(value, dict):
         value = list(value.items())

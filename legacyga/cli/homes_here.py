@@ -1,15 +1,15 @@
-"""The Kerases that are here and can train, which the demo and the doctor choose from."""
+"""List the installed Kerases that can train, for the demo and the doctor to choose from."""
 
 import importlib
 
 from legacyga.backend import homes
 
-# An old project that has standalone Keras trains with it. Newer ones are what tf.keras is.
+# An old project with standalone Keras trains with it. A newer `keras` is the same as tf.keras.
 HOMES = ("keras", "tf_keras", "tf.keras")
 
 
 def homes_here(name, mode, names=HOMES):
-    """Yield each `Home` that can train here, of this name or these names; an error if there is none."""
+    """Yield each `Home` that can train here, of this name or these names; raise if there is none."""
     tf = homes.TensorFlow().tf
     if mode == "graph" and tf.executing_eagerly():
         tf.compat.v1.disable_eager_execution()
@@ -20,7 +20,7 @@ def homes_here(name, mode, names=HOMES):
             home.check_can_train()
             if mode == "eager" and home.graph_mode:
                 raise ValueError("{!r} has no eager mode to train in".format(home))
-        # Whatever a Keras raises that is not for this TensorFlow.
+        # A Keras for another TensorFlow may raise anything.
         except Exception as error:
             problem = error
             continue

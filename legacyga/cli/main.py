@@ -1,4 +1,4 @@
-"""The arguments of `python -m legacyga`, and the command that they name."""
+"""Parse the arguments of `python -m legacyga`, and run the command that they name."""
 
 import argparse
 
@@ -29,7 +29,7 @@ def _add_home(parser, steps):
 def _parser():
     parser = argparse.ArgumentParser("python -m legacyga", description="Gradient accumulation for Keras, old and new.")
     commands = parser.add_subparsers(dest="command", metavar="command")
-    commands.required = True  # not an argument of add_subparsers in Python 3.6
+    commands.required = True  # add_subparsers of Python 3.6 does not take this as an argument
 
     demo_parser = commands.add_parser(
         "demo",
@@ -44,7 +44,7 @@ def _parser():
     demo_parser.add_argument(
         "--out", default="legacyga-demo.png", help="the picture's path (default: legacyga-demo.png)"
     )
-    # What the processes of a demo are started with.
+    # The demo passes these to its processes.
     demo_parser.add_argument("--way", help=argparse.SUPPRESS)
     demo_parser.add_argument("--results", help=argparse.SUPPRESS)
 
@@ -68,7 +68,7 @@ def _parser():
 
 
 def main(arguments=None):
-    """Run the command that `arguments` (default: those of the process) name, and return its exit code."""
+    """Run the command that `arguments` (default: the process's own) name, and return its exit code."""
     options = _parser().parse_args(arguments)
     if options.command == "versions":
         show_versions()

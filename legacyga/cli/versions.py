@@ -1,4 +1,4 @@
-"""What to put into a report: the versions of everything that takes part."""
+"""Tell the versions of everything that takes part, for a bug report."""
 
 import platform
 import sys
@@ -9,7 +9,7 @@ NAMES = ("tensorflow", "keras", "tf_keras", "numpy", "h5py")
 
 
 def versions():
-    """{name: version} of legacyga, Python and the packages that take part, which are imported to ask them."""
+    """Return {name: version} of legacyga, Python and the packages that take part. It imports them to ask them."""
     found = {"legacyga": homes.installed_version("legacyga")}
     found["python"] = " ".join([platform.python_version(), sys.platform, platform.machine()])
     found.update((name, homes.installed_version(name)) for name in NAMES)
@@ -19,7 +19,7 @@ def versions():
 def show_versions():
     """Print the versions of legacyga, Python, TensorFlow, the Keras homes, NumPy and h5py, a line each.
 
-    It imports them, to ask them.
+    It imports the packages to ask them.
 
     Example:
         >>> import legacyga

@@ -1,7 +1,7 @@
 """Keep AutoGraph from rewriting our methods in a user's `tf.function`, as it skips Keras's own.
 
 Our methods put no tensor in a Python `if`, and rewriting a mini-step takes seconds: on TF 2.10 the first step of two
-dense layers took 5 seconds, and takes 0.7 without (docs/cost.md).
+dense layers took 5 seconds with it, and takes 0.7 without (docs/cost.md).
 """
 
 import sys

@@ -82,9 +82,7 @@ def strategy_of(variable):
 
 
 def getter_of_part(tf):
-    """Return the name of the method that returns a replica's part of a variable: `get` up to TF 2.1. Delete with TF
-    2.1.
-    """
+    """Return the method name for a replica's part of a variable: `get` up to TF 2.1. Delete with TF 2.1."""
     return "_get" if version_of(tf) >= (2, 2) else "get"
 
 
@@ -112,7 +110,7 @@ def multiply_no_nan(tf):
 
 
 def trackable_base(tf):
-    """Return the class whose attributes checkpoints save, None up to TF 1.13. Delete with TF 1.13."""
+    """Return the base class that lets checkpoints save attributes, None up to TF 1.13. Delete with TF 1.13."""
     # Use the base of tf.Module: a Keras model would count a tf.Module's variables among its weights.
     return tf.Module.__mro__[1] if hasattr(tf, "Module") else None
 
@@ -151,9 +149,9 @@ def filter_of_gradients(module):
 
 
 def shares_raw_logs(home):
-    """Whether Keras shares one dict with callbacks that take raw logs and all others: from TF 2.6. Delete with TF 2.5.
+    """Whether callbacks that take raw logs share the dict of all others: from TF 2.6 on. Delete with TF 2.5.
 
-    TF 2.3 to 2.5 pass a separate dict. What such a callback adds does not reach History and CSVLogger.
+    TF 2.3 to 2.5 pass them a separate dict. What they add to it does not reach History and CSVLogger.
     """
     return version_of(home.tf) >= (2, 6)
 

@@ -150,14 +150,12 @@ class Home(TensorFlow):
         return any(each is not None for each in kept + [self.v1.get_default_session()])
 
     def default_session(self):
-        """Return a context that makes Keras's session the default in graph mode: tf.compat.v1.train optimizers ask for
-        it.
-        """
+        """In graph mode, make Keras's session the default in a context: tf.compat.v1.train optimizers ask for it."""
         return self.session.as_default() if self.graph_mode else contextlib.ExitStack()
 
     @property
     def v1_optimizers(self):
-        """The module whose `Optimizer` has `get_updates` alone."""
+        """The module whose `Optimizer` has only the v1 API (`get_updates`)."""
         for name in (".optimizers.optimizer_v1", ".optimizer_v1", ".optimizers"):
             try:
                 return importlib.import_module(self.root + name)
@@ -252,9 +250,9 @@ def find_home(keras=None):
     """Return the `Home` to make an optimizer for.
 
     Args:
-        keras: a module (`keras`, `tf.keras`, `tf_keras`), or None. None means the one of standalone `keras` below 2.4
-            and `tf_keras` that this process has imported, else `tf.keras`. (TensorFlow from 2.6 on imports `keras` by
-            itself, so an imported Keras 3 says nothing about the user.)
+        keras: a module (`keras`, `tf.keras`, `tf_keras`), or None: then whichever of standalone `keras` below 2.4 and
+            `tf_keras` this process has imported, else `tf.keras`. (TensorFlow from 2.6 on imports `keras` by itself, so
+            an imported Keras 3 says nothing about the user.)
 
     Raises:
         ValueError: `keras` is not a Keras, or it is None and two are imported.

@@ -14,7 +14,7 @@ _TRACKABLE = {}
 
 
 def trackable(tf, cls):
-    """Return a subclass of `cls` whose variables at attributes checkpoints save; up to TF 1.13 `cls` itself."""
+    """Return a subclass of `cls` with attributes that checkpoints save; up to TF 1.13 `cls` itself."""
     base = features.trackable_base(tf)
     if base is None or issubclass(cls, base):
         return cls

@@ -119,8 +119,9 @@ class _Order(object):
         return writes
 
     def _needing(self, needed, listed):
-        """Return the operations that need a listed write. As their author meant, they read what was written before
-        them.
+        """Return the operations that need a listed write.
+
+        As their author meant, they read what was written before they were made.
         """
         late, known = set(), None
         while known != len(late):

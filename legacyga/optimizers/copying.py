@@ -60,7 +60,8 @@ def optimizers_within(optimizer):
     found, values = [], values_in(vars(optimizer).values())
     for value in values:
         # Most of the others are variables.
-        if hasattr(value, "assign_add") or isinstance(value, CONTAINERS) or homes.generation_of(type(value)) is None:
+        is_known = hasattr(value, "read_value") or isinstance(value, CONTAINERS)
+        if is_known or homes.generation_of(type(value)) is None:
             continue
         if value is not optimizer and not any(value is each for each in found):
             found.append(value)

@@ -269,9 +269,12 @@ class _Keras3SGD(_MySGD):
         return super(_Keras3SGD, self).update_step(gradient, variable, learning_rate)
 
 
+# By generation of the home's SGD: what stands before it, and before its `inner.Inner`.
+_FORMS = {"v1": ((_GraphSGD,), (_GraphInner,)), "v2": ((_EagerSGD,), (_EagerInner,)), "keras3": ((_Keras3SGD,), ())}
+
+
 def _class_for(home):
-    attributes = {"__name__": "MySGD", "__qualname__": "MySGD", "__doc__": MySGD.__doc__}
-    if home.graph_mode:
-        return surface.class_for(home.v1_optimizers.SGD, home, (_GraphSGD,), (_GraphInner,), **attributes)
-    form = _Keras3SGD if home.is_keras3 else _EagerSGD
-    return surface.class_for(home.eager_optimizers.SGD, home, (form,), (_EagerInner,), **attributes)
+    cls = (home.v1_optimizers if home.graph_mode else home.eager_optimizers).SGD
+    form, inner_form = _FORMS[homes.generation_of(cls)]
+    named = {"__name__": "MySGD", "__qualname__": "MySGD", "__doc__": MySGD.__doc__}
+    return surface.class_for(cls, home, form, inner_form, **named)

@@ -116,7 +116,7 @@ def _check_is_optimizer(optimizer, steps):
         raise ValueError(message.format(type(optimizer).__name__, optimizer, type(inner).__name__, steps))
     if inner is not None:
         _check_is_optimizer(inner, steps)
-    if generation == "keras3" and optimizer.gradient_accumulation_steps:
+    if getattr(optimizer, "gradient_accumulation_steps", None):
         raise ValueError(
             "The optimizer has Keras's own gradient_accumulation_steps={}, and wrap would accumulate on top of it. "
             "Received: {!r}. Leave that argument out.".format(optimizer.gradient_accumulation_steps, optimizer)

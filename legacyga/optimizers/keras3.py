@@ -49,7 +49,7 @@ class Inner(_inner.Inner):
 
     @property
     def with_slots(self):
-        """The optimizer that has the slots: inside a LossScaleOptimizer, which has our state, else the optimizer."""
+        """The optimizer that has the slots: in a LossScaleOptimizer, whose state includes ours, the inner one."""
         return self.optimizer.inner_optimizer if self.scales_loss else self.optimizer
 
     def inherit(self, optimizer):

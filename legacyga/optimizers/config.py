@@ -115,7 +115,8 @@ class ConfiguredOptimizer(surface.AccumulatingOptimizer):
         made = load(surface.NAME, inner, home, config, custom_objects)
         if surface.is_own(cls):
             return made
-        # Horovod has subclassed our class. Its `from_config` runs the `__init__` that sets what its methods need.
+        # Horovod has subclassed our class. The inner class's `from_config` calls Horovod's `__init__`, which sets what
+        # its methods need.
         extended = super(surface.AccumulatingOptimizer, cls).from_config(config["optimizer"]["config"])
         surface.start(extended, surface.accumulation_of(made).settings)
         return extended

@@ -150,7 +150,7 @@ class Inner(_inner.Inner):
         if beside is not None:
             placement = dict(aggregation="sum", synchronization="on_read")
         if "synchronization" not in inspect.signature(module.Variable.__init__).parameters:
-            # Delete with Keras 3.9.
+            # Keras before 3.10 lacks `synchronization`. Delete with Keras 3.9.
             placement.pop("synchronization", None)
             if self.ops.replicas.are_several:
                 raise ValueError(
@@ -256,7 +256,7 @@ class AccumulatingOptimizer(_config.ConfiguredOptimizer):
         return super(AccumulatingOptimizer, self)._all_reduce_sum_gradients(grads_and_vars)
 
     def finalize_variable_values(self, var_list):
-        # A fit can end before the first update. The averages are not yet of any update then, so do not use them.
+        # A fit can end before the first update. Do not overwrite the weights by averages of no update.
         self._legacyga.say_no_update()
         if self._legacyga.home.value_of(self.iterations):
             super(AccumulatingOptimizer, self).finalize_variable_values(var_list)

@@ -230,7 +230,7 @@ class Registry(object):
 
     def build(self, var_list):
         """Make the window of all variables, before any gradient is known."""
-        # `has_windows` may be true at K = 1, if a schedule is going to raise K.
+        # `has_windows` rather than K > 1, because a schedule may raise K later.
         if self._owner.steps.has_windows and not self.windows and not self._owner.steps.are_bare:
             self._built = _key_of(var_list)
             # It is the latest at once, since a restored checkpoint may have put it under way.

@@ -9,7 +9,7 @@ class Steps(object):
         now: the K in effect while no variable holds it: until the first window is made, and at K = 1.
         was_set: whether the program has set K while no variable held it.
         are_bare: whether a mini-step was made at K = 1 without a window.
-        has_windows: whether there are accumulators: if K is above 1, or `on_nonfinite` needs them.
+        has_windows: whether there are accumulators: if K is or may become above 1, or `on_nonfinite` needs them.
         had_windows: `has_windows` when the optimizer was made.
     """
 

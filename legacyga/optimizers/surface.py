@@ -126,7 +126,7 @@ class AccumulatingOptimizer(object):
         iterations                    the number of updates made: a variable
         skipped_mini_steps            the number of mini-steps that `on_nonfinite` has left out: a variable
         mini_step_weight(weight)      a context that gives mini-steps this weight in the mean
-        end_windows()                 updates from each partial window
+        end_windows()                 makes an update from each partial window
         drop_windows()                discards all partial windows
 
     Example:

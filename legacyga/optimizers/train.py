@@ -63,7 +63,7 @@ class Inner(_inner.Inner):
         if not self.steps.has_windows:
             with self.ops.init_scope():
                 self.prepare(pairs, False)
-        # `global_step` is here for every update, so it counts a flush too.
+        # `global_step` counts every update, including a flush.
         with self._variables_again([var for _, var in pairs]):
             updated = super(AccumulatingOptimizer, self.optimizer).apply_gradients(pairs, global_step, name, **kwargs)
         with self.ops.after(updated):

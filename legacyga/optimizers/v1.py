@@ -312,7 +312,7 @@ class AccumulatingOptimizer(config.ConfiguredOptimizer):
 
 def _arguments(home, *args, **kwargs):
     """(loss, params) of a call of `get_updates`, in the new argument order or, if the home accepts it, the old one."""
-    # Delete with Keras 2.3.
+    # The old order of arguments has `loss` last. Delete with Keras 2.3.
     if home.is_standalone and (len(args) == 3 or (len(args) == 2 and "loss" in kwargs)):
         args = (args[2] if len(args) == 3 else kwargs.pop("loss"), args[0])
     return _new_order(*args, **kwargs)

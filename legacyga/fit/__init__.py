@@ -1,1 +1,1 @@
-"""What stands around Keras's fit."""
+"""Support for training with Keras's fit: the callback, train_step and micro_batch."""

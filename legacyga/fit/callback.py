@@ -1,4 +1,4 @@
-"""GradientAccumulationCallback: partial windows, batches of unequal sizes, a changing K and their logs, in fit."""
+"""GradientAccumulationCallback: handles partial windows, unequal batches, a changing K and logs during fit."""
 
 import sys
 import warnings
@@ -14,46 +14,47 @@ _CLASSES = {}
 
 
 def GradientAccumulationCallback(schedule=None, partial_window="flush"):
-    """A callback for fit: it ends the partial window of an epoch, weighs batches by samples, sets K, logs the updates.
+    """A callback for fit that ends each epoch's partial window, weighs batches by samples, sets K and logs updates.
 
-    A batch weighs as much as it has samples. So a window whose last batch is smaller equals the large batch exactly.
-    That needs eager mode, TF 2.2 or newer, the home's own `train_step` and `reduction="mean"`. Elsewhere all batches
-    weigh the same (docs/weights.md says how much that is), and a warning says so once where the sizes of arrays
-    differ. In a `train_step` of your own call `legacyga.train_step`.
+    Each batch is weighted by its number of samples, so a window with a smaller last batch equals the large batch
+    exactly. This needs eager mode, TF 2.2 or newer, your Keras's own `train_step` and `reduction="mean"`. Elsewhere all
+    batches have the same weight (docs/weights.md quantifies the difference), and a warning says so once if arrays are
+    of different sizes. If the model has its own `train_step`, call `legacyga.train_step` in it.
 
     Each epoch's logs (History, CSVLogger, TensorBoard, the progress bar) get three ints:
 
-        updates                      the optimizer's `iterations`, counted from its making
-        gradient_accumulation_steps  K, as it stands at the end of the epoch
-        effective_batch_size         K times the batch size, with "flush" at most the epoch's samples. Where known: in
-                                     eager mode that weighs batches, elsewhere of arrays, in graph mode of generators
+        updates                      the optimizer's `iterations`, counted since it was made
+        gradient_accumulation_steps  K at the end of the epoch
+        effective_batch_size         K times the batch size; with "flush", at most the epoch's number of samples.
+                                     Logged if known: in eager mode when batches are weighted, elsewhere for arrays, and
+                                     in graph mode for generators
 
-    The progress bar lacks them in Keras up to 2.3, in tf.keras up to TF 1.11, and in that of TF 2.3 to 2.7. TensorBoard
-    lacks them in TF 2.3 to 2.5.
+    The progress bar does not show them in Keras up to 2.3, nor in tf.keras up to TF 1.11 and of TF 2.3 to 2.7.
+    TensorBoard does not show them in TF 2.3 to 2.5.
 
-    An epoch ends with its last batch, ahead of its validation, where Keras says how many batches it has. Else it ends
-    with the start of its validation, or with `on_epoch_end`. Put this callback first in the list: the others then find
-    the weights and the logs as they are after it.
+    If Keras reports the number of batches, the callback ends the epoch's window after the last batch, before
+    validation. Otherwise it does so when validation begins, or in `on_epoch_end`. Put this callback first in the list,
+    so that the other callbacks see the final weights and logs.
 
-    EarlyStopping and `model.stop_training` end the epoch as usual. An exception ends nothing: the mini-steps stay in
-    the window, until training goes on or `flush` or `drop_windows` is called.
+    EarlyStopping and `model.stop_training` end an epoch as usual. After an exception the mini-steps stay in the window
+    until training continues, or you call `flush` or `drop_windows`.
 
     Args:
-        schedule: the K of the next windows. None (default): the optimizer's own. An int of at least 1: that one, from
-            now on. A dict `{epoch: K}`: that of the largest key of at most the epoch's number, counted from 0; before
-            the first key the optimizer's own. Or a function of the updates made so far (an int) that returns K. It is
-            asked after each update, with `steps_per_execution=n` after each n batches.
-        partial_window: what becomes of a window that is under way at the end of an epoch. `"flush"` (default): it ends
-            in an update, on the mean of its mini-steps. `"carry"`: the next epoch goes on with it, and after training
-            it is still there. `"drop"`: it is forgotten.
+        schedule: K of the next windows. None (default): keep the optimizer's K. An int of at least 1: use it from now
+            on. A dict `{epoch: K}`: use the entry with the largest key up to the epoch's number, counted from 0; before
+            the first key, keep the optimizer's K. A function: called with the number of updates so far (an int),
+            returns K; called after each update, or with `steps_per_execution=n` after every n batches.
+        partial_window: what to do with a partial window at the end of an epoch. `"flush"` (default): update with the
+            mean of its mini-steps. `"carry"`: continue it in the next epoch; after training it stays open. `"drop"`:
+            discard it.
 
     Returns:
-        A callback of the model's Keras. Before it is given to a model, it is of the Keras that `MySGD` would choose.
-        Where a model has several accumulating optimizers as attributes (a GAN), it treats all alike, after a warning.
+        A callback of the model's Keras. Until it has a model, it belongs to the Keras that `MySGD` would choose. If the
+        model's attributes hold several accumulating optimizers (a GAN), it warns and treats them all the same.
 
     Raises:
-        ValueError: an argument of the wrong kind or out of its range. When training starts: the model has no optimizer
-            that accumulates, or one whose graph was built at K = 1 and is to have a larger K.
+        ValueError: an argument has the wrong type or is out of range. When training starts: the model has no
+            accumulating optimizer, or the schedule raises K of one whose graph was built at K = 1.
 
     Example:
         >>> import legacyga
@@ -73,18 +74,18 @@ def _likely_home():
     try:
         return homes.find_home()
     except ValueError:
-        # Two Keras are imported. `set_model` finds out which one is the model's.
+        # Two Keras are imported; `set_model` switches to the model's if this is the wrong one.
         return homes.find_home(sys.modules["tf_keras"])
 
 
 class _Count(int):
-    """An int with the `item` that the TensorBoard callbacks of Keras 2.1 and TF 1.8 call. Delete with TF 1.8."""
+    """An int with the method `item`, which Keras 2.1's and TF 1.8's TensorBoard callbacks call. Delete with TF 1.8."""
 
     item = int.__int__
 
 
 class _Callback(object):
-    """What the callbacks of all homes share."""
+    """The methods common to all homes' callbacks."""
 
     home = None
 
@@ -92,15 +93,15 @@ class _Callback(object):
         super(_Callback, self).__init__()
         self.schedule, self.partial_window = schedule, partial_window
         self._optimizers = []
-        # With raw logs Keras does not fetch the loss from the device on every batch for our hook.
+        # Accept raw logs, so that Keras does not fetch the loss from the device for our hook on every batch.
         self._supports_tf_logs = features.shares_raw_logs(self.home)
 
     def __reduce__(self):
-        # pickle and deepcopy make a new one: its class is in no module, and all else it knows is of one fit.
+        # pickle and deepcopy make a new callback: its class is in no module, and its other state is of a single fit.
         return GradientAccumulationCallback, (self.schedule, self.partial_window)
 
     def _implements_train_batch_hooks(self):
-        # Keras asks this before `set_model`, when this callback may still be of another Keras.
+        # Keras calls this before `set_model`, when the callback may still belong to another Keras.
         return True
 
     def _implements_test_batch_hooks(self):
@@ -112,7 +113,7 @@ class _Callback(object):
         optimizers = lookup.optimizers_of(model)
         home = surface.home_of(optimizers[0]) if optimizers else None
         if home is not None and hasattr(home, "module") and home.root != self.home.root:
-            # The model is of another Keras than the one that this callback was made for.
+            # The callback was made for another Keras than the model's, so become one of the model's.
             params = getattr(self, "params", None)
             schedule, partial_window = self.schedule, self.partial_window
             self.__class__ = _class_for(home)
@@ -120,10 +121,10 @@ class _Callback(object):
             if params:
                 self.set_params(params)
         super(_Callback, self).set_model(model)
-        # A fit or an `evaluate` begins. The epoch of a fit that an exception ended is still open.
+        # A fit or an `evaluate` begins. If an exception ended the fit before, its epoch is still open.
         self._epoch_is_open = False
         if model_step.homes_train_step(type(model)) is not None:
-            # fit of TF 2.2 and 2.3 takes its training function before it calls `on_train_begin`. Delete with TF 2.3.
+            # TF 2.2's and 2.3's fit gets its training function before it calls `on_train_begin`. Delete with TF 2.3.
             sample_counts.start_fit(model, optimizers)
 
     def on_train_begin(self, logs=None):
@@ -143,14 +144,14 @@ class _Callback(object):
                 ),
                 stacklevel=2,
             )
-        # A program may call fit while it handles an exception, which is not the fit's.
+        # A program may call fit while it handles an exception; remember it, to tell it from one raised in fit.
         self._handled = sys.exc_info()[1]
         self._batch_size = self._params.get("batch_size")
         _schedule.check_steps_to_come(
             self._optimizers, self.schedule, self._params.get("epochs"), self._batches(), self.partial_window
         )
         if "metrics" in self._params:
-            # The progress bar of TF 1.12 to 2.1 shows no other logs than those named here. Delete with TF 2.1.
+            # The progress bar of TF 1.12 to 2.1 shows only logs named here. Delete with TF 2.1.
             known = list(self._params["metrics"])
             self._params["metrics"] = known + [name for name in LOGS if name not in known]
         self._follow_schedule()
@@ -171,7 +172,7 @@ class _Callback(object):
             if steps is not None:
                 _schedule.set_steps(self.home, self._optimizers, steps)
 
-    # Every Keras calls the next two: newer ones by on_train_batch_begin and _end, which call these.
+    # Every Keras calls the next two; newer ones through on_train_batch_begin and on_train_batch_end.
 
     def on_batch_begin(self, batch, logs=None):
         if not self._epoch_is_open:
@@ -188,7 +189,7 @@ class _Callback(object):
                 sample_counts.say_unweighed(
                     self._optimizers, "Keras does not tell an optimizer here how many samples a batch has."
                 )
-        # Keras says 1 of each batch of a dataset.
+        # For a dataset Keras reports 1 for each batch.
         if not self._batch_size and size > 1:
             self._batch_size = size
 
@@ -219,7 +220,7 @@ class _Callback(object):
         return not self.home.graph_mode and model_step.homes_train_step(type(self.model)) is not None
 
     def on_test_begin(self, logs=None):
-        # Within fit this is the epoch's validation.
+        # Within fit, this is the start of the epoch's validation.
         self._end_epoch()
 
     def on_epoch_end(self, epoch, logs=None):
@@ -245,11 +246,11 @@ class _Callback(object):
         return self._samples if self._counts is None else self._counts.counts()[1]
 
     def _end_epoch(self):
-        """Do once an epoch what `partial_window` says."""
+        """Apply `partial_window`, once per epoch."""
         if not self._epoch_is_open:
             return
         if features.calls_callbacks_on_exceptions(self.home) and sys.exc_info()[1] is not self._handled:
-            # An exception is on its way out of fit, and leaves the window as it is.
+            # An exception is leaving fit, so leave the window as it is.
             return
         self._epoch_is_open = False
         if self.partial_window == "carry":
@@ -261,7 +262,7 @@ class _Callback(object):
             self._follow_schedule()
 
     def _batches(self):
-        """The number of batches in an epoch, None where Keras does not know."""
+        """The number of batches in an epoch; None if Keras does not know."""
         if self._params.get("steps"):
             return self._params["steps"]
         samples, batch_size = self._params.get("samples"), self._params.get("batch_size")

@@ -1,4 +1,4 @@
-"""micro_batch: each batch trains in slices, within one training step."""
+"""micro_batch: makes a model train each batch in slices, within one training step."""
 
 from legacyga.backend import homes
 from legacyga.fit import model_step
@@ -7,30 +7,30 @@ from legacyga.windows import settings
 
 
 def micro_batch(model, size):
-    """Let a model train each batch in slices of at most `size` samples, in the memory of a slice.
+    """Make a model train each batch in slices of at most `size` samples, with the memory of a single slice.
 
-    `fit`, `fit_generator` and `train_on_batch` take batches of any size, as before. Within the one training step the
-    gradients of a batch's slices are computed one after the other, each weighs as much as it has samples, and the
-    model's optimizer is called once, with their mean. For a loss that is a mean over the samples this is the gradient
-    of the whole batch. So the weights, `iterations`, schedules, callbacks, logs and checkpoints are those of training
-    without slices. Nothing of it is kept between two batches.
+    `fit`, `fit_generator` and `train_on_batch` accept batches of any size, as before. Each training step computes the
+    gradients of the batch's slices one after the other, weights each by its number of samples, and calls the model's
+    optimizer once, with their mean. If the loss is a mean over the samples, this is the gradient of the whole batch. So
+    weights, `iterations`, schedules, callbacks, logs and checkpoints are the same as without slices. Nothing is kept
+    from one batch to the next.
 
-    What differs: random layers (dropout) draw anew for each slice; BatchNormalization normalizes each slice by its own
-    statistics, and takes its moving averages of each.
+    Two things differ: random layers (dropout) draw anew for each slice; BatchNormalization normalizes each slice by its
+    own statistics, and updates its moving averages with each.
 
-    Call it once, after `compile`. It holds for later calls of `compile` too, until it is called with None.
+    Call it once, after `compile`. It stays in effect through later calls of `compile`, until you call it with None.
 
     Args:
-        model: a compiled model, of any Keras. Its optimizer may be plain: it is not touched. One that accumulates, of
-            `wrap` or `MySGD`, takes one mini-step a batch.
-        size: the most samples of a slice, an int of at least 1. None: train batches as they are again.
+        model: a compiled model of any Keras. The optimizer may be any; it is not changed. One from `wrap` or `MySGD`
+            takes one mini-step per batch.
+        size: the largest number of samples in a slice, an int of at least 1. None: stop slicing.
 
     Raises:
-        ValueError: `size` is out of its range; the model is not compiled; it has a `train_step` of its own, in which
-            `legacyga.train_step(self, data, micro_batch_size=size)` is to be called; it is in eager mode of TensorFlow
-            2.0 or 2.1, whose `fit` has no step to cut; it trains on several replicas; a loss can be seen to be no mean
-            over the samples (docs/micro_batch.md lists which); in graph mode, the optimizer scales the loss, or has
-            trained another model since this one, or, when it trains, a batch is no array.
+        ValueError: `size` is out of range; the model is not compiled; it has its own `train_step` (call
+            `legacyga.train_step(self, data, micro_batch_size=size)` in it instead); it is in eager mode of TensorFlow
+            2.0 or 2.1, where `fit` has no step to slice; it trains on several replicas; a loss is recognizably not a
+            mean over the samples (docs/micro_batch.md lists them). In graph mode also: the optimizer scales the loss,
+            or has trained another model since this one; or, during training, a batch is not an array.
 
     Example:
         >>> import numpy as np
@@ -61,7 +61,7 @@ def micro_batch(model, size):
 
 
 def _cut_train_step(model, home, size):
-    """What `micro_batch` does in eager mode."""
+    """`micro_batch` in eager mode."""
     if model_step.homes_train_step(type(model)) is None:
         raise ValueError(
             "In eager mode of TensorFlow 2.0 and 2.1, and of Keras 2.3, fit has no training step that could be cut. "

@@ -1,4 +1,4 @@
-"""The training step that takes the place of Keras's own in an eager model: it counts samples, and cuts slices."""
+"""Replaces Keras's training step in an eager model by one that counts samples and can slice batches."""
 
 import copy
 import types
@@ -13,7 +13,7 @@ from legacyga.windows import mini_step
 
 
 def homes_train_step(cls):
-    """The `train_step` of the first of Keras's own classes among a model's bases, None if none of them has one."""
+    """The `train_step` of the first Keras class among a model's bases; None if none of them has one."""
     for each in cls.__mro__:
         if each.__module__.partition(".")[0] in homes.KERAS and "train_step" in vars(each):
             return vars(each)["train_step"]
@@ -21,9 +21,9 @@ def homes_train_step(cls):
 
 
 def train_step(model, data, optimizer=None, weight=None, size=None):
-    """The home's own `train_step`, in slices of at most `size` samples where there is a size.
+    """Run the home's own `train_step`, in slices of at most `size` samples if `size` is not None.
 
-    Where an `optimizer` is given, its mini-step gets a weight: by default the number of samples in `data`.
+    If an `optimizer` is given, its mini-step gets a weight: by default the number of samples in `data`.
     """
     own = homes_train_step(type(model))
 
@@ -53,16 +53,16 @@ def train_step(model, data, optimizer=None, weight=None, size=None):
 
 
 class TrainStep(object):
-    """What a model's attribute `train_step` holds: the home's own step, counted or in slices.
+    """A replacement for a model's `train_step`: the home's own step, with samples counted or batches sliced.
 
-    It stays there after fit, as does the training function that was traced with it. So `train_on_batch` and a fit
-    without the callback weigh batches in the same unit.
+    It stays in place after fit, as does the training function traced with it. So `train_on_batch` and a fit without the
+    callback weigh batches in the same unit.
 
     Args:
-        model: the model. The step keeps only a weak reference to it.
+        model: the model, to which the step keeps only a weak reference.
 
     Attributes:
-        size: the most samples of a slice, None for batches as they are.
+        size: the largest number of samples in a slice; None for whole batches.
     """
 
     def __init__(self, model):
@@ -76,25 +76,25 @@ class TrainStep(object):
             return self
         if self.size is None:
             return types.MethodType(type(copied).train_step, copied)
-        # The copy counts from its own fit on.
+        # The copy starts to count at its own fit.
         step = copy.copy(self)
         step._model, step._counts = weakref.ref(copied), None
         return step
 
     def count(self):
-        """A fit begins: from now on each mini-step weighs its samples."""
+        """Start counting for a new fit: from now on each mini-step weighs its samples."""
         if self._counts is not None:
             with self._ops.replicas.scope_of(self._counts):
                 self._counts.assign(self._ops.tf.zeros([2], "int64"))
         else:
             model, tf = self._model(), self._ops.tf
             with model.distribute_strategy.scope(), replicas.replica_local_variables(tf):
-                # The samples of the fit's largest batch, and of all its batches.
+                # [samples in the fit's largest batch, samples in all its batches]
                 self._counts = tf.Variable(tf.zeros([2], "int64"), trainable=False, name="sample_counts/counts")
             _make_anew(model)
 
     def cut(self, size):
-        """Train in slices of at most `size` samples from now on, None for batches as they are."""
+        """From now on, train in slices of at most `size` samples; None for whole batches."""
         if size is not None and size == self.size:
             return
         model = self._model()
@@ -106,11 +106,11 @@ class TrainStep(object):
     def __call__(self, data):
         model, ops = self._model(), self._ops
         if not _trains_as_home(model):
-            # Somebody has given its class a train_step since.
+            # The model's class has been given a train_step since.
             return type(model).train_step(model, data)
         optimizers = lookup.optimizers_in(model.optimizer)
         if self._counts is None or not are_counted(optimizers):
-            # Somebody may have compiled the model again, with another optimizer.
+            # The model may have been recompiled with another optimizer.
             return train_step(model, data, size=self.size)
         counts, samples = ops.replicas.local(self._counts), ops.cast(batches.samples_in(ops.tf, data), "int64")
         largest, all_of_them = ops.unstack(counts.read_value(), 2)
@@ -118,33 +118,33 @@ class TrainStep(object):
         return train_step(model, data, optimizers[0], size=self.size)
 
     def counts(self):
-        """Two ints over all replicas: the samples of this fit's largest batch so far, and of all its batches."""
+        """[samples in this fit's largest batch so far, samples in all its batches], ints over all replicas."""
         with self._ops.replicas.scope_of(self._counts):
             return [int(each) for each in self._ops.tf.convert_to_tensor(self._counts)]
 
 
 def installed(model):
-    """The `TrainStep` of a model, which gets one if need be; None where the model has a train_step of the user's."""
+    """The `TrainStep` of a model, installed if missing; None if the user has given the model a train_step."""
     step = vars(model).get("train_step")
     if not _trains_as_home(model) or not isinstance(step, (TrainStep, type(None))):
         return None
     if step is None:
-        # A training function that was made before would not call it.
+        # An existing training function would not call it.
         model.train_step = TrainStep(model)
         _make_anew(model)
     return vars(model)["train_step"]
 
 
 def _make_anew(model):
-    """Make the training function anew, with the training step that the model has now."""
+    """Rebuild the training function with the model's present training step."""
     is_made, model.train_function = model.train_function is not None, None
     if is_made:
-        # A fit that is under way calls the function that is there, and makes none.
+        # A running fit calls the present function and does not make one, so make it here.
         model.make_train_function()
 
 
 def are_counted(optimizers):
-    """Whether mini-steps can have weights: there is one optimizer, and it takes a mean."""
+    """Whether mini-steps can have weights: there is a single optimizer, with reduction "mean"."""
     return len(optimizers) == 1 and surface.accumulation_of(optimizers[0]).settings.reduction == "mean"
 
 

@@ -1,4 +1,4 @@
-"""How the batches of a fit get their weights, and what is said where they get none."""
+"""Sets up the weights of a fit's batches, and warns if they get none."""
 
 import warnings
 
@@ -20,19 +20,19 @@ ONE_NUMBER = (
 
 
 def start_fit(model, optimizers):
-    """Make the batches of a fit that is about to begin weigh their samples.
+    """At the start of a fit, make its batches weigh their samples.
 
-    The model gets our training step. Where its training function was made without that step, it is made anew.
+    Installs our training step in the model, and rebuilds its training function if that was made without it.
 
     Returns:
-        The `model_step.TrainStep`, or None where nothing is weighed.
+        The `model_step.TrainStep`; None if batches are not weighed.
     """
     if not model_step.are_counted(optimizers) or lookup.optimizers_in(model.optimizer) != optimizers:
         return None
     if surface.home_of(optimizers[0]).graph_mode:
         _say_unequal(homes.home_of(model.optimizer), model, surface.accumulation_of(optimizers[0]))
         return None
-    # A train_step of the user's own need not count, nor call the optimizer once a batch.
+    # A user's own train_step is left alone: it may call the optimizer any number of times per batch.
     has_step = model_step.homes_train_step(type(model)) is not None
     step = model_step.installed(model) if has_step else None
     if step is not None:
@@ -41,7 +41,7 @@ def start_fit(model, optimizers):
 
 
 def say_unweighed(optimizers, reason):
-    """Warn once per optimizer that its mini-steps weigh alike, unless something else has given them weights."""
+    """Warn once per optimizer that all its mini-steps have equal weights, unless the program has given them some."""
     for optimizer in optimizers:
         accumulation = surface.accumulation_of(optimizer)
         if not accumulation.weights.knows and accumulation.settings.reduction == "mean":
@@ -55,7 +55,7 @@ def say_unweighed(optimizers, reason):
 
 
 def _say_unequal(home, model, accumulation):
-    """Warn once per optimizer of graph mode where its mini-steps need weights that nothing knows there."""
+    """Warn once per graph-mode optimizer if its mini-steps need weights, which are unknown in graph mode."""
     if accumulation.weights.has_warned or not accumulation.steps.has_windows:
         return
     text = MASKED.format(home) if checks.is_divided_by_masks(home, model) else None

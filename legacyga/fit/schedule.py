@@ -1,4 +1,4 @@
-"""The callback's `schedule`: what it may be, which K it names, and how the optimizers get that K."""
+"""Validates the callback's `schedule`, evaluates it, and gives its K to the optimizers."""
 
 import operator
 import warnings
@@ -15,7 +15,7 @@ EFFECTS = {
 
 
 def check(value):
-    """Return what a schedule may be: None, a K, a dict {epoch: K} or a function of the updates. Raise for all else."""
+    """Validate a schedule: None, a K, a dict {epoch: K} or a function of the number of updates. Returns it."""
     if value is None or (callable(value) and not isinstance(value, type)):
         return value
     if isinstance(value, dict):
@@ -45,33 +45,33 @@ def _check_epoch(value):
 
 
 def steps_at(schedule, epoch):
-    """The K that a dict names for an epoch, None before its first key."""
+    """The K of a dict for an epoch; None before its first key."""
     begun = [key for key in schedule if key <= epoch]
     return schedule[max(begun)] if begun else None
 
 
 def _steps_to_come(schedule, epochs):
-    """The Ks that a schedule will name in so many epochs. A function tells none before it is asked."""
+    """The values of K that a schedule sets within this number of epochs; none for a function, which cannot be known."""
     if isinstance(schedule, dict):
         return [steps for epoch, steps in schedule.items() if epoch < epochs]
     return [schedule] if isinstance(schedule, int) else []
 
 
 def check_steps_to_come(optimizers, schedule, epochs, batches, partial_window):
-    """Raise before the first batch what would fail later, and warn of windows that no epoch fills.
+    """Raise before the first batch if a later K must fail, and warn of a K larger than an epoch.
 
     Args:
-        optimizers: the model's accumulating ones.
-        schedule, partial_window: the callback's.
-        epochs: how many the fit has, None where Keras does not know.
-        batches: how many an epoch has, None where Keras does not know.
+        optimizers: the model's accumulating optimizers.
+        schedule, partial_window: the callback's arguments.
+        epochs: the fit's number of epochs; None if Keras does not know.
+        batches: the number of batches in an epoch; None if Keras does not know.
     """
     to_come = _steps_to_come(schedule, epochs or float("inf"))
     most = max(to_come + [2 if callable(schedule) else 1])
     for optimizer in optimizers:
         accumulation = surface.accumulation_of(optimizer)
         if not accumulation.registry().has_no_accumulators:
-            # So that a graph that begins at K = 1 is built with accumulators.
+            # Then a graph that begins at K = 1 is built with accumulators.
             accumulation.steps.expect(most)
         elif max(to_come + [1]) > 1:
             raise ValueError(settings.NO_ACCUMULATORS.format(most))
@@ -82,19 +82,19 @@ def check_steps_to_come(optimizers, schedule, epochs, batches, partial_window):
 
 
 def set_steps(home, optimizers, steps):
-    """Give the optimizers' next windows their K: `steps` is an int for all, or a list with None for a K that stays."""
+    """Set K of the optimizers' next windows: `steps` is an int for all, or a list, in which None keeps a K."""
     steps = steps if isinstance(steps, list) else [steps] * len(optimizers)
     with home.default_session():
         for optimizer, each in zip(optimizers, steps):
-            # Before there are variables we set even the same K, for it has to win over a checkpoint that is restored
-            # into them. The optimizer's property would not do: TensorFlow ignores an attribute set to what it is.
+            # Without variables, set even an unchanged K, because it must win over a checkpoint restored into them
+            # later. Bypass the optimizer's property: TensorFlow ignores setting an attribute to its present value.
             accumulation = surface.accumulation_of(optimizer)
             if each is not None and (not accumulation.registry().windows or accumulation.next_steps != each):
                 accumulation.set_steps(each)
 
 
 def ask(home, optimizers, schedule):
-    """Ask a function of the updates for the K of each optimizer whose next mini-step begins a window."""
+    """Call a schedule function for each optimizer whose next mini-step begins a window, and set the K it returns."""
     steps = []
     with home.default_session():
         for optimizer in optimizers:

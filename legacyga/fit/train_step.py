@@ -1,4 +1,4 @@
-"""train_step: micro-batches that weigh as much as they have samples, and batches in slices."""
+"""train_step: weights micro-batches by samples, or slices batches, in a model's own `train_step`."""
 
 from legacyga.backend import homes
 from legacyga.fit import model_step
@@ -7,40 +7,42 @@ from legacyga.windows import settings
 
 
 def train_step(model, data, weight=None, micro_batch_size=None):
-    """The body of a `Model.train_step` in which each micro-batch weighs as much as it has samples.
+    """The body of a `Model.train_step` that weights each micro-batch by its number of samples.
 
-    It calls the home's own `train_step`, whose one mini-step then has a weight. With n_k the samples of the window's
-    k-th micro-batch, and g_k the gradient of the loss that Keras reports for it, the update uses
+    It calls your Keras's own `train_step` and gives its mini-step a weight. With n_k the number of samples in the
+    window's k-th micro-batch, and g_k the gradient of the loss that Keras reports for it, the update uses
 
         sum_k(n_k * g_k) / sum_k(n_k)
 
-    Let the loss be a mean over the samples, and the regularization losses added to it. Then this is the gradient of
-    all the window's samples in one batch, whatever the sizes. Where all sizes are equal, plain `fit` does the same.
+    If the loss is a mean over the samples plus regularization losses, this is the gradient of all the window's samples
+    in one batch, whatever the sizes. If all sizes are equal, plain `fit` does the same.
 
-    With `sample_weight` and `class_weight` the number of samples is still right, for Keras divides the weighted sum of
-    the samples' losses by their number. Where Keras divides by the time steps that a mask leaves, or by the elements
-    that `ignore_class` does, a micro-batch weighs those. Give `weight` where the loss divides by something else: the
-    sum of the sample weights (`reduction="mean_with_sample_weight"` of Keras 3), or the positives of a detector.
+    The number of samples is also right with `sample_weight` and `class_weight`, because Keras divides the weighted sum
+    of the samples' losses by the number of samples. If Keras divides by the number of unmasked time steps, or of
+    elements that `ignore_class` leaves, that number is the weight. Pass `weight` if the loss divides by anything else:
+    the sum of the sample weights (`reduction="mean_with_sample_weight"` in Keras 3), or a detector's number of
+    positives.
 
-    With `micro_batch_size` the batch itself is cut: its slices are differentiated one after the other, and the
-    optimizer is called once, with the gradient of the whole batch. `legacyga.micro_batch` tells more of it.
+    With `micro_batch_size` it slices the batch: it computes the gradients of the slices one after the other, and calls
+    the optimizer once, with the gradient of the whole batch. See `legacyga.micro_batch`.
 
     Args:
-        model: the model, compiled with what `wrap` or `MySGD` returned, in a `LossScaleOptimizer` or not; with
-            `micro_batch_size`, with any optimizer. It trains in eager mode, by `fit` or `train_on_batch`.
-        data: what Keras gives to `train_step`: x, (x, y) or (x, y, sample_weight), each nested or not. The samples
-            are the first dimension of the first target, where there is none that of x.
-        weight: the micro-batch's weight, a finite number or scalar tensor of at least 0. Default: its samples, or what
-            a mask leaves of them.
-        micro_batch_size: the most samples of a slice, an int of at least 1. None (default): the batch as it is.
+        model: the model, compiled with an optimizer from `wrap` or `MySGD`, inside a `LossScaleOptimizer` or not; with
+            `micro_batch_size`, with any optimizer. It trains in eager mode, with `fit` or `train_on_batch`.
+        data: the argument that Keras passes to `train_step`: x, (x, y) or (x, y, sample_weight), each nested or not.
+            The first dimension of the first target, or of x if there is no target, is the number of samples.
+        weight: the micro-batch's weight, a finite number or scalar tensor of at least 0. Default: its number of
+            samples, or what a mask leaves of them.
+        micro_batch_size: the largest number of samples in a slice, an int of at least 1. None (default): the whole
+            batch.
 
     Returns:
-        What the home's own `train_step` returns: a dict of the loss and the metrics by name, over the epoch so far.
+        The result of your Keras's own `train_step`: a dict of the loss and metrics by name, over the epoch so far.
 
     Raises:
-        ValueError: the model's optimizer does not accumulate and nothing is to be cut, or there is none; or it is graph
-            mode, or a TensorFlow before 2.2, where no Keras has a `train_step`; or the weight or the size is out of its
-            range; or what `legacyga.micro_batch` refuses.
+        ValueError: the model has no optimizer, or one that does not accumulate although `weight` is given or
+            `micro_batch_size` is not; it is in graph mode, or on TensorFlow before 2.2, where no Keras has a
+            `train_step`; `weight` or `micro_batch_size` is out of range; or `legacyga.micro_batch` refuses the model.
 
     Example:
         >>> import numpy as np
@@ -71,7 +73,10 @@ def train_step(model, data, weight=None, micro_batch_size=None):
 
 
 def _accumulating_optimizer(model, must_be):
-    """The model's optimizer, out of the LossScaleOptimizer that it may be in; None where it does not accumulate."""
+    """The model's accumulating optimizer, or the one in its LossScaleOptimizer; None if there is none.
+
+    Raises if there is none and `must_be` is true, or if the model has no optimizer at all.
+    """
     optimizer = getattr(model, "optimizer", None)
     found = lookup.optimizers_in(optimizer)
     if not found and (must_be or optimizer is None):

@@ -1,7 +1,7 @@
-"""What wrap and MySGD return. Each generation of optimizer classes has a file, and none imports another.
+"""The accumulating optimizers that wrap and MySGD return: one file per generation, none of which imports another.
 
-In each an `AccumulatingOptimizer` stands before the user's class and takes Keras's calls, and an `Inner` supplies the
-hooks that `inner.Inner` declares.
+Each file has an `AccumulatingOptimizer`, a base placed before the user's class to intercept Keras's calls, and an
+`Inner`, which implements the hooks declared in `inner.Inner`.
 """
 
 from legacyga.optimizers import keras3, train, v1, v2, v2_before_tf24, v3

@@ -1,4 +1,4 @@
-"""How an optimizer accumulates, the same in all generations: its parts, and the way of a mini-step through them."""
+"""The accumulation logic shared by all generations: an optimizer's components, and a mini-step's path through them."""
 
 import contextlib
 import copy
@@ -21,21 +21,21 @@ NO_UPDATE = (
 
 
 class Accumulation(object):
-    """What an accumulating optimizer has beside what its own class gives it.
+    """Everything an accumulating optimizer has on top of its inner class.
 
     Args:
         optimizer: the accumulating optimizer.
         home: its `homes.Home`.
-        settings: the `settings.Settings` that it was made with.
-        inner_type: the `inner.Inner` of its generation.
+        settings: its `settings.Settings`.
+        inner_type: its generation's `inner.Inner` class.
 
     Attributes:
-        inner: an `inner.Inner`: the inner optimizer.
-        steps: a `steps.Steps`: K.
-        windows: a `windows.Windows`.
-        weights: a `weights.Weights`: what mini-steps weigh.
-        is_handed_sums: whether the last mini-step's gradients came as sums over the replicas.
-        refused: why the last state that was given did not fit: an error, None where it did.
+        inner: the `inner.Inner`, which drives the inner optimizer.
+        steps: the `steps.Steps`, which holds K.
+        windows: the `windows.Windows`.
+        weights: the `weights.Weights` of mini-steps.
+        is_handed_sums: whether the last mini-step's gradients were already summed over the replicas.
+        refused: the error of the last attempt to set the state; None if the state fitted.
     """
 
     def __init__(self, optimizer, home, settings, inner_type):
@@ -49,7 +49,7 @@ class Accumulation(object):
         self.refused = None
 
     def shared_with(self, optimizer):
-        """An `Accumulation` of another optimizer, which has the same variables and windows."""
+        """An `Accumulation` for another optimizer that shares this one's variables and windows."""
         shared = copy.copy(self)
         shared.optimizer, shared.inner = optimizer, copy.copy(self.inner)
         shared.inner.optimizer = optimizer
@@ -57,29 +57,30 @@ class Accumulation(object):
         return shared
 
     def take_mini_step(self, grads_and_vars, args=(), kwargs=(), scope=None, result=None, before=()):
-        """One call of an optimizer that is given gradients and variables, in replica context, whatever the strategy.
+        """Take one mini-step. Called in replica context under every strategy.
 
         Args:
-            grads_and_vars: list of (gradient, variable) pairs. Pairs without a gradient go along to the inner
-                optimizer: what is said of those variables is its to say.
-            args, kwargs: what else the call came with, for the inner optimizer.
-            scope: the name of the scope that variables are made in.
-            result: function without arguments, of what to return for all replicas, made after all else.
-            before: tensors that must have been computed before anything is written.
+            grads_and_vars: list of (gradient, variable) pairs. Pairs without a gradient are passed on, because the
+                inner optimizer is the one to warn about them.
+            args, kwargs: the call's other arguments, for the inner optimizer.
+            scope: the name scope of new variables.
+            result: function without arguments, called after everything else, that makes the return value for all
+                replicas.
+            before: tensors to compute before anything is written.
 
         Returns:
-            What the inner optimizer returns where it is called straight away; else the result, by default a tensor:
+            The inner optimizer's return value if it is called directly; else `result()`, by default a boolean tensor:
             whether there was an update.
         """
         ops, kwargs = self.ops, dict(kwargs)
         present = [pair for pair in grads_and_vars if pair[0] is not None]
         self.weights.made += 1
         if not present or not ops.replicas.is_replica_here:
-            # Nothing to accumulate, or a call from where none is allowed: the inner optimizer has the error for it.
+            # Nothing to accumulate, or a call from the wrong context: the inner optimizer raises its own error.
             return self.inner.update(grads_and_vars, args, kwargs)
         if not self.steps.has_windows:
             self.steps.are_bare = True
-            # In a graph all gradients are of one point, though a variable's decay may need none of them.
+            # A graph must compute all gradients before any write, even before a weight decay that reads none of them.
             with ops.after(present):
                 return self.inner.update(grads_and_vars, args, kwargs)
         horovod.check_inside(self.optimizer)
@@ -107,7 +108,7 @@ class Accumulation(object):
         return taken
 
     def _forms(self, window, grads_and_vars, registry, is_traced):
-        """What the gradients of a call leave in a window: NOTHING, ROWS or WHOLE for each place among its sums."""
+        """NOTHING, ROWS or WHOLE for each of the window's sums: what the call's gradients add to it."""
         sums = window.sums
         given = [(place, pair) for place, pair in zip(window.places, grads_and_vars) if pair[0] is not None]
         if sums.without:
@@ -116,7 +117,7 @@ class Accumulation(object):
         forms = sums.forms_of({place: gradient for place, (gradient, _) in given})
         sums.note(forms, window.places, registry.is_graph)
         if is_traced and self.inner.reads_when_traced and registry.mini_steps_under_way:
-            # A window that was restored holds what this program has not seen.
+            # A restored window may hold forms of gradients that this program has never seen.
             sums.note_held(window.kept.held.read_value().numpy())
         return forms
 
@@ -132,12 +133,12 @@ class Accumulation(object):
         return MiniStep(gradients, places, forms, args, kwargs, self.weights.here(), before)
 
     def _take(self, window, mini_step, result):
-        """Let a window take a `MiniStep`, which is this replica's; what `take_mini_step` returns."""
+        """Let a window take this replica's `MiniStep`; returns what `take_mini_step` does."""
         ops, weight = self.ops, mini_step.weight
 
         def take(run, gradients, value=None):
             if value is not None and _inner.are_exchanged(mini_step.kwargs):
-                # All replicas hold the same gradients, and are to stay alike.
+                # The gradients are equal on all replicas; equal weights keep the sums equal too.
                 value = ops.replicas.sum_of_scalars(value) / ops.replicas.count
             of_all = mini_step._replace(gradients=gradients, weight=weight and weight._replace(value=value))
             updated = window.take(of_all, self.inner.update_of(window, mini_step.args, mini_step.kwargs), run)
@@ -158,11 +159,11 @@ class Accumulation(object):
             yield
 
     def giving(self, weight):
-        """A context: the mini-steps taken in it on this replica have this `Weight`."""
+        """A context that gives this replica's mini-steps this `Weight`."""
         return self.weights.giving(weight, self.registry())
 
     def registry(self):
-        """The `Registry` of the default session's graph, or of here and now."""
+        """The `Registry` of the default session's graph, or else of the current context."""
         return self.windows.here()
 
     @property
@@ -171,7 +172,7 @@ class Accumulation(object):
         return self.registry().steps
 
     def set_steps(self, steps):
-        """Let the next window have this K."""
+        """Set K of the next window."""
         registry = self.registry()
         registry.set_steps(steps)
         self.steps.set(steps, is_kept=registry.has_steps)
@@ -182,7 +183,7 @@ class Accumulation(object):
         return self.registry().mini_steps_under_way
 
     def say_no_update(self):
-        """Say once, where a fit has ended, that the optimizer has made no update at all."""
+        """Warn once, at the end of a fit, if the optimizer has never made an update."""
         taken = self.mini_steps_under_way
         if taken and not self._has_said and not self.home.value_of(self.optimizer.iterations):
             self._has_said = True

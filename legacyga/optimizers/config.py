@@ -1,4 +1,4 @@
-"""The config of an accumulating optimizer: how Keras describes, saves and loads one."""
+"""How Keras saves and loads an accumulating optimizer: its config and its variables."""
 
 import contextlib
 import importlib
@@ -18,24 +18,24 @@ UNKNOWN = (
 
 
 def _optimizer_class(home, generation, name, module):
-    """The class that a config names: one that the user has registered, or the home's own of this generation."""
+    """The optimizer class that a config names: one the user registered, or the home's own of this generation."""
     find, optimizers = features.registered_object(home.module), home.module.optimizers
     places = [home.v1_optimizers] if generation == "v1" and home.graph_mode else [optimizers]
     places += [getattr(optimizers, "legacy", None), getattr(optimizers, "experimental", None)]
     with contextlib.suppress(ImportError):
         places.append(importlib.import_module(home.root + ".mixed_precision.loss_scale_optimizer"))
-    # A program's own package stands before the name, as Keras's own do in some versions: "Custom>Adam".
+    # Registered names carry a package prefix, and so do Keras's own in some versions: "Custom>Adam".
     plain = name.rpartition(">")[2]
     named = [find(name)] + [getattr(place, plain, None) for place in places]
     found = [cls for cls in named if homes.generation_of(cls) == generation]
     if found:
-        # OptimizerV2 stands in two modules of TF 2.9 and 2.10, `legacy` or not. Delete with TF 2.10.
+        # TF 2.9 and 2.10 have OptimizerV2 in two modules, one of them `legacy`. Delete with TF 2.10.
         return next((cls for cls in found if cls.__module__ == module), found[0])
     raise ValueError((NOT_HERE if any(named) else UNKNOWN).format(home, plain, module, generation, name))
 
 
 def from_config(home, config, custom_objects=None):
-    """The optimizer of a home that `ConfiguredOptimizer.get_config` described."""
+    """The optimizer of this home from a config of `ConfiguredOptimizer.get_config`."""
     options = dict(config)
     try:
         inner = options.pop("optimizer")
@@ -50,8 +50,8 @@ def from_config(home, config, custom_objects=None):
 
 @contextlib.contextmanager
 def _known(home, objects):
-    """A context in which the home finds these custom objects, a dict by name, beside those that it knows."""
-    # Not in a scope, for a scope of Keras 3 hides those around it.
+    """A context that adds a dict of custom objects by name to the home's registered ones."""
+    # Not a CustomObjectScope: Keras 3's hides the scopes around it.
     registered = home.module.utils.get_custom_objects()
     added = {name: each for name, each in objects.items() if name not in registered}
     registered.update(added)
@@ -66,10 +66,7 @@ LOADERS = {surface.NAME: from_config}
 
 
 def loaders(home):
-    """{name: an object with a `from_config`} for the loaders of a home, of all classes of optimizers that accumulate.
-
-    `LOADERS` has their functions of (home, config, custom objects).
-    """
+    """The custom objects that a home's loaders need, by name: classes whose `from_config` calls the `LOADERS`."""
 
     def loader(name, load):
         def from_config(cls, config, custom_objects=None):
@@ -81,24 +78,24 @@ def loaders(home):
 
 
 def register(home):
-    """Tell the home's own loaders of them, unless the program has given them others of these names."""
+    """Register our loaders with the home, except under names that the program has registered itself."""
     for name, loader in loaders(home).items():
         home.module.utils.get_custom_objects().setdefault(name, loader)
 
 
 def load(name, inner, home, config, custom_objects=None):
-    """The optimizer, over the class `inner` and with this name of its own, that `get_config` described."""
+    """The optimizer from a config, by the loader `name`, with `inner` known as a custom object."""
     with _known(home, {home.registered_name(inner): inner}):
         return LOADERS[name](home, config, custom_objects)
 
 
 class ConfiguredOptimizer(surface.AccumulatingOptimizer):
-    """`AccumulatingOptimizer` for the optimizers of a Keras, which can be described, and saved."""
+    """`AccumulatingOptimizer` for Keras optimizers, which have configs and are saved with models."""
 
     def get_config(self):
-        """What `from_config` makes this optimizer of again: the inner optimizer's config, K, and the options."""
+        """The config for `from_config`: the inner optimizer's config, K and the options of `wrap`."""
         cls, home = type(self)._legacyga_class
-        # Keras saves the config first.
+        # Keras saves the config before the variables, so a missing state is noticed here.
         self._legacyga.registry().check_all_is_here("its config")
         inner = super(ConfiguredOptimizer, self).get_config()
         described = {
@@ -113,45 +110,46 @@ class ConfiguredOptimizer(surface.AccumulatingOptimizer):
 
     @classmethod
     def from_config(cls, config, custom_objects=None):
-        """The optimizer that `get_config` described."""
+        """The optimizer from a config of `get_config`."""
         inner, home = cls._legacyga_class
         made = load(surface.NAME, inner, home, config, custom_objects)
         if surface.is_own(cls):
             return made
-        # Horovod extends the class, and has what its methods need from an `__init__` that this call comes by.
+        # Horovod has subclassed our class. The inner class's `from_config` calls Horovod's `__init__`, which sets what
+        # its methods need.
         extended = super(surface.AccumulatingOptimizer, cls).from_config(config["optimizer"]["config"])
         surface.start(extended, surface.accumulation_of(made).settings)
         return extended
 
     def set_weights(self, weights):
-        """Set all variables of the optimizer, or those that the bare one has: then no window is open.
+        """Set all of the optimizer's variables, or the bare optimizer's alone, which leaves no window open.
 
         Args:
             weights: list of arrays, in the order of `weights` (`variables` in newer versions).
 
         Raises:
-            ValueError: one array too few or too many, or of another shape. Nothing is written then.
+            ValueError: the number of arrays or a shape does not fit. Nothing is written.
         """
         if _is_built(self):
             weights = state.fitting(self, self._legacyga, weights)
         if not _is_built(self) or not hasattr(self, "update_step"):
             super(ConfiguredOptimizer, self).set_weights(weights)
             return
-        # The v3 optimizers that hold another one take themselves to be unbuilt, or leave it out.
+        # v3 optimizers that hold another optimizer report themselves as unbuilt, or leave its variables out.
         for variable, value in zip(state.variables_of(self), weights):
             variable.assign(value)
 
     def save_own_variables(self, store):
-        """Put all variables into the store of a `.keras` or `.weights.h5` file."""
+        """Write all variables to the store of a `.keras` or `.weights.h5` file."""
         self._legacyga.registry().check_all_is_here("a file")
         values = type(self)._legacyga_class[1].values_of(state.variables_of(self))
         for i, value in enumerate(values):
             store[str(i)] = value
 
     def load_own_variables(self, store):
-        """Take all variables out of the store of a `.keras` or `.weights.h5` file, as `set_weights` does."""
+        """Set all variables from the store of a `.keras` or `.weights.h5` file, as `set_weights` does."""
         if not _is_built(self):
-            # Keras's own warning is of an optimizer that must be built first.
+            # Keras warns that the optimizer must be built first.
             super(ConfiguredOptimizer, self).load_own_variables(store)
             return
         self.set_weights([store[str(i)] for i in range(len(store.keys()))])
@@ -159,5 +157,5 @@ class ConfiguredOptimizer(surface.AccumulatingOptimizer):
 
 def _is_built(optimizer):
     keeper = copying.keeper_of(optimizer)
-    # Those of the v1 API and of OptimizerV2 have no such thing. The others of tf.keras have it once they are built.
+    # v1 and OptimizerV2 optimizers have neither attribute and count as built. Those of v3 get one when built.
     return getattr(keeper, "built", getattr(keeper, "_built", not hasattr(keeper, "update_step")))

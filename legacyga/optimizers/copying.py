@@ -1,4 +1,4 @@
-"""A copy of an optimizer that copies its own state, and nothing that it merely refers to."""
+"""Copies an optimizer: its own state is copied, objects that it merely refers to are shared."""
 
 import collections.abc
 import copy
@@ -12,21 +12,21 @@ CONTAINERS = (list, tuple, set, frozenset, collections.abc.Mapping)
 
 
 def copy_attributes(optimizer, copied, own, new_variable, kept=()):
-    """Give `copied` copies of the attributes of `optimizer`.
+    """Copy the attributes of `optimizer` to `copied`.
 
-    Copied are the optimizer's own variables, an optimizer within a wrapper, the methods of either, and the containers
-    that hold one of these or are Keras's own. All else stays the same object: variables that were given, dicts keyed by
-    them, schedules, the objects of other methods.
+    Copies the optimizer's own variables, a wrapper's inner optimizer, bound methods of either, and containers that hold
+    any of these or are Keras's own. Shares everything else: variables passed in by the user, dicts keyed by them,
+    schedules, methods bound to other objects.
 
     Args:
         optimizer: any optimizer.
-        copied: an object of its class, or of a subclass.
-        own: function of an optimizer, of the list of its own variables.
-        new_variable: function of a variable, of a new one with its value.
-        kept: names of Keras's own attributes.
+        copied: an object of the same class or of a subclass.
+        own: function that lists an optimizer's own variables.
+        new_variable: function that makes a variable with the value of the given one.
+        kept: names of the attributes that are Keras's own containers.
 
     Returns:
-        A list of pairs, of an optimizer within it and the copy of that.
+        A list of (inner optimizer, its copy) pairs.
     """
     pins = _Pins(own, new_variable, kept)
     pins.know([optimizer] + optimizers_within(optimizer))
@@ -39,7 +39,7 @@ def copy_attributes(optimizer, copied, own, new_variable, kept=()):
 
 
 def values_in(values):
-    """What nested containers hold, the containers among it, each once: a list. Numbers and texts are left out."""
+    """The distinct values in nested containers, including the containers, without those of `PLAIN` types: a list."""
     found, seen, stack = [], set(), list(values)
     while stack:
         value = stack.pop()
@@ -56,7 +56,7 @@ def values_in(values):
 
 
 def optimizers_within(optimizer):
-    """The optimizers in another one's attributes, or in their containers, and the optimizers within these: a list."""
+    """All optimizers in an optimizer's attributes, directly, in containers or in another optimizer: a list."""
     found, values = [], values_in(vars(optimizer).values())
     for value in values:
         # Most of the others are variables.
@@ -70,20 +70,20 @@ def optimizers_within(optimizer):
 
 
 class _Pins(object):
-    """What a deepcopy is told, by its memo, not to copy in its own ways."""
+    """Builds the memo of a deepcopy: which objects it shares, and which it replaces by copies made here."""
 
     def __init__(self, own, new_variable, kept):
         self._own, self._new_variable, self._kept = own, new_variable, kept
-        # By id, what is copied: variables and optimizers.
+        # The variables and optimizers to copy, by id.
         self._copied = {}
         self.memo, self.inner = {}, []
 
     def know(self, values):
-        """These are copied wherever they are found."""
+        """Copy these values wherever they are found."""
         self._copied.update((id(value), value) for value in values)
 
     def add(self, optimizer, copied):
-        """An optimizer, whose copy is `copied`."""
+        """Add an optimizer, with `copied` as its copy."""
         self.memo[id(optimizer)] = copied
         beside = _kept_beside(optimizer)
         for variable in list(getattr(beside[0], "_weights", {}).values()) if beside else self._own(optimizer):
@@ -92,8 +92,8 @@ class _Pins(object):
                 self.memo[id(variable)] = self._new_variable(variable)
         tracker = vars(optimizer).get("_tracker")
         if tracker is not None:
-            # Keras 3 takes in what it does not know by its id, at the end of the list: also what a container is given
-            # while it is copied.
+            # Keras 3's tracker appends every object whose id it does not know, even as deepcopy fills a container. So
+            # it has to know the ids of the copies.
             self.memo[id(tracker.stored_ids)] = {
                 name: {id(self.memo[each]) if each in self.memo else each for each in ids}
                 for name, ids in tracker.stored_ids.items()
@@ -103,33 +103,33 @@ class _Pins(object):
                 continue
             is_container = isinstance(value, CONTAINERS)
             inside = values_in([value]) if is_container else [value]
-            # An empty container of Keras 3 is one optimizer's own, and may yet be given its variables.
+            # Keras 3 may later put the optimizer's variables into an empty tracked container, so it is not shared.
             is_empty = is_container and not value and hasattr(value, "tracker")
             if name in self._kept or is_empty or any(map(self._is_copied, inside)):
                 self._pin(inside)
             elif "deferred" in name or "restor" in name:
-                # What a checkpoint has for variables that are yet to be made. Its reader has no copy.
+                # Checkpoint values waiting for variables not yet made. The checkpoint reader in them cannot be copied.
                 self.memo[id(value)] = _with_containers_copied(value)
             elif "dependenc" not in name and value is not tracker:
-                # What is in it, too: TensorFlow tracks the containers that Keras 3 has put into those of its own.
+                # Its contents too: TensorFlow also tracks the containers that Keras 3 has wrapped in its own.
                 self._pin(inside)
                 self.memo.setdefault(id(value), value)
-        # How TensorFlow and Keras track the object is copied by their own ways.
+        # TensorFlow's and Keras's tracking attributes stay with deepcopy, which they support.
 
     def _is_copied(self, value):
         return id(value.__self__ if isinstance(value, types.MethodType) else value) in self._copied
 
     def _pin(self, values):
-        """Say how to copy each of these values that is no container."""
+        """Decide for each of these values, containers aside, whether it is shared or copied."""
         for value in reversed(values):
             if id(value) in self.memo or isinstance(value, CONTAINERS):
                 continue
             if not self._is_copied(value):
                 self.memo[id(value)] = value
             elif not isinstance(value, types.MethodType):
-                # Methods are bound to the copy by deepcopy.
+                # deepcopy itself binds methods to the copy.
                 copied = object.__new__(type(value))
-                # TensorFlow looks at it when it makes containers of it, before it has its own.
+                # TensorFlow reads these when it wraps containers, before the copy's own attributes are set.
                 vars(copied).update(vars(value))
                 self.inner.append((value, copied))
                 self.add(value, copied)
@@ -144,19 +144,19 @@ def _with_containers_copied(value):
 
 
 def inner_optimizer(optimizer):
-    """The optimizer that a wrapper of the v1 API keeps, None of all others."""
+    """The optimizer inside a v1 wrapper; None for any other optimizer."""
     attributes = vars(optimizer) if homes.generation_of(type(optimizer)) == "v1" else {}
     inner = attributes.get("optimizer", attributes.get("_optimizer"))
     return inner if homes.generation_of(type(inner)) else None
 
 
 def keeper_of(optimizer):
-    """The optimizer that has the state: the one in a LossScaleOptimizer of tf.keras or tf_keras, else `optimizer`."""
+    """The optimizer that holds the state: inside a LossScaleOptimizer of tf.keras or tf_keras, else `optimizer`."""
     return vars(optimizer)["_optimizer"] if hasattr(type(optimizer), "get_unscaled_gradients") else optimizer
 
 
 def _kept_beside(optimizer):
-    """What a LossScaleOptimizer keeps beside its keeper: its scale, and what files of TF 2.2 are restored by."""
+    """What a LossScaleOptimizer has beside its keeper: the loss scale, and the object that restores TF 2.2's files."""
     keeper = keeper_of(optimizer)
     if keeper is optimizer:
         return []
@@ -165,6 +165,6 @@ def _kept_beside(optimizer):
 
 
 def attributes_that_are_variables(optimizer):
-    """{name: variable} of an optimizer's attributes."""
+    """An optimizer's attributes that are variables, as {name: variable}."""
     values = vars(optimizer).items()
     return {name: value for name, value in values if hasattr(value, "assign_add") and is_variable(value)}

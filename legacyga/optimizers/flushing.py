@@ -1,22 +1,22 @@
-"""flush: the update of a window that is not full."""
+"""flush: makes the update of a window that is not full."""
 
 from legacyga.optimizers import lookup, surface
 
 
 def flush(optimizer):
-    """End the windows that are under way with an update each, on the mean of the gradients that are there.
+    """Update now from every partial window, using the mean of the gradients accumulated so far.
 
-    Without a mini-step since the last update it does nothing.
+    Does nothing if there was no mini-step since the last update.
 
     Args:
-        optimizer: what `MySGD` or `wrap` returned, or the LossScaleOptimizer around it.
+        optimizer: an optimizer from `MySGD` or `wrap`, or a LossScaleOptimizer around one.
 
     Returns:
-        True where an update was made, else False. Within a `tf.function` a boolean tensor.
+        True if there was an update, else False. Inside a `tf.function`, a boolean tensor.
 
     Raises:
-        ValueError: `optimizer` is none that accumulates, or it is one of tf.compat.v1.train that in graph mode has no
-            default session.
+        ValueError: `optimizer` does not accumulate; or it is a tf.compat.v1.train optimizer in graph mode and there is
+            no default session.
 
     Example:
         >>> from tensorflow import keras

@@ -1,8 +1,8 @@
-"""Horovod's optimizers of a Keras: what they exchange between processes is exchanged once a window, by the update.
+"""Support for Horovod's Keras optimizers: processes exchange gradients once a window, at the update.
 
-Horovod makes a class of the optimizer's class. Each of its methods calls the optimizer's own, found by
-`super(self.__class__, self)`, and exchanges gradients by `_allreduce`. In a subclass of that class these methods find
-themselves, without end. So an accumulating class has the optimizer's own methods in their place.
+Horovod subclasses the optimizer's class. Its methods exchange gradients with `_allreduce` and call the original ones
+through `super(self.__class__, self)`, which recurses without end in any further subclass. So an accumulating class
+bypasses them with the optimizer's original methods, and each update calls `_allreduce` itself.
 """
 
 from legacyga.backend.tensors import is_sparse
@@ -18,13 +18,13 @@ TWICE = (
 
 
 def _made_by_horovod(cls):
-    """The class that Horovod made of an optimizer class of a Keras, if `cls` is or extends one; else None."""
+    """The class that Horovod made of a Keras optimizer class, if `cls` is or extends one; else None."""
     made = [each for each in cls.__mro__ if each.__module__ == "horovod._keras" and hasattr(each, "_allreduce")]
     return made[0] if made else None
 
 
 def check(optimizer, settings):
-    """Raise where an optimizer of Horovod's cannot accumulate with these `settings.Settings`."""
+    """Raise if a Horovod optimizer cannot accumulate with these `settings.Settings`."""
     if _made_by_horovod(type(optimizer)) is None:
         return
     if optimizer._agg_helper is not None:
@@ -34,13 +34,13 @@ def check(optimizer, settings):
 
 
 def check_inside(optimizer):
-    """Raise where an accumulating optimizer stands within one of Horovod's that accumulates by itself."""
+    """Raise if Horovod has wrapped an accumulating optimizer and accumulates again by itself."""
     if getattr(optimizer, "_agg_helper", None) is not None:
         raise ValueError(TWICE.format(optimizer))
 
 
 def bases_before(cls):
-    """The classes to put before an optimizer's class: one where Horovod made it, none else."""
+    """Bases to put before an optimizer's class: one that restores its original methods if Horovod made it, or none."""
     made = _made_by_horovod(cls)
     if made is None:
         return ()
@@ -50,12 +50,12 @@ def bases_before(cls):
 
 
 def exchanged(optimizer, pairs, rows_once=None):
-    """(gradient, variable) pairs of an update, with the gradients as all processes together have them.
+    """An update's (gradient, variable) pairs, reduced over all processes if the optimizer is Horovod's.
 
     Args:
-        optimizer: an accumulating one.
+        optimizer: the accumulating optimizer.
         pairs: list; the gradient may be None.
-        rows_once: function of a list of IndexedSlices, of their sum with each row once; None leaves them as they come.
+        rows_once: function that sums a list of IndexedSlices, each row once; None leaves repeated rows as they are.
     """
     if (
         not hasattr(optimizer, "_allreduce")
@@ -66,6 +66,6 @@ def exchanged(optimizer, pairs, rows_once=None):
     gradients, variables = zip(*pairs)
     together = optimizer._allreduce(gradients, variables)
     if rows_once is not None:
-        # A row that two processes have is one row: its values are added before anything is clipped.
+        # Add up a row that several processes have before anything is clipped.
         together = [rows_once([each]) if is_sparse(each) else each for each in together]
     return list(zip(together, variables))

@@ -1,4 +1,4 @@
-"""The inner optimizer: how it is copied, prepared and called. The file of each generation adds the hooks."""
+"""How accumulation copies, prepares and calls the inner optimizer; the hooks are in each generation's file."""
 
 import contextlib
 import inspect
@@ -10,7 +10,7 @@ from legacyga.backend.tensors import variable_key
 from legacyga.optimizers import copying, horovod
 
 HOOKS = []
-# The argument of OptimizerV2; that of the optimizers of 2.11 and newer says the opposite.
+# OptimizerV2's argument. Optimizers of TF 2.11 and newer have skip_gradients_aggregation, its opposite.
 AGGREGATES = "experimental_aggregate_gradients"
 OWN_SCALE = (
     'on_nonfinite="skip_mini_step" needs a DynamicLossScale, which it tells of what was left out. Received: {!r}. Take '
@@ -19,24 +19,24 @@ OWN_SCALE = (
 
 
 def hook(function):
-    """Declare a method that each generation supplies."""
+    """Declare a method that each generation implements."""
     HOOKS.append(function.__name__)
     return function
 
 
 def are_exchanged(kwargs):
-    """Whether the gradients of a call with these keywords are sums over the replicas already."""
+    """Whether these keywords say that the call's gradients are already summed over the replicas."""
     return kwargs.get("skip_gradients_aggregation", not kwargs.get(AGGREGATES, True))
 
 
 def check_arguments(method, args, kwargs):
-    """Raise the TypeError of `method`'s call, at the window's end, where it does not take these after its first."""
+    """Raise now the TypeError that `method`, given these after its first argument, would raise at the window's end."""
     if args or kwargs:
         inspect.signature(method).bind(None, None, *args, **kwargs)
 
 
 def named(method, args, kwargs):
-    """The arguments of a call of `method` after its first: those of `args` that have a name are among `kwargs`."""
+    """(args, kwargs) of a call of `method` after its first argument, with named arguments moved to `kwargs`."""
     if not args and not kwargs:
         return args, kwargs
     check_arguments(method, args, kwargs)
@@ -46,9 +46,9 @@ def named(method, args, kwargs):
 
 
 class Inner(object):
-    """The inner optimizer, which is the accumulating one by the methods of its own class.
+    """The inner optimizer: the accumulating object itself, called through the methods of the user's class.
 
-    A generation's subclass supplies the hooks.
+    Each generation implements the hooks in a subclass.
 
     Args:
         optimizer: the accumulating optimizer.
@@ -57,10 +57,11 @@ class Inner(object):
         steps: its `steps.Steps`.
 
     Attributes:
-        scales_loss: whether it is a LossScaleOptimizer of its home.
+        scales_loss: whether the optimizer is its home's LossScaleOptimizer.
     """
 
-    # The inner optimizer's methods that take part in the exchange between replicas.
+    # The inner optimizer's methods that take part in the exchange between replicas. If a user's class overrides one,
+    # the exchange is left to it.
     exchanging = ()
     # Whether the state can be read while a function is traced.
     reads_when_traced = True
@@ -68,84 +69,85 @@ class Inner(object):
     def __init__(self, optimizer, home, ops, steps):
         self.optimizer, self.home, self.ops, self.steps = optimizer, home, ops, steps
         self.scales_loss = features.is_loss_scale_optimizer(home, optimizer)
-        # How many updates are being made; with True, with gradients that are sums over the replicas already. Counts,
-        # not flags: replicas' threads are in here at the same time.
+        # Updates in progress, by whether their gradients are already summed over the replicas. Counts, not flags,
+        # because the replicas' threads update at the same time.
         self._applying = {False: 0, True: 0}
-        # By variable, whether the update under way has a gradient of it, where only the run can tell.
+        # {variable key: boolean tensor}: whether the update in progress has a gradient, if known only at run time.
         self._present = {}
-        # In a graph, by window, the optimizer's attributes when the mini-step was made.
+        # {window: the optimizer's attributes when its mini-step was built}, in graph mode.
         self._attributes = {}
 
     # The hooks.
 
     @hook
     def inherit(self, optimizer):
-        """Make the new optimizer a copy of `optimizer`, of the inner class, with variables of its own.
+        """Make the new optimizer a copy of `optimizer`, an object of the inner class, with variables of its own.
 
-        Called once, by `wrap`, before all else, wherever the user calls it. Returns nothing.
+        Called once, first of all hooks, in the context in which the user calls `wrap`. Returns nothing.
         """
 
     @hook
     def prepare(self, grads_and_vars, is_traced):
         """Make the inner optimizer's own state for these (gradient, variable) pairs.
 
-        Called at each mini-step that is made, in replica context, within an init_scope, before there is a window. With
-        `is_traced` it is made in a function, whose update may find gradients of all the variables. Returns whether the
-        mini-step can be taken; if not, the inner optimizer is called, which has the error for it.
+        Called each time a mini-step is made, in replica context, within an init_scope, before its window exists.
+        `is_traced` means within a tf.function, whose update may find a gradient for any of the variables. Returns
+        whether the mini-step can be taken; if not, the inner optimizer is called directly and raises its own error.
         """
 
     @hook
     def apply(self, pairs, *args, **kwargs):
         """Make one update of the inner optimizer, with the arguments of the mini-step's call.
 
-        Called where a window ends, within the conditional's branch, in replica context, and at K = 1 in place of a
+        Called at the end of a window, within the conditional's branch, in replica context; at K = 1, in place of a
         mini-step. `pairs` are (reduced gradient or None, variable). Returns what the inner optimizer returns.
         """
 
     @hook
     def make_variable(self, name, value, shape, dtype, beside=None):
-        """Make a variable of the optimizer's state, all of whose elements are the number `value`.
+        """Make a variable of the optimizer's state, filled with the number `value`.
 
-        Called within an init_scope, in replica context or in none. With `beside`, a variable of the model, it has a
-        copy on each replica, of which a checkpoint takes the sum; else one value for all. Returns the variable.
+        Called within an init_scope, in replica context or in none. If `beside` is a variable of the model, each replica
+        has its own copy, and a checkpoint saves the sum of the copies; if None, replicas share one value. Returns the
+        variable.
         """
 
     @hook
     def session(self, variable, action):
-        """Find the session of the graph of `variable`, in graph mode.
+        """Find the session for the graph of `variable`.
 
-        Called outside of all functions. Returns it, or None where none is open: with an `action`, which says what for,
-        that is an error.
+        Called in graph mode, outside any function. Returns the session. If none is open, returns None, or raises an
+        error that names the `action` if one is given.
         """
 
-    # What it is.
+    # Properties of the inner optimizer.
 
     @property
     def own_class(self):
-        """The class that the user's optimizer has."""
+        """The class of the user's optimizer."""
         return type(self.optimizer)._legacyga_class[0]
 
     @property
     def keeper(self):
-        """The optimizer that has the state: in a LossScaleOptimizer of tf.keras the one in it."""
+        """The optimizer that holds the state: inside a LossScaleOptimizer of tf.keras, else the optimizer itself."""
         return copying.keeper_of(self.optimizer)
 
     @property
     def is_around_others(self):
-        """Whether the steps of single variables are those of an optimizer within this one, which asks nothing."""
+        """Whether an optimizer inside this one updates the variables, without our conditional on each."""
         return self.keeper is not self.optimizer
 
     @property
     def adapts_scale(self):
-        """Whether it is one whose scale follows the gradients: the others look at none."""
+        """Whether it is a LossScaleOptimizer with a dynamic scale; one with a fixed scale ignores the gradients."""
         return self.scales_loss and features.has_dynamic_scale(self.optimizer)
 
-    # An update.
+    # Updates.
 
     def update(self, pairs, args, kwargs, exchanged=False):
-        """One update of the inner optimizer, whose own methods may be called meanwhile.
+        """Make one update of the inner optimizer, and let its per-variable methods be called meanwhile.
 
-        With `exchanged` the gradients are sums over the replicas already.
+        `exchanged` means that the gradients are already summed over the replicas.
         """
         self._applying[exchanged] += 1
         try:
@@ -155,10 +157,10 @@ class Inner(object):
             self._applying[exchanged] -= 1
 
     def update_of(self, window, args, kwargs):
-        """A function of the reduced gradients: an update of those of the window's variables that are still there.
+        """The `update` function for `Window.take`: updates the window's variables, except any that no longer exist.
 
         Args:
-            args, kwargs: what the mini-steps' calls came with.
+            args, kwargs: the other arguments of the mini-steps' calls.
         """
 
         def update(reduced, present):
@@ -184,18 +186,18 @@ class Inner(object):
 
     @property
     def is_applying(self):
-        """Whether an update is being made."""
+        """Whether an update is in progress."""
         return any(self._applying.values())
 
     @property
     def is_applying_exchanged(self):
-        """Whether an update is being made with gradients that are sums over the replicas already."""
+        """Whether an update is in progress whose gradients are already summed over the replicas."""
         return self._applying[True] > 0
 
     def as_each_replicas(self, gradients, factor):
-        """Gradients that each replica was given as the sum over them all, times `factor`.
+        """Scale gradients that are sums over the replicas, the same on each, by `factor`.
 
-        So each accumulates its share, and what a checkpoint has is the sum, of any number of replicas.
+        With 1 / replicas each replica accumulates its share. The sum in a checkpoint then fits any number of replicas.
         """
         if not self.ops.replicas.are_several:
             return gradients
@@ -203,9 +205,9 @@ class Inner(object):
 
     @property
     def exchanges(self):
-        """Whether gradients are added up over the replicas here, once a window, and the inner optimizer lets them be.
+        """Whether we sum gradients over the replicas, once a window, instead of the inner optimizer.
 
-        Not where a user's class may do that in its own way.
+        False if a method in `exchanging` is not Keras's own: a user's class may do the exchange in its own way.
         """
         keeper, classes = self.keeper, [self.own_class]
         if keeper is not self.optimizer:
@@ -214,13 +216,13 @@ class Inner(object):
         are_homes = all(method.__module__.startswith(self.home.root + ".") for method in methods)
         return bool(methods) and are_homes and not set(self.exchanging) & set(vars(keeper))
 
-    # The step of a single variable.
+    # The update of a single variable.
 
     def step(self, name, variable, method):
-        """What `method()` returns, the step of the inner optimizer's method `name`, which updates a variable.
+        """Run `method()`, the inner optimizer's method `name` that updates one variable; returns its result.
 
-        It runs only where the window has a gradient of the variable. Outside of an update it is an error: another
-        optimizer calls it round accumulation.
+        It runs only if the window has a gradient of the variable. A call outside an update is an error: a wrapper such
+        as Lookahead is bypassing accumulation.
         """
         if not self.is_applying:
             raise ValueError(
@@ -231,11 +233,11 @@ class Inner(object):
         return self._where_present(variable, method) if self._present else method()
 
     def _where_present(self, variable, step):
-        """What `step()` returns, which updates a variable: run only where the window has a gradient of it."""
+        """Run `step()`, which updates a variable, only if the window has a gradient of it; returns its result."""
         key = variable_key(variable)
         if key not in self._present:
             return step()
-        # One step may call another, of the same variable.
+        # `step` may call another method for the same variable, which needs no second conditional.
         is_there, before = self._present[key], self._present
         self._present = {other: each for other, each in before.items() if other != key}
         try:
@@ -244,34 +246,34 @@ class Inner(object):
             self._present = before
 
     def _with_or_without(self, asked, pairs, args, kwargs, exchanged):
-        """An update of all variables where the window has a gradient of one that is asked for, else of the others.
+        """Update all variables if the window has a gradient of any in `asked`, else only the others.
 
         Args:
-            asked: {key of a variable: whether there is a gradient, a boolean tensor}. With it the others get zeros.
+            asked: {key of a variable: whether it has a gradient, a boolean tensor}. If any has, the rest get zeros.
         """
 
         def update(pairs):
             return self.ops.done(self.update(pairs, args, kwargs, exchanged=exchanged))
 
         if self.ops.replicas.are_several:
-            # They meet in an update, which no conditional can hold.
+            # Replicas synchronize in an update, which is not possible within a conditional.
             return update(pairs)
         without = [(None if variable_key(var) in asked else gradient, var) for gradient, var in pairs]
         is_any_there = self.ops.reduce_any(self.ops.tf.stack(list(asked.values())))
         return self.ops.cond(is_any_there, lambda: update(pairs), lambda: update(without))
 
     def average_those_present(self, own, variables):
-        """Do `own(variables)`, which the inner optimizer does to all, to those that have a gradient in the window."""
+        """Call `own`, the inner optimizer's method for all variables, for those with a gradient in the window."""
         asked = [each for each in variables if variable_key(each) in self._present] if self._present else []
         if asked and not features.finds_averages_by_variable(self.home):
-            # Keras takes the list for that of all variables.
+            # This Keras assumes that the list is complete, so it cannot be split.
             asked = []
         own([each for each in variables if not any(each is other for other in asked)] if asked else variables)
         for each in asked:
             self._where_present(each, lambda each=each: own([each]))
 
     def decay_weights(self, own, variables):
-        """The inner optimizer's decay of weights, `own(variables)`, of those that the window has a gradient of."""
+        """Call `own`, the inner optimizer's weight decay, for the variables with a gradient in the window."""
         if not self._present:
             own(variables)
             return
@@ -280,47 +282,48 @@ class Inner(object):
         for each in variables if before is not None else ():
             is_there = self._present.get(variable_key(each))
             if is_there is not None:
-                # Not in a conditional: replicas meet in it.
+                # A decay of 0 in place of a conditional, because replicas synchronize in `own`.
                 attributes["weight_decay"] = self.ops.cast(is_there, "float32") * before
                 own([each])
         attributes["weight_decay"] = before
 
     def say_what_is_missing(self, grads_and_vars):
-        """Warn of variables without a gradient, in your Keras's own words: a traced update has a gradient for each."""
+        """Emit Keras's warning of missing gradients; a traced update never does, as it has one for each variable."""
         for cls in type(self.optimizer).__mro__:
             found = features.filter_of_gradients(sys.modules[cls.__module__])
             if found is not None:
                 found(grads_and_vars)
                 return
 
-    # The scale of a LossScaleOptimizer, for a `nonfinite.Guard`.
+    # The loss scale, for a `nonfinite.Guard`.
 
     def read_scale(self):
-        """The scale of a LossScaleOptimizer that adapts it, a tensor."""
+        """The scale of a LossScaleOptimizer with a dynamic one: a tensor."""
         scale = vars(self.optimizer)["_loss_scale"]
-        # A class of the user's own, which TF 2.0 to 2.3 take. Delete with TF 2.3.
+        # TF 2.0 to 2.3 accept a user's own class of loss scale. Delete with TF 2.3.
         if not hasattr(scale, "_current_loss_scale"):
             raise ValueError(OWN_SCALE.format(scale))
         return scale._current_loss_scale.read_value()
 
     def shrink_scale(self, value):
-        """Bring the scale to what an overflow makes of `value`. Returns what to wait for."""
+        """Set the scale to the one that follows `value` after an overflow. Returns the operation to wait for."""
         state = vars(self.optimizer)["_loss_scale"]
         with self.ops.after(state._current_loss_scale.assign(value)):
             return state.update([self.ops.constant(math.nan, "float32")])[0]
 
-    # A flush, made in a graph later than the mini-step.
+    # A flush in graph mode, built later than the mini-step.
 
     def keep_attributes(self, window):
-        """Keep what the optimizer is when a mini-step has been made in a graph, for a flush that is made later.
+        """Save the optimizer's attributes when a mini-step is built in a graph, for a flush that is built later.
 
-        keras-lr-multiplier changes `lr` round get_updates; what is set later is not obeyed by the training operation.
+        The flush must agree with the training operation, which ignores attributes set later; and keras-lr-multiplier
+        changes `lr` just for the time of get_updates.
         """
         self._attributes[window] = dict(vars(self.optimizer))
 
     @contextlib.contextmanager
     def as_kept(self, window):
-        """A context: the optimizer has the attributes that it had when the window's mini-step was made."""
+        """A context in which the optimizer has the attributes from when the window's mini-step was built."""
         if window not in self._attributes:
             yield
             return

@@ -1,4 +1,4 @@
-"""The `keras3` generation: Keras 3's optimizers on its TensorFlow backend, with `apply(grads, trainable_variables)`."""
+"""The `keras3` generation: Keras 3's optimizers on the TensorFlow backend, with `apply(grads, trainable_variables)`."""
 
 import contextlib
 import copy
@@ -11,7 +11,7 @@ from legacyga.optimizers import config as _config
 from legacyga.optimizers import copying, surface
 from legacyga.optimizers import inner as _inner
 
-# Containers of such an optimizer that it writes to.
+# Containers that a Keras 3 optimizer writes to.
 KEPT = ("_variables", "_trainable_variables", "_trainable_variables_indices", "_exclude_from_weight_decay_cache")
 OVER_FUNCTION = (
     "A MultiOptimizer asks its function for optimizers when it is built, and the copy would have the same ones. "
@@ -22,10 +22,10 @@ OVER_FUNCTION = (
 class Inner(_inner.Inner):
     """The hooks of the `keras3` generation."""
 
-    # Variables that a function makes have no value before it has run.
+    # Variables made in a function have no value before it has run.
     reads_when_traced = False
     exchanging = ("apply_gradients", "apply", "_all_reduce_sum_gradients")
-    # A count, not a flag: under MirroredStrategy the replicas' threads are in here at the same time.
+    # A count, not a flag, because MirroredStrategy's replica threads are in here at the same time.
     is_bare = 0
 
     @property
@@ -35,12 +35,12 @@ class Inner(_inner.Inner):
 
     @property
     def exchanges(self):
-        # The optimizers within another add up themselves.
+        # Optimizers inside another sum over the replicas themselves.
         return not self.is_around_others and super(Inner, self).exchanges
 
     @contextlib.contextmanager
     def bare(self):
-        """A context in which Keras 3 sees no K."""
+        """A context in which `gradient_accumulation_steps` is None, so that Keras 3 does not accumulate too."""
         self.is_bare += 1
         try:
             yield
@@ -49,14 +49,14 @@ class Inner(_inner.Inner):
 
     @property
     def with_slots(self):
-        """The optimizer that has the slots: in a LossScaleOptimizer the one in it. Our own state is the outer one's."""
+        """The optimizer that has the slots: in a LossScaleOptimizer, whose state includes ours, the inner one."""
         return self.optimizer.inner_optimizer if self.scales_loss else self.optimizer
 
     def inherit(self, optimizer):
         with self.ops.init_scope():
             within = copying.copy_attributes(optimizer, self.optimizer, _own, copy.deepcopy, KEPT)
         for each, copied in [(optimizer, self.optimizer)] + within:
-            # What a checkpoint has for slots that are yet to be made.
+            # Restored values waiting for slots not yet made.
             to_come = copied._variables._deferred_dependencies
             to_come.update((i, list(found)) for i, found in each._variables._deferred_dependencies.items())
             optimizer_map = vars(each).get("_optimizer_map")
@@ -70,7 +70,7 @@ class Inner(_inner.Inner):
 
     def apply(self, pairs, called="apply", *args, **kwargs):
         if called == "apply_gradients":
-            # It may be the user's own, and calls `apply` at its end.
+            # The user's class may override it; it ends in a call of `apply`.
             return super(AccumulatingOptimizer, self.optimizer).apply_gradients(pairs, *args, **kwargs)
         return self.apply_inner([gradient for gradient, _ in pairs], [var for _, var in pairs], *args, **kwargs)
 
@@ -78,10 +78,11 @@ class Inner(_inner.Inner):
         self.optimizer._filter_empty_gradients(*zip(*grads_and_vars))
 
     def take(self, accumulation, called, grads, variables, args, kwargs):
-        """Take one mini-step of the optimizer's `Accumulation`, of a call of the method `called` with these lists.
+        """Take one mini-step of the optimizer's `Accumulation` for a call of its method `called`.
 
         Args:
-            args, kwargs: arguments of a user's own.
+            grads, variables: iterables; `variables` may be None, as in `apply`.
+            args, kwargs: further arguments, which a user's method may have.
         """
         optimizer, grads = self.optimizer, list(grads)
         method = getattr(self.own_class, called)
@@ -89,17 +90,18 @@ class Inner(_inner.Inner):
         given = None if variables is None else list(variables)
         variables = self.with_slots._trainable_variables if given is None else given
         if len(grads) != len(variables):
-            # The inner optimizer has the error for it.
+            # The inner optimizer raises its own error.
             self.apply_inner(grads, given, *args, **kwargs)
             return
         if not optimizer.built:
-            # Here, as the inner optimizer does it: variables that this function has made have no value yet outside.
+            # Build in this context, as the inner optimizer does: outside, variables that this function makes have no
+            # value yet.
             with self.home.module.name_scope(optimizer.name, caller=optimizer):
                 self.build_inner(variables)
         accumulation.take_mini_step(list(zip(grads, variables)), (called,) + args, kwargs, scope=optimizer.name)
 
     def apply_inner(self, grads, variables, *args, **kwargs):
-        """The inner optimizer's `apply`, in which Keras 3 sees no K."""
+        """Call the inner optimizer's `apply`, with K hidden from Keras 3."""
         self.is_bare += 1
         try:
             return super(AccumulatingOptimizer, self.optimizer).apply(grads, variables, *args, **kwargs)
@@ -107,22 +109,22 @@ class Inner(_inner.Inner):
             self.is_bare -= 1
 
     def build_inner(self, variables):
-        """Make the inner optimizer's own variables."""
+        """Build the inner optimizer."""
         with self.bare():
             super(AccumulatingOptimizer, self.optimizer).build(variables)
         self._start_averages()
 
     def _start_averages(self):
-        """Let the moving averages of weights begin with the weights.
+        """Initialize the moving averages of the weights with the weights.
 
-        Keras leaves them at zero up to the first update, of which each of its own epochs has one: its SwapEMAWeights
-        would validate a model of zeros at the end of an epoch that is shorter than a window.
+        Keras leaves them at zero until the first update. That is safe for Keras, where every epoch has an update; after
+        an epoch shorter than a window, SwapEMAWeights would validate a model of zeros.
         """
         if self.ops.replicas.are_several and self.ops.replicas.is_replica_here:
-            # Within a replica's thread nothing of all replicas can be set.
+            # A replica's thread cannot assign the copies of all replicas.
             return
         with self.ops.init_scope():
-            # Those that SwapEMAWeights finds.
+            # The optimizers that SwapEMAWeights finds.
             for each in getattr(self.with_slots, "optimizers", [self.with_slots]):
                 averages = getattr(each, "_model_variables_moving_average", [])
                 if averages and not self.home.value_of(each.iterations):
@@ -131,7 +133,7 @@ class Inner(_inner.Inner):
     def _start(self, averages):
         for average, var in averages:
             value = var if is_variable(var) else var.value
-            # A variable that a function has made has no value before it has run.
+            # A variable made in a function has no value before it has run.
             if average is not None and value.is_initialized():
                 average.assign(value)
 
@@ -148,7 +150,7 @@ class Inner(_inner.Inner):
         if beside is not None:
             placement = dict(aggregation="sum", synchronization="on_read")
         if "synchronization" not in inspect.signature(module.Variable.__init__).parameters:
-            # Delete with Keras 3.9.
+            # Keras before 3.10 lacks `synchronization`. Delete with Keras 3.9.
             placement.pop("synchronization", None)
             if self.ops.replicas.are_several:
                 raise ValueError(
@@ -174,9 +176,9 @@ class Inner(_inner.Inner):
 
 
 def _own(optimizer):
-    """The optimizer's own variables: those that Keras saves with it.
+    """The variables that Keras saves with the optimizer, without the model's.
 
-    A class that keeps the model's at an attribute has Keras list them as well. They are not its own.
+    Keras also lists the model's variables if the optimizer's class has them in an attribute.
     """
     models = {id(each) for each in optimizer._trainable_variables}
     return [each for each in vars(optimizer)["_variables"] if id(each) not in models]
@@ -187,19 +189,20 @@ def _unpickled(name, inner, module, config):
 
 
 class AccumulatingOptimizer(_config.ConfiguredOptimizer):
-    """Takes Keras 3's calls.
+    """Intercepts Keras 3's calls.
 
-    Keras 3 has an accumulation of its own under the same argument. Its code must never see our K: it sees None.
+    Keras 3 accumulates by itself under the same name, `gradient_accumulation_steps`. So its code must see None there,
+    never our K.
     """
 
     _legacyga_steps = ("update_step",)
 
     def __deepcopy__(self, memo):
-        # As the inner class's: a copy by its config, without its state.
+        # Like Keras 3's own: copies the config, not the state.
         return type(self).from_config(self.get_config())
 
     def __reduce__(self):
-        # Pickled as well. No import finds our class, but the inner one.
+        # Pickling goes by the config too. Our class cannot be imported, the inner class can.
         inner, home = type(self)._legacyga_class
         return _unpickled, (type(self).__name__, inner, home.module.__name__, self.get_config())
 
@@ -209,7 +212,7 @@ class AccumulatingOptimizer(_config.ConfiguredOptimizer):
 
     @property
     def gradient_accumulation_steps(self):
-        """K of the next window, an int. Setting it takes effect at the next window."""
+        """K of the next window, an int. Setting it affects the next window, not the current one."""
         accumulation = self._legacyga
         return None if accumulation is None or accumulation.inner.is_bare else accumulation.next_steps
 
@@ -220,27 +223,27 @@ class AccumulatingOptimizer(_config.ConfiguredOptimizer):
 
     @property
     def iterations(self):
-        """The updates made: a variable."""
+        """The number of updates made: a variable."""
         if self._legacyga is None:
             return super(AccumulatingOptimizer, self).iterations
-        # A LossScaleOptimizer does not count them itself. Delete with Keras 3.8.
+        # LossScaleOptimizer does not count updates itself. Delete with Keras 3.8.
         return self.inner_optimizer.iterations if self._legacyga.inner.scales_loss else self._iterations
 
     def build(self, variables):
-        # The loader of HDF5 files builds for no variables.
+        # The HDF5 loader calls this with no variables.
         if self.built or not variables:
             return
         self._legacyga.inner.build_inner(variables)
         self._legacyga.registry().build(list(variables))
 
     def apply_gradients(self, grads_and_vars, *args, **kwargs):
-        """Take one mini-step. The inner optimizer's own method is called at the end of a window, with the arguments."""
+        """Take one mini-step. A window's end calls the inner optimizer's own method, with the same arguments."""
         grads, trainable_variables = zip(*grads_and_vars)
         self._legacyga.inner.take(self._legacyga, "apply_gradients", grads, trainable_variables, args, kwargs)
         return self._iterations
 
     def apply(self, grads, trainable_variables=None, *args, **kwargs):
-        """Take one mini-step. Arguments, and what is done at the end of a window, are the inner optimizer's."""
+        """Take one mini-step. A window's end calls the inner optimizer's own method, with the same arguments."""
         inner = self._legacyga.inner
         if inner.is_applying:
             inner.apply_inner(list(grads), trainable_variables, *args, **kwargs)
@@ -253,7 +256,7 @@ class AccumulatingOptimizer(_config.ConfiguredOptimizer):
         return super(AccumulatingOptimizer, self)._all_reduce_sum_gradients(grads_and_vars)
 
     def finalize_variable_values(self, var_list):
-        # A window may end no fit: the averages of what no update has been made of are not the weights' yet.
+        # A fit can end before the first update. Do not overwrite the weights by averages of no update.
         self._legacyga.say_no_update()
         if self._legacyga.home.value_of(self.iterations):
             super(AccumulatingOptimizer, self).finalize_variable_values(var_list)

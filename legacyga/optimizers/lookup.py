@@ -1,4 +1,4 @@
-"""The accumulating optimizers of a model, and which windows are its fit's."""
+"""Finds the accumulating optimizers of a model, and which of their windows belong to its fit."""
 
 from legacyga.backend import homes
 from legacyga.backend.tensors import variable_key
@@ -6,14 +6,14 @@ from legacyga.optimizers import surface
 
 
 def optimizers_in(value):
-    """The optimizers that accumulate in a value, each once: itself, in a list or a dict, or inside of a wrapper."""
+    """The distinct accumulating optimizers in a value: itself, in a list or dict, or inside a wrapper."""
     if isinstance(value, surface.AccumulatingOptimizer):
         return [value]
     inner = []
     if isinstance(value, (list, tuple, dict)):
         inner = list(value.values()) if isinstance(value, dict) else value
     elif homes.generation_of(type(value)) is not None:
-        # The names that LossScaleOptimizer has for the one in it, by version, and TFOptimizer.
+        # Where LossScaleOptimizer, depending on the version, and TFOptimizer have their inner optimizer.
         inner = [getattr(value, name, None) for name in ("inner_optimizer", "_optimizer", "optimizer", "optimizers")]
     distinct = []
     for found in [found for each in inner if each is not value for found in optimizers_in(each)]:
@@ -23,21 +23,21 @@ def optimizers_in(value):
 
 
 def optimizers_of(model):
-    """The optimizers of a model that accumulate: its `optimizer`, the one inside of that, those in its attributes."""
+    """The accumulating optimizers of a model: its `optimizer`, or one inside it, and those in other attributes."""
     attributes = getattr(model, "__dict__", {})
     return optimizers_in([getattr(model, "optimizer", None)] + [attributes[name] for name in sorted(attributes)])
 
 
 class WindowsOfFit(object):
-    """Which windows of an optimizer are a fit's: those of what its model trains now, and those it was seen to train.
+    """The windows of an optimizer that belong to a fit: of the model's trainable variables, and any the fit steps in.
 
-    The flags `trainable` alone do not tell. A train_step may set them on its way, or train several lists of variables,
-    and a training function that was made before goes on with what is frozen now. A window that was open before the fit
-    and that takes no mini-step in it is another's: of variables that were frozen since, or of another model.
+    The `trainable` flags alone cannot tell. A train_step may change them or train several lists of variables, and an
+    existing training function continues to train variables that are now frozen. A window that was open before the fit
+    and takes no mini-step in it does not belong: its variables were frozen since, or are another model's.
 
     Args:
         model: the model, whose fit is about to begin.
-        optimizer: one of its optimizers that accumulate.
+        optimizer: one of its accumulating optimizers.
     """
 
     def __init__(self, model, optimizer):
@@ -49,20 +49,20 @@ class WindowsOfFit(object):
         return self._accumulation.registry()
 
     def look(self):
-        """See which windows that were open before have taken mini-steps: K of them later all counts are the same."""
+        """Note which windows open before the fit took mini-steps. Call it early: after K of them a count repeats."""
         if self._untouched:
             self._untouched &= self._registry.under_way()
 
     def end(self):
-        """End the fit's windows with an update each."""
+        """End each of the fit's windows with an update."""
         self._registry.end(self._pick)
 
     def drop(self):
-        """Forget what is in the fit's windows."""
+        """Discard the mini-steps in the fit's windows."""
         self._registry.drop(self._pick)
 
     def _pick(self, keys):
-        """Those of the keys of the optimizer's windows that are the fit's."""
+        """Select the keys of the fit's windows from those of all the optimizer's windows."""
         self.look()
         seen = {key for key, _ in self._registry.under_way() - self._untouched}
         now = _trained_now(self._model, keys)
@@ -70,13 +70,13 @@ class WindowsOfFit(object):
 
 
 def _trained_now(model, keys):
-    """Those of the keys of an optimizer's windows that are of what the model trains now.
+    """Select the keys of the windows that hold what the model trains now.
 
-    It is the window of all its trainable variables. Others that the model does not know, such as a loss's, may be in
-    it. Where there is none, as in a GAN, it is the windows of some of these variables. It is never the window of a
-    variable that is frozen now, or of another model.
+    That is the window of all its trainable variables, which may also hold some unknown to the model, such as a loss's.
+    If there is none, as in a GAN, it is every window of a part of these variables. A window with a frozen variable or
+    another model's is never selected.
     """
-    # What a graph trains is settled by `compile`.
+    # In graph mode `compile` fixes the trained variables.
     trained = getattr(model, "_collected_trainable_weights", None) or model.trainable_weights
     trained, known = _keys(trained), _keys(model.weights)
     whole = [key for key in keys if trained <= set(key) and not (set(key) - trained) & known]

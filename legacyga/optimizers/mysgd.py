@@ -1,4 +1,4 @@
-"""MySGD: the well-known get_updates/K.switch accumulator of SGD with momentum, made right, in graph and eager mode."""
+"""MySGD: a correct version of the well-known get_updates/K.switch accumulating SGD, for graph and eager mode."""
 
 import numbers
 
@@ -7,7 +7,7 @@ from legacyga.optimizers import config as _config
 from legacyga.optimizers import inner, surface, v1
 from legacyga.windows import settings as _settings
 
-# The defaults of arguments with two names: objects of their own, for an equal number that somebody gives is given.
+# Defaults of the arguments that have two names: unique objects, so that passing an equal number counts as passing it.
 _LR, _STEPS = type("float", (float,), {})(0.01), type("int", (int,), {})(2)
 
 
@@ -21,41 +21,42 @@ def MySGD(
     on_nonfinite="propagate",
     **kwargs,
 ):
-    """SGD with momentum whose weights move once in `steps_per_update` batches, on the mean of their gradients.
+    """SGD with momentum that updates the weights once every `steps_per_update` batches, with their mean gradient.
 
-    Training with it on batches of n samples equals training with `SGD(lr, momentum, decay, nesterov)` on batches of
-    `n * steps_per_update`. With g the mean of the window's gradients (clipped, where asked for) and t the updates made
-    before,
+    Training with batches of n samples gives the same result as `SGD(lr, momentum, decay, nesterov)` with batches of
+    `n * steps_per_update`. With g the mean of the window's gradients (clipped if you ask for it) and t the number of
+    earlier updates, an update is
 
         lr_t = lr / (1 + decay * t)
         v    = momentum * v - lr_t * g
         w    = w + v                              (w + momentum * v - lr_t * g with nesterov)
 
-    These are the formulas of Keras (`keras.optimizers.SGD`). Nesterov's momentum has the look-ahead form of Sutskever
-    et al., "On the importance of initialization and momentum in deep learning", 2013, section 2.
+    The formulas are those of `keras.optimizers.SGD`. Nesterov momentum has the look-ahead form of Sutskever et al., "On
+    the importance of initialization and momentum in deep learning", 2013, section 2.
 
     Args:
-        lr: the learning rate of an update, a number of at least 0. Default 0.01. In eager mode also a
-            LearningRateSchedule of the home, or its config. `learning_rate=` is the same argument.
+        lr: the learning rate of an update, a number of at least 0. Default 0.01. In eager mode it can also be your
+            Keras's LearningRateSchedule, or the config of one. `learning_rate=` is another name for this argument.
         momentum: a number from 0 to 1. Default 0.
-        decay: the decay of the rate by the updates made, a number of at least 0. Default 0.
-        nesterov: whether to look ahead. Default False.
-        steps_per_update: K, the batches of one update, an int of at least 1. Default 2. At 1 this is the home's SGD.
-            `gradient_accumulation_steps=` is the same argument.
-        keras: the Keras module of the model: `keras`, `tf.keras` or `tf_keras`. Default: standalone `keras` (below
-            2.4) or `tf_keras` if this process has imported it, else `tf.keras`.
-        on_nonfinite: what becomes of gradients that are not finite, as of `legacyga.wrap`: `"propagate"` (default),
+        decay: the decay of the learning rate per update, a number of at least 0. Default 0.
+        nesterov: whether to use Nesterov momentum. Default False.
+        steps_per_update: K, the number of batches per update, an int of at least 1. Default 2. At 1 this is your
+            Keras's SGD. `gradient_accumulation_steps=` is another name for this argument.
+        keras: the model's Keras module: `keras`, `tf.keras` or `tf_keras`. Default: standalone `keras` (below 2.4) or
+            `tf_keras` if this process has imported it, else `tf.keras`.
+        on_nonfinite: what to do about gradients that are not finite, as in `legacyga.wrap`: `"propagate"` (default),
             `"skip_mini_step"`, `"skip_window"` or `"raise"`.
-        **kwargs: what else the home's SGD takes: `clipnorm`, `clipvalue`, `name`, ... In standalone Keras below 2.4,
-            and before TF 1.10, `clipnorm` bounds the norm of all gradients together, elsewhere each variable's own.
+        **kwargs: other arguments of your Keras's SGD: `clipnorm`, `clipvalue`, `name`, ... In standalone Keras below
+            2.4, and before TF 1.10, `clipnorm` bounds the joint norm of all gradients; elsewhere, the norm of each
+            variable's gradient.
 
     Returns:
-        An optimizer of the home, a subclass of its SGD. In graph mode it is one of the v1 API (`get_updates`), in
-        eager mode one for `tf.function`. Either has `lr`, `learning_rate`, and all that `wrap` describes.
+        An optimizer of a subclass of your Keras's SGD. In graph mode it has the v1 API (`get_updates`), in eager mode
+        it works with `tf.function`. Both have `lr`, `learning_rate`, and everything that `wrap` adds.
 
     Raises:
-        ValueError: an argument is out of its range, or is given under both of its names; there are two Keras to choose
-            from; the home cannot train. For an argument that the home's SGD does not know, what that raises.
+        ValueError: an argument is out of range or is passed under both names; there are two Keras to choose from; your
+            Keras cannot train here. For an argument that your Keras's SGD does not know, it raises its own error.
 
     Example:
         >>> import legacyga
@@ -72,7 +73,7 @@ def MySGD(
 def _made(
     cls, lr=_LR, momentum=0.0, decay=0.0, nesterov=False, steps_per_update=_STEPS, on_nonfinite="propagate", **kwargs
 ):
-    """An optimizer of one of MySGD's classes, with MySGD's arguments."""
+    """Make an optimizer of one of MySGD's classes from MySGD's arguments."""
     _, lr = _of_two_names("lr", lr, _LR, "learning_rate", kwargs)
     name, steps = _of_two_names("steps_per_update", steps_per_update, _STEPS, "gradient_accumulation_steps", kwargs)
     settings = _settings.Settings.checked(steps, on_nonfinite=on_nonfinite, name=name)
@@ -87,7 +88,7 @@ def _made(
 
 
 def _of_two_names(name, value, default, other, kwargs):
-    """(name, value) of an argument: under its other name, taken out of `kwargs`, if it is there."""
+    """(name, value) of an argument with two names; removes the other name from `kwargs` if it is there."""
     if other not in kwargs:
         return name, value
     if value is not default:
@@ -112,7 +113,7 @@ def _takes_schedules(cls):
 
 
 def _schedule_of(cls, lr, custom_objects=None):
-    """The LearningRateSchedule that `lr` is the config of; anything else as it is."""
+    """The LearningRateSchedule if `lr` is the config of one, else `lr` itself."""
     if isinstance(lr, dict) and _takes_schedules(cls):
         schedules = cls._legacyga_class[1].module.optimizers.schedules
         return schedules.deserialize(lr, custom_objects=custom_objects)
@@ -120,9 +121,9 @@ def _schedule_of(cls, lr, custom_objects=None):
 
 
 class _MySGD(object):
-    """What the classes of all homes share."""
+    """The methods common to all homes' classes."""
 
-    # Keras puts this text behind its own "Could not interpret optimizer identifier", which says no more.
+    # Another Keras's "Could not interpret optimizer identifier" ends in this text and explains nothing, so we do.
     def __str__(self):
         return (
             "<MySGD for {!r} in {} mode. A model of another Keras needs legacyga.MySGD(..., keras=that_keras)>".format(
@@ -133,7 +134,7 @@ class _MySGD(object):
     __repr__ = __str__
 
     def get_config(self):
-        """MySGD's own arguments: `legacyga.MySGD(**config)` makes this optimizer again."""
+        """MySGD's own arguments: `legacyga.MySGD(**config)` recreates this optimizer."""
         config = super(_MySGD, self).get_config()["optimizer"]["config"]
         config.pop("gradient_accumulation_steps", None)
         if "lr" not in config:
@@ -144,12 +145,12 @@ class _MySGD(object):
 
     @classmethod
     def from_config(cls, config, custom_objects=None):
-        """Of this class: `model_to_estimator` makes an optimizer of eager mode again in a graph."""
+        """An optimizer of this class; `model_to_estimator` recreates an eager mode optimizer in a graph this way."""
         return _made(cls, **_arguments(cls, config, custom_objects))
 
 
 def _arguments(cls, config, custom_objects):
-    """The arguments of MySGD in a config, with a schedule in place of its own config."""
+    """The arguments of MySGD in a config, with a schedule's config replaced by the schedule."""
     found = dict(config)
     if "learning_rate" in found:
         found["lr"] = found.pop("learning_rate")
@@ -157,7 +158,7 @@ def _arguments(cls, config, custom_objects):
         found["lr"] = _schedule_of(cls, found["lr"], custom_objects)
     found.pop("is_legacy_optimizer", None)
     if not _takes_schedules(cls):
-        # Written in eager mode.
+        # A config from eager mode has a name, which the v1 SGD does not take.
         found.pop("name", None)
     return found
 
@@ -171,7 +172,7 @@ _config.LOADERS["MySGD"] = _from_config
 
 
 class _GraphSGD(_MySGD):
-    """The v1 form: SGD's three lines, in an order of their own, on slots made in advance."""
+    """MySGD for graph mode, on the v1 API: makes its slots in advance, and orders its own reads and writes."""
 
     def __init__(self, lr, momentum, decay, nesterov, **kwargs):
         super(_GraphSGD, self).__init__(lr=lr, momentum=momentum, decay=decay, nesterov=nesterov, **kwargs)
@@ -179,10 +180,10 @@ class _GraphSGD(_MySGD):
     def _decay_argument(self):
         return float(surface.home_of(self).values_of([self.decay])[0])
 
-    # Keras 2.3 has `learning_rate` and an `lr` that cannot be set, the others have `lr` alone. Delete with Keras 2.3.
+    # Keras 2.3 has `learning_rate` and a read-only `lr`, other versions have only `lr`. Delete with Keras 2.3.
     @property
     def learning_rate(self):
-        """The learning rate: a variable. A number put here is its new value."""
+        """The learning rate: a variable. Setting a number assigns it to the variable."""
         return self._learning_rate
 
     @learning_rate.setter
@@ -225,12 +226,12 @@ class _GraphInner(v1.Inner):
 
 
 class _EagerInner(inner.Inner):
-    # Only those of TF up to 2.3 ask for it.
+    # Read only by `v2_before_tf24`. Delete with TF 2.3.
     clips_always = True
 
 
 class _EagerSGD(_MySGD):
-    """The tf.function form on OptimizerV2, which has `decay` and `lr` of its own."""
+    """MySGD for eager mode on OptimizerV2, which has `decay` and `lr`."""
 
     def __init__(self, lr, momentum, decay, nesterov, name="MySGD", **kwargs):
         super(_EagerSGD, self).__init__(
@@ -242,7 +243,7 @@ class _EagerSGD(_MySGD):
 
 
 class _Keras3SGD(_MySGD):
-    """The tf.function form on Keras 3, whose optimizers know neither `decay` nor `lr`."""
+    """MySGD for Keras 3, whose optimizers have neither `decay` nor `lr`."""
 
     def __init__(self, lr, momentum, decay, nesterov, name="MySGD", **kwargs):
         super(_Keras3SGD, self).__init__(learning_rate=lr, momentum=momentum, nesterov=nesterov, name=name, **kwargs)

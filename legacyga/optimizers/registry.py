@@ -1,4 +1,4 @@
-"""The windows of an optimizer in one graph: one for each list of variables, and the K that they share."""
+"""Keeps an optimizer's windows in one graph: one window for each list of variables, and the K that they share."""
 
 import copy
 
@@ -28,19 +28,20 @@ OVERWRITTEN = (
 
 
 class Registry(object):
-    """The windows of an optimizer in one graph, or outside of all.
+    """The windows of an optimizer in one TensorFlow 1 graph, or in eager mode.
 
     Args:
         accumulation: the optimizer's `Accumulation`.
-        graph: the TensorFlow 1 graph, None outside of all. With it goes how state is read and written: TF 2 in eager
-            mode has graphs, too, and their sessions are open outside of them.
+        graph: the TensorFlow 1 graph; None in eager mode. State is read and written through a session only if there is
+            a graph. The mode itself cannot decide that: in eager mode a program can still enter graphs, and leave their
+            sessions open outside of them.
 
     Attributes:
         is_graph: whether there is a graph.
         windows: {key: `window.Window`}.
-        latest: the window of the mini-step that was made last, None without one.
-        skipped: a variable: the mini-steps that a policy of `on_nonfinite` has left out. None without windows.
-        unlisted: the inner optimizer's variables that it does not list among its own.
+        latest: the window of the last mini-step made; None if there is none.
+        skipped: a variable: the number of mini-steps that `on_nonfinite` has left out. None if there are no windows.
+        unlisted: variables of the inner optimizer that it does not list as its own.
     """
 
     def __init__(self, accumulation, graph):
@@ -48,16 +49,16 @@ class Registry(object):
         self._graph, self.is_graph = graph, graph is not None
         self.windows, self.latest, self.skipped, self.unlisted = {}, None, None, []
         self._steps = KeptSteps(accumulation.steps, accumulation.ops)
-        # Operations that end windows, of a graph.
+        # {(window, name of the action): the operation that ends or drops it}, in graph mode.
         self._endings = {}
-        # The key of a window that `build` made and no mini-step has come for.
+        # The key of the window that `build` made, until a mini-step uses it.
         self._built = None
-        # Which restored state, that waits for the first window, is to be dropped.
+        # The number of a restore whose mini-steps are to be dropped, though its variables are not made yet.
         self._dropped = None
         self._sharing = sharing.Sharing()
 
     def shared_with(self, accumulation):
-        """The same windows, of another optimizer."""
+        """A registry for another optimizer with the same windows."""
         shared = copy.copy(self)
         shared._owner, shared._endings = accumulation, {}
         return shared
@@ -66,12 +67,12 @@ class Registry(object):
 
     @property
     def has_steps(self):
-        """Whether variables keep K."""
+        """Whether K is in variables, made with the first window."""
         return self._steps.next is not None
 
     @property
     def steps(self):
-        """K of the next window, an int; in a graph without a session the one that this program set."""
+        """K of the next window, an int; in a graph without a session, the K that this program has set."""
         steps, values = self._owner.steps, None
         if self.has_steps:
             values = self.read([self._steps.made_with, self._steps.next])
@@ -81,9 +82,9 @@ class Registry(object):
         return steps.now if values is None else self._steps.of_next_window(*values)
 
     def set_steps(self, steps):
-        """Let the next window have this K."""
+        """Set K of the next window."""
         if self.has_steps:
-            # In this order: other threads may be taking mini-steps.
+            # `made_with` first: other threads may be taking mini-steps, and `next` counts only once it matches.
             for variable, value in ((self._steps.made_with, self._owner.steps.made_with), (self._steps.next, steps)):
                 self._assign(variable, value, "Setting gradient_accumulation_steps to {}".format(steps))
         elif self.has_no_accumulators and steps > 1:
@@ -91,11 +92,11 @@ class Registry(object):
 
     @property
     def has_no_accumulators(self):
-        """Whether the optimizer trains, and without accumulators: its first mini-step was made at K = 1."""
+        """Whether the optimizer trains without accumulators: its first mini-step was made at K = 1."""
         return self._owner.steps.are_bare and not self.has_steps
 
     def read(self, variables):
-        """The ints that counters hold, None in a graph without a session."""
+        """The values of counters as ints; None in a graph without a session."""
         if not self.is_graph:
             with self._owner.ops.init_scope():
                 return [int(variable.read_value()) for variable in variables]
@@ -106,11 +107,11 @@ class Registry(object):
         if not self.is_graph:
             variable.assign(value)
             return
-        # The initializer, fed, adds no operation to a graph that may be finalized.
+        # Feed the initializer, because a new operation is not possible in a finalized graph.
         session = self._owner.inner.session(variable, action)
         session.run(variable.initializer, {variable.initializer.inputs[1]: value})
 
-    # What is in the windows.
+    # The windows.
 
     @property
     def mini_steps_under_way(self):
@@ -118,19 +119,19 @@ class Registry(object):
         return 0 if self.latest is None else self.read([self.latest.kept.mini_step])[0]
 
     def under_way(self):
-        """The (key, mini-steps) of each window that is under way: a set."""
+        """The set of (key, number of mini-steps) of the windows under way."""
         counters = [window.kept.mini_step for window in self.windows.values()]
         taken = self.read(counters) if counters else None
         return {(key, number) for key, number in zip(self.windows, taken or ()) if number}
 
     def end(self, pick=None):
-        """End the windows that are under way with an update each.
+        """End each window under way with an update.
 
         Args:
-            pick: function that picks some of a list of windows by their keys. Default: all.
+            pick: function that selects from the list of the windows' keys. Default: all.
 
         Returns:
-            Whether there was an update: a bool; within a tf.function a tensor.
+            Whether there was an update: a bool; within a tf.function, a tensor.
         """
         if pick is None:
             self.check_all_is_here("a flush")
@@ -142,7 +143,7 @@ class Registry(object):
         return tf.reduce_any(tf.stack(ended))
 
     def drop(self, pick=None):
-        """Forget what is in the windows that are under way; `pick` as in `end`."""
+        """Discard the mini-steps in the windows under way; `pick` as in `end`."""
         self._dropped = state_to_come.latest(self._owner.inner.keeper) if self._state_is_to_come else None
         for window in self._picked(pick):
             self._run(window, self._drop)
@@ -154,11 +155,11 @@ class Registry(object):
         return [self.windows[key] for key in (keys if pick is None else pick(keys))]
 
     def _run(self, window, make):
-        """Do what `make(window)` does, in a graph by its session; the boolean that it returns."""
+        """Run `make(window)`, in graph mode with the session; returns its boolean."""
         owner, counter = self._owner, window.kept.mini_step
         if not self.is_graph:
             with owner.ops.replicas.scope_of(counter):
-                # Eagerly, the collectives of TF 2.4 take no rows. Delete with TF 2.4.
+                # TF 2.4's collectives take no IndexedSlices when run eagerly. Delete with TF 2.4.
                 function = owner.home.tf.function if owner.ops.replicas.are_elsewhere else lambda each: each
                 done = function(lambda: make(window))()
             return bool(done) if owner.home.tf.executing_eagerly() else done
@@ -169,11 +170,11 @@ class Registry(object):
         return bool(session.run(self._endings[key]))
 
     def forget_end(self, window):
-        """Make what ends the window anew when next it is asked for: a mini-step was made of another optimizer state."""
+        """Have the operation that ends the window rebuilt: a mini-step was made with the optimizer's present state."""
         self._endings.pop((window, self._end.__name__), None)
 
     def _end(self, window):
-        # Of a model that is no more there is nothing to update.
+        # The model is gone, so there is nothing to update.
         if all(reference() is None for reference in window.var_list):
             return self._drop(window)
         args, kwargs = window.call
@@ -188,26 +189,26 @@ class Registry(object):
     def _drop(self, window):
         return self._owner.ops.replicas.on_all(lambda run: window.drop(), ())
 
-    # A state that was restored before there is a window.
+    # State restored before there is a window.
 
     def check_all_is_here(self, action):
-        """Raise where an action needs a state that is to come."""
+        """Raise if restored state still waits for its variables; `action` says what needs it."""
         if self._state_is_to_come:
             state_to_come.check_is_not_to_come(self._owner.optimizer, self._owner.inner.keeper, action)
 
     @property
     def _state_is_to_come(self):
-        """Whether a checkpoint was restored, and there are no windows yet that it could be put in."""
+        """Whether a restored checkpoint waits for the first window."""
         owner = self._owner
         return owner.steps.has_windows and not self.windows and state_to_come.is_to_come(owner.inner.keeper)
 
     @property
     def _drops_first(self):
-        """Whether the state that waits is the one that was to be dropped: no other was restored since."""
+        """Whether `drop` was called for the state that waits, and no other was restored since."""
         return self._dropped is not None and self._dropped == state_to_come.latest(self._owner.inner.keeper)
 
     def constant_to_come(self, name):
-        """What a restored checkpoint has for a number of the first window, which is not made yet, else 0."""
+        """The value that a restored checkpoint has for a counter of the first window, not made yet; else 0."""
         return self._owner.ops.constant(self._number_to_come(name) or 0, "int64")
 
     def _number_to_come(self, name):
@@ -218,25 +219,25 @@ class Registry(object):
     # The variables.
 
     def state(self):
-        """The keys of the variables that count what is in windows, a set, and of each window's state, sets in order."""
+        """The keys of all windows' counts, a set, and a list of the sets of keys of each window's state."""
         windows = list(self.windows.values())
         counts = {variable_key(each) for window in windows for each in window.kept.counts}
         return counts, [{variable_key(each) for each in self.variables_of(window)} for window in windows]
 
     def variables_of(self, window):
-        """All of a window's state, K and what the inner optimizer leaves out of its own included."""
+        """All of a window's state, including K and the inner optimizer's `unlisted` variables."""
         return self.unlisted + [self._steps.next, self._steps.made_with, self.skipped] + window.variables
 
     def build(self, var_list):
-        """Make the window of all variables before any gradient is known."""
-        # At K = 1 a schedule may still raise it.
+        """Make the window of all variables, before any gradient is known."""
+        # `has_windows` rather than K > 1, because a schedule may raise K later.
         if self._owner.steps.has_windows and not self.windows and not self._owner.steps.are_bare:
             self._built = _key_of(var_list)
-            # A restored checkpoint may have put a window under way into it.
+            # It is the latest at once, since a restored checkpoint may have put it under way.
             self.latest = self.windows[self._built] = self._make(var_list)
 
     def window_for(self, var_list):
-        """The window of these variables, made if there is none."""
+        """The window of these variables; makes it if there is none."""
         latest = self.latest
         if latest is not None and self._built is None and latest.is_of(var_list):
             return latest
@@ -259,7 +260,7 @@ class Registry(object):
         self._sharing.look(lambda: {key for key, _ in self.under_way()}.union(at_hand), self._owner)
 
     def _adopt(self, key):
-        """Give the window that `build` made, if it is not in use, to some of its variables."""
+        """Let these variables have the window that `build` made for all, if it is unused and holds them."""
         if self._built is not None and set(key) <= set(self._built):
             window, built, self._built = self.windows.pop(self._built), self._built, None
             window.restrict([built.index(each) for each in key])
@@ -267,15 +268,16 @@ class Registry(object):
 
     def _make(self, var_list):
         owner, prefix = self._owner, "window_{}/".format(len(self.windows))
-        # Before there is any variable of the window.
+        # Check before any variable of the window is made.
         checks.check_shapes(owner.home.tf, var_list)
 
         def scalar(name, value, dtype, shape=()):
             return owner.inner.make_variable(prefix + name, value, shape, owner.home.tf.as_dtype(dtype))
 
-        # Replicas' threads take turns at each variable. What decides which are made changes only after the last one.
+        # The replicas' threads switch at each variable made. So set the attributes that decide which variables to make
+        # only after the last one.
         is_first, settings = not self.has_steps, owner.settings
-        # Asked before the variables that wait are made.
+        # Ask before making the variables that the restored state waits for.
         drops_first = self._drops_first
         next_steps, made_with, skipped = self._steps.next, self._steps.made_with, self.skipped
         if is_first:
@@ -290,7 +292,8 @@ class Registry(object):
         sums.states.extend([self._state(prefix, i, var) for i, var in enumerate(var_list)])
         self._steps.next, self._steps.made_with, self.skipped = next_steps, made_with, skipped
         if is_first and not self.is_graph:
-            # What a checkpoint has just put there is older. This one thread writes the copies of all replicas.
+            # A restored checkpoint has just filled the variables, but what the program has set or dropped since then
+            # is newer. This thread writes every replica's copy.
             was_set = owner.steps.was_set
             steps = [(next_steps, owner.steps.now), (made_with, owner.steps.made_with)] if was_set else []
             counts = [(each, each.dtype.as_numpy_dtype(0)) for each in kept.counts] if drops_first else []

@@ -1,4 +1,4 @@
-"""load_model and custom_objects: saved models, with the optimizers that accumulate."""
+"""load_model and custom_objects: load models that were saved with an accumulating optimizer."""
 
 import os
 
@@ -7,24 +7,24 @@ from legacyga.optimizers import config, lookup, state_to_come, surface
 
 
 def load_model(path, keras=None, custom_objects=None, **kwargs):
-    """A model that was saved with an optimizer that accumulates, to go on with where it stopped.
+    """Load a model saved with an accumulating optimizer, to resume training where it stopped.
 
-    It is the home's own `load_model`, which is told of `custom_objects()`. The optimizer comes back with all of its
-    state, in the middle of a window too, and with the K that it was saved with.
+    Calls your Keras's own `load_model` with `custom_objects()`. The optimizer comes back with its full state, even in
+    the middle of a window, and with the K that it was saved with.
 
     Args:
-        path: a file or folder in any format that the home's `load_model` reads.
-        keras: the Keras module of the model: `keras`, `tf.keras` or `tf_keras`. Default: as for `MySGD`.
-        custom_objects: dict of the model's own classes and functions by name, an optimizer class of yours among them.
+        path: a file or folder in any format that your Keras's `load_model` reads.
+        keras: the model's Keras module: `keras`, `tf.keras` or `tf_keras`. Default: as for `MySGD`.
+        custom_objects: dict of the model's custom classes and functions by name, including your own optimizer class.
             Default: none.
-        **kwargs: what else the home's `load_model` takes (`compile=False`, ...).
+        **kwargs: other arguments of your Keras's `load_model` (`compile=False`, ...).
 
     Returns:
         The model.
 
     Raises:
-        ValueError: the file has a state of the optimizer that does not fit; `custom_objects` is no dict; or two Keras
-            to choose from.
+        ValueError: the file's optimizer state does not fit; `custom_objects` is not a dict; or there are two Keras to
+            choose from.
 
     Example:
         >>> import os, tempfile
@@ -51,7 +51,7 @@ def load_model(path, keras=None, custom_objects=None, **kwargs):
     if found and os.path.exists(variables + ".index"):
         for optimizer in found:
             state_to_come.build_if_it_fits(home.tf, optimizer, model.trainable_variables, variables)
-        # Of a SavedModel Keras restores no optimizer.
+        # Keras does not restore the optimizer of a SavedModel.
         model.load_weights(variables)
     for optimizer in found:
         refused = surface.accumulation_of(optimizer).refused
@@ -61,17 +61,17 @@ def load_model(path, keras=None, custom_objects=None, **kwargs):
 
 
 def custom_objects(keras=None):
-    """What Keras's own loaders must be told to make an optimizer that accumulates of its config.
+    """The custom objects that Keras's own loaders need to load an accumulating optimizer.
 
     Args:
-        keras: the Keras module of the model: `keras`, `tf.keras` or `tf_keras`. Default: as for `MySGD`.
+        keras: the model's Keras module: `keras`, `tf.keras` or `tf_keras`. Default: as for `MySGD`.
 
     Returns:
-        A new dict, for the argument `custom_objects` of `load_model`, `optimizers.deserialize`, `CustomObjectScope`,
-        ...: an entry for `wrap` and one for `MySGD`.
+        A new dict with one entry for `wrap` and one for `MySGD`, to pass as `custom_objects` to `load_model`,
+        `optimizers.deserialize`, `CustomObjectScope`, ...
 
     Raises:
-        ValueError: `keras` is not a Keras, or two of them are imported and none was named.
+        ValueError: `keras` is not a Keras module; or it is not given, and two Keras are imported.
 
     Example:
         >>> import legacyga

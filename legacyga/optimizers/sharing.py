@@ -1,4 +1,4 @@
-"""Windows of different lists of variables that share some: what is said of them, once."""
+"""Warns, once, of windows under way at the same time whose lists of variables overlap."""
 
 import itertools
 import warnings
@@ -18,23 +18,23 @@ TURNS_WITH_LOSS_SCALE = (
 
 
 class Sharing(object):
-    """Which windows of a registry share variables."""
+    """The pairs of a registry's windows that share variables."""
 
     def __init__(self):
         self._pairs, self._is_said = [], False
 
     def learn(self, keys):
-        """These are the keys of all windows, each a tuple of its variables' keys."""
+        """Set the keys of all windows, each a tuple of its variables' keys."""
         self._pairs = [pair for pair in itertools.combinations(keys, 2) if set(pair[0]) & set(pair[1])]
 
     def look(self, under_way, accumulation):
-        """Warn, once, where two of a pair are among the keys of windows under way, which `under_way()` reads."""
+        """Warn, once, if both windows of a pair are under way; `under_way()` reads the keys of those windows."""
         if not self._pairs or self._is_said:
             return
         try:
             keys = under_way()
         except accumulation.home.tf.errors.FailedPreconditionError:
-            # A function that is being traced has made one of them.
+            # A window made in a function that is still being traced is not initialized yet.
             return
         found = [sorted(map(len, pair)) for pair in self._pairs if keys.issuperset(pair)]
         if found:

@@ -1,30 +1,29 @@
-"""The state of an optimizer as a list of arrays: all of it is looked at before any of it is written."""
+"""Checks a whole list of arrays against an optimizer's variables before any of them is written."""
 
 from legacyga.backend.tensors import variable_key
 from legacyga.windows.window import Kept
 
 
 def variables_of(optimizer):
-    """The list of all variables of an optimizer, as Keras saves them."""
-    # The `variables` of Horovod's optimizers are arrays in TensorFlow 1.
+    """All variables of an optimizer, in the order in which Keras saves them: a list."""
+    # `weights` first: in TensorFlow 1 the `variables` of Horovod's optimizers are arrays.
     listed = optimizer.weights if hasattr(optimizer, "weights") else optimizer.variables
     return list(listed() if callable(listed) else listed)
 
 
 def fitting(optimizer, accumulation, values):
-    """A value for each variable of an accumulating optimizer, from what a program or a file gives.
+    """Make a value for each variable of an accumulating optimizer from the arrays of a program or file.
 
     Args:
         optimizer: the optimizer, built.
-        accumulation: its `Accumulation`, which remembers the error of a file that does not fit: Keras makes a line in
-            the log of it.
-        values: list of arrays: of all its variables, or of those that the bare optimizer has. Then no window is open.
+        accumulation: its `Accumulation`. It keeps the error of a file that does not fit, because Keras only logs it.
+        values: list of arrays, for all its variables or only the bare optimizer's. The latter leaves no window open.
 
     Returns:
         A list of arrays.
 
     Raises:
-        ValueError: they are of another optimizer, or of one for another model.
+        ValueError: the arrays are from another optimizer, or from one for another model.
     """
     variables, values = [(variable_key(each), each) for each in variables_of(optimizer)], list(values)
     registry = accumulation.registry()
@@ -38,16 +37,17 @@ def fitting(optimizer, accumulation, values):
     accumulation.refused = _misfit(optimizer, wanted, values)
     if accumulation.refused is not None:
         raise accumulation.refused
-    # What a file hands over may be a place in it, which no variable of a strategy takes.
+    # A file may hand over h5py datasets, which a strategy's variables do not take.
     values = [value[()] if hasattr(value, "shape") else value for value in values]
     given = {key: value for (key, _), value in zip(wanted, values)}
     return _with_no_other_window_open(given, counts, variables, accumulation.home)
 
 
 def _layout_of(number, variables, windows):
-    """Those of the variables that `number` values are of, the inner optimizer's where there is no such part.
+    """Select the variables that a list of `number` values is for.
 
-    All of them, or those that the optimizer had before its latest windows were made, or the inner optimizer's.
+    They are all variables, or those from before the latest windows were made, or the inner optimizer's, which are also
+    the answer if no number matches.
     """
     for there in range(len(windows), -1, -1):
         later = set().union(*windows[there:]).difference(*windows[:there])
@@ -58,14 +58,14 @@ def _layout_of(number, variables, windows):
 
 
 def _without_empty_windows(values, settings):
-    """The values without the windows at their beginning that hold no mini-step.
+    """Remove leading windows without a mini-step from the surplus values of a file.
 
-    An optimizer that has trained several lists of variables has a window for each: a `window.Kept`, and then two arrays
-    for each of the model's variables.
+    An optimizer that has trained several lists of variables saves a window for each: a `window.Kept`, then two arrays
+    for each of the window's variables.
 
     Args:
-        values: list of what comes after the values of an optimizer's own variables.
-        settings: how many numbers come first: K and what goes with it.
+        values: list of the values beyond the optimizer's own variables.
+        settings: how many numbers come before the first window: K and the like.
     """
     rest, size = values[settings:], len(Kept._fields)
     while len(rest) >= size:
@@ -81,13 +81,13 @@ def _int_of(value):
 
 
 def _with_no_other_window_open(given, counts, variables, home):
-    """The values given, zeros for the counts of other windows, and for all else what is there."""
+    """The given values; for other variables, zeros if they are counts of windows, else their present values."""
     present = zip(variables, home.values_of([each for _, each in variables]))
     return [given[key] if key in given else 0 * value if key in counts else value for (key, _), value in present]
 
 
 def _are_of_an_unbuilt(values):
-    """Whether values are of an optimizer before it was built: `iterations`, 0, and the rate where it is a variable."""
+    """Whether values are from an unbuilt optimizer: `iterations` of 0, and the learning rate if it is a variable."""
     if not values or any(_shape_of(each) for each in values):
         return False
     return not _int_of(values[0])
@@ -98,7 +98,7 @@ def _has_not_trained(optimizer, accumulation):
 
 
 def _misfit(optimizer, wanted, values):
-    """The error of values that do not fit, None where they do."""
+    """The error if the values do not fit, else None."""
     if len(values) != len(wanted):
         return ValueError(
             "{!r} has {} variables, {} of them the inner optimizer's. Received: {} values. They are of another "

@@ -1,4 +1,4 @@
-"""What a checkpoint has for variables of an optimizer that are not made yet: TensorFlow keeps it until they are."""
+"""Looks into restored checkpoint values that TensorFlow holds until an optimizer makes the variables for them."""
 
 import importlib
 import operator
@@ -12,17 +12,17 @@ BUILD = ", or call optimizer.{}(model.trainable_variables)"
 
 
 def is_to_come(optimizer):
-    """Whether a checkpoint has something for variables of an optimizer that are not made yet."""
+    """Whether restored values wait for variables of an optimizer."""
     return any(_waiting_for(optimizer))
 
 
 def latest(optimizer):
-    """The number of the restore that was the last of those whose values wait, None where none does."""
+    """The number of the latest restore with values that wait; None if there are none."""
     return max([each.restore_uid for each in _positions(optimizer)] or [None])
 
 
 def check_is_not_to_come(optimizer, keeper, action):
-    """Raise where an action needs a state that is to come; `keeper` is the optimizer that has it."""
+    """Raise if restored values wait for variables of `keeper`, which holds the state; `action` says what needs them."""
     if is_to_come(keeper):
         builds = [name for name in ("build", "_create_all_weights") if hasattr(keeper, name)]
         advice = BUILD.format(builds[0]) if builds else ""
@@ -30,9 +30,9 @@ def check_is_not_to_come(optimizer, keeper, action):
 
 
 def number_to_come(tf, optimizer, name):
-    """The int that a checkpoint has for a variable of the first window, not made yet; None where it has none."""
+    """The restored int that waits for the variable `name` of the first window; None if there is none."""
     found = {}
-    # The newest is what the variable will have.
+    # The variable will get the newest value.
     for each in sorted(_positions(optimizer), key=operator.attrgetter("restore_uid")):
         keys = _keys_of_window([each.object_proto])
         found.update((known, (each.checkpoint.save_path_string, key)) for known, key in keys.items())
@@ -44,27 +44,27 @@ def _positions(optimizer):
 
 
 def _waiting_for(optimizer):
-    # By names in OptimizerV2 and tf.compat.v1.train, by places in a list of variables elsewhere.
+    # OptimizerV2 and tf.compat.v1.train track variables by name, the others by their place in the list `_variables`.
     tracked = [optimizer, getattr(optimizer, "_variables", None)]
     return [getattr(each, "_deferred_dependencies", None) or {} for each in tracked]
 
 
 def _keys_of_window(nodes):
-    """{name: key in the file} of the first window's variables among the objects that a checkpoint holds."""
+    """{name: key in the file} of the first window's variables, from a checkpoint's object nodes."""
     names = [(attribute.full_name, attribute.checkpoint_key) for node in nodes for attribute in node.attributes]
-    # A name of a variable of Keras 3 has no "/".
+    # Keras 3's variable names have "_" for "/".
     return {re.split("window_0[/_]", name)[1]: key for name, key in names if re.search("(^|[/_])window_0[/_]", name)}
 
 
 def build_if_it_fits(tf, optimizer, var_list, path):
-    """Build an optimizer for these variables where the first window in a checkpoint, which is to be read, is of them.
+    """Build an optimizer for these variables if the first window in a checkpoint has their shapes.
 
-    What waits for its variables is in no copy of the optimizer.
+    To be called before the checkpoint is read, because a copy of the optimizer does not get values that wait.
     """
     graph = importlib.import_module("tensorflow.core.protobuf.trackable_object_graph_pb2").TrackableObjectGraph()
     graph.ParseFromString(tf.train.load_variable(path, "_CHECKPOINTABLE_OBJECT_GRAPH"))
     keys, shapes = _keys_of_window(graph.nodes), tf.train.load_checkpoint(path).get_variable_to_shape_map()
     totals = [keys[name] for name in map("accumulator_{}".format, range(len(keys))) if name in keys]
     if totals and [shapes[key] for key in totals] == [tf.TensorShape(var.shape).as_list() for var in var_list]:
-        # OptimizerV2 has no method for all to call.
+        # OptimizerV2 has no public method for this.
         (getattr(optimizer, "build", None) or optimizer._create_all_weights)(var_list)

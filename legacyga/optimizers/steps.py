@@ -1,16 +1,16 @@
-"""K as a program gives it."""
+"""Keeps K as the program sets it, in Python."""
 
 
 class Steps(object):
-    """K of an optimizer: the one that it was made with, and the one that the program has set since.
+    """K of an optimizer: the one it was made with, and the one the program has set since.
 
     Attributes:
         made_with: the K that the optimizer was made with.
-        now: the K that holds where no variable keeps it: until the first window is made, and at K = 1.
-        was_set: whether the program has set K where no variable keeps it.
-        are_bare: whether a mini-step was made at K = 1, without a window.
-        has_windows: whether there are accumulators: not at K = 1, unless gradients are looked at before an update.
-        had_windows: the same, of the K that the optimizer was made with.
+        now: the K in effect while no variable holds it: until the first window is made, and at K = 1.
+        was_set: whether the program has set K while no variable held it.
+        are_bare: whether a mini-step was made at K = 1 without a window.
+        has_windows: whether there are accumulators: if K is or may become above 1, or `on_nonfinite` needs them.
+        had_windows: `has_windows` when the optimizer was made.
     """
 
     def __init__(self, settings):
@@ -19,10 +19,10 @@ class Steps(object):
         self.had_windows = self.has_windows = settings.steps > 1 or settings.guards
 
     def expect(self, steps):
-        """K may become this one: where it is more than 1, what is built from now on has accumulators."""
+        """Announce that K may become `steps`: if that is above 1, a state built from now on has accumulators."""
         self.has_windows = self.has_windows or steps > 1
 
     def set(self, steps, is_kept):
-        """K is this from now on; `is_kept`: whether a variable keeps it."""
+        """Set K; `is_kept` tells whether a variable holds it too."""
         self.now, self.was_set = steps, self.was_set or not is_kept
         self.expect(steps)

@@ -1,6 +1,7 @@
-"""What an accumulating optimizer is: an object of a subclass of the user's optimizer class.
+"""The public surface of accumulating optimizers, and the factory of their classes: subclasses of the user's class.
 
-All that we know of it stands in one object, its `Accumulation`, so that no name of ours meets one of the user's.
+An optimizer keeps all of our data in one attribute, its `Accumulation`, so that our names cannot collide with the
+user's.
 """
 
 import collections
@@ -13,36 +14,35 @@ from legacyga.optimizers.accumulation import Accumulation
 from legacyga.windows import mini_step
 from legacyga.windows import settings as _settings
 
-# A class goes with its last optimizer: that of a user may be made in a function, and refer to what is large.
+# Weak, because a user's class may be made in a function and hold on to large objects: it goes with its last optimizer.
 _CLASSES = weakref.WeakValueDictionary()
-# The name of all of them, so that Keras's loaders need one object to load any. It says itself what it was made of.
+# One name for all classes, so that one custom object lets Keras load them all. The config names the inner class.
 NAME = "AccumulatingOptimizer"
-# By generation, what `register` was given: [(condition, optimizer class, inner class)].
+# {generation: [(condition, optimizer class, inner class)]}, from `register`.
 _GENERATIONS = collections.defaultdict(list)
 WRAPPED = "{0} with gradient accumulation. {1}\n\nThe inner class, {0}:\n\n{2}"
 
 
 def register(generation, optimizer_class, inner_class, condition=lambda cls: True):
-    """Say what makes an optimizer of a generation accumulate.
+    """Register the classes that make a generation's optimizers accumulate.
 
     Args:
-        optimizer_class: an `AccumulatingOptimizer`, to be put before the user's class.
-        inner_class: an `inner.Inner`.
-        condition: function of the user's class: whether it is to have these two, before those that were registered
-            earlier.
+        optimizer_class: an `AccumulatingOptimizer` class, put before the user's class.
+        inner_class: an `inner.Inner` class.
+        condition: function that tells whether a user's class gets these two. They come before any registered earlier.
     """
     _GENERATIONS[generation].insert(0, (condition, optimizer_class, inner_class))
 
 
 def class_for(cls, home, form=(), inner_form=(), **attributes):
-    """The accumulating subclass of the optimizer class `cls`: one for one class, so that two wrapped Adams are alike.
+    """The accumulating subclass of the optimizer class `cls`, cached, so that two wrapped Adams have the same class.
 
     Args:
         cls: the optimizer class.
         home: its `homes.Home`.
-        form: classes to put before all others.
+        form: classes to put before all other bases.
         inner_form: subclasses of `inner.Inner` to put before the generation's.
-        attributes: more of the class, `__name__` included.
+        attributes: further class attributes, which may include `__name__`.
     """
     _, optimizers, inners = zip(*[each for each in _GENERATIONS[homes.generation_of(cls)] if each[0](cls)])
     bases, inners = form + optimizers, inner_form + tuple(dict.fromkeys(inners))
@@ -53,7 +53,7 @@ def class_for(cls, home, form=(), inner_form=(), **attributes):
         attributes.setdefault("__qualname__", "Accumulating" + cls.__name__)
         attributes.update(_legacyga_class=(cls, home), _legacyga_type=type("Inner", inners, {}))
         attributes.update(autograph.methods_as_written(home.tf, bases, cls))
-        # Where the user's class has a method of the same name, that one is kept.
+        # Keep the user's method if it has the name of one of ours.
         attributes.update({name: getattr(cls, name) for name in PUBLIC_METHODS if hasattr(cls, name)})
         docs = [inspect.getdoc(each) or "" for each in (AccumulatingOptimizer, cls)]
         attributes.setdefault("__doc__", WRAPPED.format(cls.__name__, *docs))
@@ -65,10 +65,10 @@ def class_for(cls, home, form=(), inner_form=(), **attributes):
 
 
 def _step_of(made, name, own):
-    """The method `name` of the accumulating class `made`, which updates one variable as `own` of the user's class does.
+    """Make the method `name` of the accumulating class `made`, which updates one variable through the user's `own`.
 
-    It has the signature of that method: OptimizerV2 computes the rate and the bias correction once, and hands them to
-    the methods that name the argument `apply_state`.
+    It keeps the signature of `own`, because OptimizerV2 passes the precomputed rate and bias correction only to methods
+    with an argument named `apply_state`.
     """
 
     def step(self, gradient, *args, **kwargs):
@@ -79,13 +79,13 @@ def _step_of(made, name, own):
         return inner.step(name, variable, lambda: method(gradient, *args, **kwargs))
 
     step.__name__, step.__doc__ = name, own.__doc__
-    # A tf.function has the signature of its Python function.
+    # `own` may be a tf.function, whose signature is on its Python function.
     step.__signature__ = inspect.signature(getattr(own, "python_function", own))
     return step
 
 
 def accumulation_of(optimizer):
-    """The `Accumulation` of an optimizer, None of one that does not accumulate."""
+    """The `Accumulation` of an optimizer; None if it does not accumulate."""
     return vars(optimizer).get("_legacyga") if isinstance(optimizer, AccumulatingOptimizer) else None
 
 
@@ -95,20 +95,20 @@ def home_of(optimizer):
 
 
 def start(optimizer, settings):
-    """Make a new optimizer of an accumulating class accumulate."""
+    """Give a new optimizer of an accumulating class its `Accumulation`."""
     made = Accumulation(optimizer, home_of(optimizer), settings, type(optimizer)._legacyga_type)
     vars(optimizer)["_legacyga"] = made
 
 
 def as_inner(optimizer):
-    """An object of the inner class with the same state, for that class's own errors, which name it."""
+    """An object of the inner class with the same state, so that the inner class's errors name that class."""
     inner = object.__new__(type(optimizer)._legacyga_class[0])
     vars(inner).update(vars(optimizer))
     return inner
 
 
 def copy_of(cls, optimizer, settings):
-    """An optimizer of the accumulating class `cls` that is a copy of `optimizer`, of the inner class."""
+    """Copy `optimizer`, an object of the inner class, to one of the accumulating class `cls`."""
     copied = object.__new__(cls)
     start(copied, settings)
     accumulation_of(copied).inner.inherit(optimizer)
@@ -116,18 +116,18 @@ def copy_of(cls, optimizer, settings):
 
 
 class AccumulatingOptimizer(object):
-    """Updates once in K mini-steps, by one step of the inner class on the mean (or the sum) of their gradients.
+    """Updates once in K mini-steps: one step of the inner class with the mean (or sum) of their gradients.
 
-    A mini-step is a call with the gradients of one batch. K of them are a window. Beside what the inner class has,
-    there are
+    A mini-step is one call with the gradients of one micro-batch; K mini-steps form a window. The class adds to the
+    inner class:
 
-        gradient_accumulation_steps   K of the next window: an int, to be read and set
-        mini_step                     the mini-steps in the window under way, 0 to K - 1: a variable
-        iterations                    the updates made: a variable
-        skipped_mini_steps            the mini-steps that `on_nonfinite` has left out: a variable
-        mini_step_weight(weight)      a context in which mini-steps have this weight in the mean
-        end_windows()                 an update for each window that is not full
-        drop_windows()                forgets the windows that are not full
+        gradient_accumulation_steps   K of the next window, an int: can be read and set
+        mini_step                     the number of mini-steps in the current window, 0 to K - 1: a variable
+        iterations                    the number of updates made: a variable
+        skipped_mini_steps            the number of mini-steps that `on_nonfinite` has left out: a variable
+        mini_step_weight(weight)      a context that gives mini-steps this weight in the mean
+        end_windows()                 makes an update from each partial window
+        drop_windows()                discards all partial windows
 
     Example:
         >>> import tensorflow as tf
@@ -150,24 +150,24 @@ class AccumulatingOptimizer(object):
     _legacyga = None
     # The `inner.Inner` of the generation.
     _legacyga_type = None
-    # The methods of the inner class that update one variable each.
+    # The names of the inner class's methods that update a single variable.
     _legacyga_steps = ()
 
-    # Keras prints it in its own errors, as in that of an optimizer of another Keras.
+    # Keras's own errors print it, for example when it is given an optimizer of another Keras.
     def __repr__(self):
         cls, home = type(self)._legacyga_class
         steps = self._legacyga.steps.now if self._legacyga is not None else "?"
         return "<legacyga: {} of {}, accumulating {} steps>".format(cls.__name__, home.name, steps)
 
     def __copy__(self):
-        # The copy's own attributes, and with the original's the state that it refers to.
+        # A shallow copy: own attributes, but the original's variables and windows.
         copied = object.__new__(type(self))
         vars(copied).update(vars(self), _legacyga=self._legacyga.shared_with(copied))
         return copied
 
     @property
     def gradient_accumulation_steps(self):
-        """K of the next window, an int of at least 1; else a ValueError. A window under way keeps its own."""
+        """K of the next window. Set it to an int of at least 1, else ValueError. The current window keeps its K."""
         return self._legacyga.next_steps
 
     @gradient_accumulation_steps.setter
@@ -176,58 +176,64 @@ class AccumulatingOptimizer(object):
 
     @property
     def mini_step(self):
-        """The mini-steps in the latest window, 0 to K - 1: a variable; without one, and at K = 1, a constant.
+        """The number of mini-steps in the latest window, 0 to K - 1: a variable.
 
-        It is 0, but for a checkpoint that was restored and waits for the variables.
+        If there is no window yet, and at K = 1, it is a constant: 0, or the value of a restored checkpoint that waits
+        for the variables to be made.
         """
         registry = self._legacyga.registry()
         return registry.constant_to_come("mini_step") if registry.latest is None else registry.latest.kept.mini_step
 
     @property
     def skipped_mini_steps(self):
-        """The mini-steps that `on_nonfinite` has left out, those of windows without update too: as `mini_step`."""
+        """The number of mini-steps that `on_nonfinite` has left out, including all of any window without an update.
+
+        A variable, or a constant in the same cases as `mini_step`.
+        """
         registry = self._legacyga.registry()
         return registry.constant_to_come("skipped_mini_steps") if registry.skipped is None else registry.skipped
 
     def _gather_saveables_for_checkpoint(self):
-        # tf.train.Checkpoint asks it where it saves.
+        # tf.train.Checkpoint calls this when it saves.
         if not features.restores_as_it_saves(self._legacyga.home.tf):
             self._legacyga.registry().check_all_is_here("a checkpoint")
         return super(AccumulatingOptimizer, self)._gather_saveables_for_checkpoint()
 
     def mini_step_weight(self, weight):
-        """A context: mini-steps in it have this weight. In graph mode those that are *made* in it have it.
+        """A context that gives mini-steps a weight: those taken in it, or in graph mode those *built* in it.
 
-        Without it a mini-step weighs 1, or as much as the first in its window whose samples were counted. At K = 1 a
-        weight changes nothing.
+        Outside of it, a mini-step weighs 1, or as much as the first one in its window whose samples were counted. At
+        K = 1 weights have no effect.
 
         Args:
-            weight: a finite number or scalar tensor of at least 0, such as the samples or tokens of the batch.
+            weight: a finite number or scalar tensor of at least 0, such as the number of samples or tokens in the
+                batch.
 
         Raises:
-            ValueError: a weight out of its range; in graph mode a context in which no mini-step was made; in eager mode
-                one around the call of a function that is traced, or was, also from another: enter it in the function.
-            tf.errors.InvalidArgumentError: known only when a graph or `tf.function` runs, it is out of its range. XLA
-                (`jit_compile=True`) drops assertions: there the update is NaN.
+            ValueError: `weight` is out of range; in graph mode, no mini-step was built in the context; in eager mode,
+                the context surrounds the call of a `tf.function`, from eager code or from another `tf.function`: enter
+                it inside the called one.
+            tf.errors.InvalidArgumentError: `weight` is out of range, and that is known only when the graph or
+                `tf.function` runs. XLA (`jit_compile=True`) drops assertions; the update is NaN there.
         """
         return self._legacyga.giving(mini_step.Weight(weight, False))
 
-    # Its name until 0.1.
+    # The name until 0.1.
     mini_steps_weigh = mini_step_weight
 
     def end_windows(self):
-        """Make an update for each window that is under way, on the mean of the gradients that are there.
+        """Update from each partial window, using the mean of the gradients accumulated so far.
 
         Returns:
-            True where there was an update, else False. Within a `tf.function` a boolean tensor.
+            True if there was an update, else False. Inside a `tf.function`, a boolean tensor.
 
         Raises:
-            ValueError: an optimizer of tf.compat.v1.train in graph mode has no default session.
+            ValueError: this is a tf.compat.v1.train optimizer in graph mode, and there is no default session.
         """
         return self._legacyga.registry().end()
 
     def drop_windows(self):
-        """Forget the mini-steps of the windows that are under way. Raises what `end_windows` does."""
+        """Discard the mini-steps of all partial windows. Raises the same errors as `end_windows`."""
         self._legacyga.registry().drop()
 
 
@@ -235,7 +241,7 @@ PUBLIC_METHODS = ("mini_step_weight", "mini_steps_weigh", "end_windows", "drop_w
 
 
 def wrapped(optimizer, home, settings):
-    """The accumulating copy of an optimizer of any generation, which must be able to train here."""
+    """The accumulating copy of an optimizer of any generation. Raises if the optimizer cannot train here."""
     cls = type(optimizer)
     generation = homes.generation_of(cls)
     _check_can_train(optimizer, generation, home)
@@ -243,7 +249,7 @@ def wrapped(optimizer, home, settings):
 
 
 def _check_can_train(optimizer, generation, home):
-    """Raise where an optimizer of this generation cannot train here, in our own words before Keras's obscure ones."""
+    """Raise a clear error if an optimizer of this generation cannot train here, before Keras raises an obscure one."""
     home.check_can_train()
     if generation == "v3" and home.graph_mode:
         raise ValueError(
@@ -264,5 +270,5 @@ def _check_can_train(optimizer, generation, home):
 
 
 def is_own(cls):
-    """Whether `class_for` made this class, and nobody has extended it."""
+    """Whether `class_for` made this very class, and not a base of it."""
     return "_legacyga_class" in vars(cls)

@@ -1,4 +1,4 @@
-"""The `train` generation: the optimizers of tf.compat.v1.train (tf.train in TensorFlow 1), with their own sessions."""
+"""The `train` generation: optimizers of tf.compat.v1.train (tf.train in TensorFlow 1), run in the user's sessions."""
 
 import contextlib
 import copy
@@ -10,7 +10,7 @@ from legacyga.optimizers import copying, surface
 from legacyga.optimizers import inner as _inner
 from legacyga.optimizers.registry import NO_SESSION
 
-# Containers of such an optimizer that it writes to.
+# Containers that a tf.compat.v1.train optimizer writes to.
 KEPT = ("_slots", "_non_slot_dict")
 HAS_TRAINED = (
     "In graph mode the state of an optimizer of tf.compat.v1.train cannot be copied. Received: {!r}, which, or an "
@@ -24,7 +24,7 @@ class Inner(_inner.Inner):
     def __init__(self, *args):
         super(Inner, self).__init__(*args)
         self.iterations = self.ops.constant(0, "int64")
-        # Variables that updates make, by those that they update.
+        # {(graph, keys of the updated variables): the variables that an update made}.
         self._made_by_updates = {}
 
     def inherit(self, optimizer):
@@ -47,11 +47,11 @@ class Inner(_inner.Inner):
         var_list = [var for gradient, var in grads_and_vars if gradient is not None or is_traced]
 
         def create_slots(run, var_list):
-            # A thread of its own, of which the init_scope here is not.
+            # `on_all` may run this in another thread, to which the caller's init_scope does not extend.
             with self.ops.init_scope():
                 optimizer._create_slots(var_list)
 
-        # In cross-replica context, as the bare optimizer does: in a graph the second replica cannot make variables.
+        # Cross-replica context, like the bare optimizer: in a graph only the first replica could make variables.
         self.ops.replicas.on_all(create_slots, (var_list,))
         self.iterations = self._iterations_beside(var_list[0])
         if self.steps.has_windows:
@@ -63,7 +63,7 @@ class Inner(_inner.Inner):
         if not self.steps.has_windows:
             with self.ops.init_scope():
                 self.prepare(pairs, False)
-        # A flush, too, is an update that the global step counts.
+        # `global_step` counts every update, including a flush.
         with self._variables_again([var for _, var in pairs]):
             updated = super(AccumulatingOptimizer, self.optimizer).apply_gradients(pairs, global_step, name, **kwargs)
         with self.ops.after(updated):
@@ -71,17 +71,17 @@ class Inner(_inner.Inner):
             return iterations.assign_add(1)
 
     def _iterations_beside(self, var):
-        # Found, not made, where the graph of this variable has one.
+        # Returns the existing variable if this variable's graph has one.
         with self._scope(), replicas.counted_variables(self.home.tf):
             return self.optimizer._create_non_slot_variable(self.ops.constant(0, "int64"), "iterations", var)
 
     def _scope(self):
-        """A context for the names of our own variables. A Saver knows the bare optimizer's by the names they had."""
+        """The name scope of our own variables. The bare optimizer's keep their names, which a Saver relies on."""
         return self.home.tf.name_scope(self.optimizer.get_name() + "/")
 
     @contextlib.contextmanager
     def _variables_again(self, var_list):
-        """A context: an update finds the variables that the one before it made for `var_list`, if it makes any.
+        """A context in which an update reuses the variables that an earlier update made for `var_list`.
 
         BERT's AdamWeightDecayOptimizer makes its moments in `apply_gradients`, which a flush calls a second time.
         """
@@ -89,7 +89,7 @@ class Inner(_inner.Inner):
             yield
             return
         v1 = self.home.v1
-        # Another graph has other variables, which may have the same names.
+        # The graph is in the key, because variables of another graph may have the same names.
         key = var_list[0].graph, tuple(variable_key(var) for var in var_list)
         reuse = v1.AUTO_REUSE if key in self._made_by_updates else None
         made = self._made_by_updates.setdefault(key, [])
@@ -116,14 +116,15 @@ class Inner(_inner.Inner):
         return None
 
     def mini_step_of(self, accumulation, grads_and_vars, kwargs):
-        """The operation of a mini-step of the optimizer's `Accumulation` in graph mode; else None."""
+        """Take a mini-step of the optimizer's `Accumulation`. Returns its operation in graph mode, else None."""
         if not self.home.graph_mode:
             accumulation.take_mini_step(grads_and_vars, (), kwargs)
             return None
-        # The inner optimizer lists its operation for all to run. Here it stands in a branch of the conditional.
+        # The inner optimizer adds its operation to the "train_op" collection. It is in a conditional's branch here and
+        # cannot be run, so list the mini-step's instead.
         train_ops = self.home.v1.get_collection_ref("train_op")
         listed = list(train_ops)
-        # The init_scope of TF 2.0 to 2.13 leads out of a graph that nobody has entered. Delete with TF 2.13.
+        # In TF 2.0 to 2.13 init_scope leaves the default graph if no `with` has entered it. Delete with TF 2.13.
         with self.home.v1.get_default_graph().as_default():
             taken = accumulation.take_mini_step(grads_and_vars, (), kwargs)
         mini_step = self.home.tf.group(taken, name=kwargs["name"] or self.optimizer.get_name())
@@ -132,17 +133,17 @@ class Inner(_inner.Inner):
 
 
 class AccumulatingOptimizer(surface.AccumulatingOptimizer):
-    """Takes the calls of an optimizer of tf.compat.v1.train."""
+    """Intercepts the calls of a tf.compat.v1.train optimizer."""
 
     _legacyga_steps = ("_apply_dense", "_resource_apply_dense", "_apply_sparse", "_resource_apply_sparse")
 
     @property
     def iterations(self):
-        """The updates made: a variable (a constant 0 before the first use of the optimizer)."""
+        """The number of updates made: a variable; before the optimizer's first use, a constant 0."""
         return self._legacyga.inner.iterations
 
     def apply_gradients(self, grads_and_vars, global_step=None, name=None, **kwargs):
-        """Take one mini-step. Arguments, and what is done at the end of a window, are the inner optimizer's.
+        """Take one mini-step. A window's end calls the inner optimizer's own method, with the same arguments.
 
         `global_step` counts updates.
         """

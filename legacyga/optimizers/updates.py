@@ -1,4 +1,4 @@
-"""What `get_updates` of an accumulating optimizer returns: a list that guards itself."""
+"""The list that an accumulating `get_updates` returns, which raises if another optimizer adds its own updates to it."""
 
 import sys
 
@@ -12,10 +12,10 @@ AROUND = (
 
 
 class Updates(list):
-    """The updates of a mini-step. Keras and programs may add to them; `get_updates` of another optimizer may not.
+    """The updates of a mini-step. Keras and programs may add to the list, another optimizer's `get_updates` may not.
 
     Attributes:
-        accumulation: the `Accumulation` of the optimizer, to be set once.
+        accumulation: the `Accumulation` of the optimizer, set once.
     """
 
     accumulation = None
@@ -30,7 +30,7 @@ class Updates(list):
         return super(Updates, self).__add__(others)
 
     def __radd__(self, others):
-        # What is added to other updates, as keras-lr-multiplier does, is a mini-step still.
+        # Keep the guard when the list is added to another one, as keras-lr-multiplier does.
         if others and not isinstance(others, Updates):
             self._check(sys._getframe(1))
         both = Updates(list.__add__(list(others), self))
@@ -58,7 +58,7 @@ class Updates(list):
 
 
 def guarded(updates, accumulation):
-    """A list of updates, guarded where the optimizer has windows."""
+    """The list of updates, guarded if the optimizer has windows."""
     if not accumulation.steps.has_windows:
         return updates
     made = Updates(updates)

@@ -1,6 +1,6 @@
-"""The `v1` generation: optimizers whose one hook is `get_updates(loss, params)`, in TensorFlow 1 graphs.
+"""The `v1` generation: graph-mode optimizers whose only entry point is `get_updates(loss, params)`.
 
-Standalone Keras up to 2.3.1, and the v1 optimizers that tf.keras and tf_keras still carry.
+They are those of standalone Keras up to 2.3.1, and the v1 optimizers that tf.keras and tf_keras still carry.
 """
 
 import contextlib
@@ -26,11 +26,12 @@ class Inner(_inner.Inner):
 
     def __init__(self, *args):
         super(Inner, self).__init__(*args)
-        # The inner optimizer's gradients while it makes an update.
+        # The reduced gradients while the inner optimizer makes an update, else None.
         self.reduced = None
-        # By the names of the params: the inner optimizer's variables, what its own method made, those lifted.
+        # By the names of the params: the inner optimizer's variables, the return value of its `_create_all_weights`,
+        # and the variables lifted out of its `get_updates`.
         self._weights_of, self._made_of, self._lifted = {}, {}, {}
-        # The names of the params of which an update has been made.
+        # The names of the params that already have an update.
         self._updated = set()
         self._inherited = None
 
@@ -48,47 +49,47 @@ class Inner(_inner.Inner):
 
         inner = copying.copy_attributes(optimizer, self.optimizer, own, new_variable)
         for each in [self.optimizer] + [copied for _, copied in inner]:
-            # Variables that it makes for a model are found, or made anew, by its own get_updates.
+            # The copy's own get_updates finds or makes the variables of a model.
             each.updates, each.weights = [], []
         if not hasattr(self.optimizer, "iterations"):
-            # keras-rl's and keras-lr-multiplier's wrappers have none of their own.
+            # The wrappers of keras-rl and keras-lr-multiplier have no `iterations`.
             self.optimizer.iterations = self._differentiating.iterations
         self._inherited = backend.batch_get_value(optimizer.weights) if optimizer.weights else None
 
     def _values_of(self, variables):
-        """Their values: of Keras's session; where there is none yet, those that they will begin with."""
+        """The variables' values in Keras's session, or their initial values if there is no session yet."""
         if not self.home.has_session:
-            # Keras would open one, and take all variables to be initialized from then on. A program may still give it
-            # another.
+            # Do not make Keras open a session: it would consider all variables initialized from then on, even if the
+            # program sets another session later.
             with contextlib.suppress(ValueError):
                 return [_initial_value(self.home.tf, variable) for variable in variables]
         session, is_initialized = self.home.session, self.home.v1.is_variable_initialized
-        # Keras's session may be of an earlier graph, and has none of them. Delete with TF 1.13.
+        # Keras's session may be for an earlier graph, without these variables. Delete with TF 1.13.
         known = [variable for variable in variables if variable.graph is session.graph]
-        # Read in one call: a session takes its whole graph up anew before the first call after each new operation.
+        # One call for all, because after each new operation a session processes its whole graph again.
         are_there = session.run([is_initialized(each) for each in known]) or [False] * len(variables)
         there = [variable for variable, is_there in zip(variables, are_there) if is_there]
         read = iter(self.home.backend.batch_get_value(there))
-        # K.manual_variable_initialization(True): the program has not initialized the others yet.
+        # With K.manual_variable_initialization(True) some may not be initialized yet.
         return [
             next(read) if is_there else _initial_value(self.home.tf, variable)
             for variable, is_there in zip(variables, are_there)
         ]
 
     def _own(self, optimizer):
-        """The optimizer's own variables: `iterations`, and what its `__init__` made, of numbers as a rule.
+        """The optimizer's own variables: `iterations`, and those its `__init__` made, usually from numbers.
 
-        Each has the name of its attribute. A variable that was given in place of a number has the name that its maker
-        gave it. The global step is the program's.
+        They are named after their attributes, unlike variables that the user passed in place of numbers. The global
+        step is the program's.
         """
-        # Not by the config, which reads them: a program may initialize them later.
+        # Do not use the config, which reads the variables: the program may not have initialized them yet.
         made = copying.attributes_that_are_variables(optimizer)
         given = self.home.v1.get_collection(self.home.v1.GraphKeys.GLOBAL_STEP)
         return [var for name, var in made.items() if _is_named(var, name) and all(var is not each for each in given)]
 
     @property
     def _differentiating(self):
-        """The optimizer whose `get_gradients` makes the gradients: the innermost, up to one that has its own."""
+        """The optimizer whose `get_gradients` is used: the outermost that overrides it, else the innermost."""
         optimizer, cls = self.optimizer, self.own_class
         while cls.get_gradients is self.home.v1_optimizers.Optimizer.get_gradients:
             inner = copying.inner_optimizer(optimizer)
@@ -101,7 +102,7 @@ class Inner(_inner.Inner):
         return True
 
     def apply(self, pairs):
-        """One call of the inner optimizer's `get_updates`, made to read everything before it writes anything."""
+        """Make one update by the inner optimizer's `get_updates`, ordered to read everything before writing."""
         params = [param for _, param in pairs]
         gradients = [self.ops.dense(gradient) for gradient, _ in pairs]
         if self.steps.has_windows and self._differentiating is self.optimizer:
@@ -119,11 +120,11 @@ class Inner(_inner.Inner):
     def session(self, variable, action):
         return self.home.session
 
-    # How a mini-step is made.
+    # Building a mini-step.
 
     def check_graph(self, graph):
-        """Raise where the optimizer was made in another graph."""
-        # TF 2.0 calls this in eager mode, too, in a graph of its own. Delete with TF 2.0.
+        """Raise if the optimizer was made in another graph."""
+        # TF 2.0 also comes here in eager mode, with a graph of its own. Delete with TF 2.0.
         if not self.home.graph_mode or getattr(self.optimizer.iterations, "graph", None) is not graph:
             raise ValueError(
                 "{} was made in another graph than the model, and cannot train it. Make both in one place: after the "
@@ -133,10 +134,10 @@ class Inner(_inner.Inner):
             )
 
     def mini_step_of(self, accumulation, loss, params):
-        """The operation of a mini-step of the optimizer's `Accumulation`, on the gradients of `loss`."""
+        """Take a mini-step of the optimizer's `Accumulation` with the gradients of `loss`; returns its operation."""
         weights, window = self._state_for(accumulation, params)
         differentiating = self._differentiating
-        # A wrapper's optimizer clips when it is called, the gradients that it is called for.
+        # If clipping is late, the update clips. A wrapper's inner optimizer always clips late, in `_answered`.
         is_late = window is not None or differentiating is not self.optimizer
         with self._unclipped(differentiating) if is_late else contextlib.ExitStack():
             gradients = differentiating.get_gradients(loss, params)
@@ -151,11 +152,11 @@ class Inner(_inner.Inner):
         return taken
 
     def create_all_weights(self, accumulation, params):
-        """Make all variables for these params; what the inner optimizer's own method returned."""
+        """Make all variables for these params; returns what the inner optimizer's own method returned."""
         if self.reduced is None:
             weights, window = self._state_for(accumulation, params)
             if not weights:
-                # get_updates alone makes them, and the loader is about to set them.
+                # The loader is about to set the variables, and only get_updates makes them.
                 self.make_update([self.ops.zeros_like(param) for param in params], params, weights)
                 self.optimizer.weights = self._all_weights(accumulation, weights, window)
         return self._made_of.get(_names(params))
@@ -172,15 +173,15 @@ class Inner(_inner.Inner):
 
     def _all_weights(self, accumulation, weights, window):
         iterations, registry = self.optimizer.iterations, accumulation.registry()
-        # Some of the stock optimizers do not list it: it is no part of what their bare ones hand over.
+        # Some stock optimizers do not list `iterations`, so the bare ones do not save it either.
         registry.unlisted = [iterations] if all(weight is not iterations for weight in weights) else []
         return weights + registry.variables_of(window) if window is not None else list(weights)
 
-    # The next two are one update of any optimizer of this generation, by its own get_updates. MySGD states its own.
+    # The next two make an update with the optimizer's own get_updates. MySGD overrides both.
 
     def create_weights(self, params):
-        """The list of the inner optimizer's variables, empty where they are made by get_updates alone."""
-        # Classes of users, and all before TF 2.3, make them in get_updates alone. They are lifted out of it.
+        """Make the inner optimizer's variables: a list, empty if only get_updates makes them."""
+        # Before TF 2.3, and in users' classes, only get_updates makes them. They are lifted out of it later.
         create = getattr(super(AccumulatingOptimizer, self.optimizer), "_create_all_weights", None)
         try:
             self._made_of[_names(params)] = create and create(params)
@@ -189,16 +190,16 @@ class Inner(_inner.Inner):
         return list(self.optimizer.weights) if create else []
 
     def make_update(self, gradients, params, weights):
-        """The operation of an update with these gradients; `weights` are, and are to be, the inner optimizer's."""
+        """Make the operation of an update. Replaces the contents of the list `weights` by the variables it uses."""
         optimizer, ops = self.optimizer, self.ops
         self.reduced = gradients
         differentiating = self._differentiating
-        # The inner optimizer finds its own here, or makes them. A flush leaves the list of all as it was.
+        # The inner optimizer finds or makes its own variables here. The full list is restored below.
         listed, optimizer.weights = optimizer.weights, list(weights) if differentiating is optimizer else []
-        # A get_updates that appends to them, or returns what it has returned before, is to make this update.
+        # Some get_updates append to `updates`, or return it if it is there. Empty, it makes them build this update.
         known_updates, optimizer.updates = getattr(optimizer, "updates", []), []
         known, lifted = set(self.home.v1.global_variables()), self._lifted.setdefault(_names(params), [])
-        # A get_gradients that the user has put on the object was called before, for the micro-batch.
+        # A get_gradients that the user has set on the object has already computed the micro-batch's gradients.
         hidden = _hide(optimizer, "get_gradients")
         answered = contextlib.ExitStack()
         if differentiating is not optimizer:
@@ -209,7 +210,7 @@ class Inner(_inner.Inner):
                 with answered:
                     return super(AccumulatingOptimizer, optimizer).get_updates(loss=None, params=params)
             except (AttributeError, TypeError, ValueError, RuntimeError) as error:
-                # Of a session's run, on what is made within a conditional's branch.
+                # These come from running a session on operations in a conditional's branch.
                 if any(each in str(error) for each in ("not fetchable", "not an element of", "Cannot get session")):
                     raise ValueError(RUNS_SESSION.format(type(optimizer)._legacyga_class[0].__name__, optimizer))
                 if "NoneType" in str(error) and not isinstance(error, ValueError):
@@ -222,7 +223,7 @@ class Inner(_inner.Inner):
         finally:
             self.reduced = None
             vars(optimizer).update(hidden)
-            # keras-rl's wrapper lists none.
+            # keras-rl's wrapper lists no weights.
             inner, optimizer.weights = optimizer.weights or list(differentiating.weights), listed
             optimizer.updates = known_updates
         again = [(old, new) for old, new in zip(weights, inner) if old is not new]
@@ -236,19 +237,19 @@ class Inner(_inner.Inner):
             )
         self._updated.add(_names(params))
         if again:
-            # K.variable of tf.keras cannot be lifted in TF 1.11 to 1.13, 2.0 and 2.1. Delete with TF 2.1.
+            # tf.keras's K.variable cannot be lifted in TF 1.11 to 1.13, 2.0 and 2.1. Delete with TF 2.1.
             return _graph.with_values_of(again, update, ops)
         weights[:] = inner
         return update
 
     def ordered(self, get_updates, gradients):
-        """The operation of an update with these gradients, whose reads and writes `get_updates` makes."""
-        # At K = 1 it stands in no branch of its own, and another update may take what was made for it.
+        """Make the operation of an update with these gradients from the reads and writes of `get_updates`."""
+        # At K = 1 the update is in no branch of its own, and may share operations with another update.
         return update_order.ordered(get_updates, self.ops, gradients, in_parts=self.steps.has_windows)
 
     @contextlib.contextmanager
     def _answered(self, inner, gradients, all_params):
-        """A context: `get_gradients` of the optimizer in a wrapper, of which we have a copy, answers with these."""
+        """A context in which `get_gradients` of our copy of a wrapper's inner optimizer returns these gradients."""
         reduced = {param.name: gradient for gradient, param in zip(gradients, all_params)}
         hidden = _hide(inner, "get_gradients")
         inner.get_gradients = lambda loss, params: self._clip(inner, [reduced[param.name] for param in params])
@@ -261,7 +262,7 @@ class Inner(_inner.Inner):
     @staticmethod
     @contextlib.contextmanager
     def _unclipped(optimizer):
-        """`get_gradients`, which users override, without the clipping that the home does at its end."""
+        """A context in which `get_gradients`, which a user may have overridden, does not clip at its end."""
         hidden = _hide(optimizer, "clipnorm", "clipvalue")
         try:
             yield
@@ -269,9 +270,10 @@ class Inner(_inner.Inner):
             vars(optimizer).update(hidden)
 
     def _clip(self, optimizer, means):
-        """`means` clipped as this home's `get_gradients` clips.
+        """Clip `means` as this home's `get_gradients` does.
 
-        That method can only clip what it differentiates itself: it is given sum(mean * point), whose gradient is mean.
+        That method clips only gradients that it computes itself. So it gets the loss sum(mean * point), whose gradient
+        is the mean.
         """
         if not any(hasattr(optimizer, name) for name in ("clipnorm", "clipvalue")):
             return means
@@ -282,18 +284,18 @@ class Inner(_inner.Inner):
 
 
 class AccumulatingOptimizer(config.ConfiguredOptimizer):
-    """Takes Keras's calls of a v1 optimizer. Made in a graph, and of use in that graph only."""
+    """Intercepts Keras's calls of a v1 optimizer. Belongs to the graph in which it was made."""
 
     def get_updates(self, *args, **kwargs):
-        """The one operation that is a mini-step, in a list. Called by Keras when it builds the training function.
+        """Build a mini-step; returns a list of one operation. Keras calls it as it builds the training function.
 
-        `get_updates(loss, params)`, or the `get_updates(params, constraints, loss)` that Keras 2.1 to 2.3 still take.
+        Takes `(loss, params)`, or `(params, constraints, loss)`, which Keras 2.1 to 2.3 still accept.
         """
         accumulation = self._legacyga
         loss, params = _arguments(accumulation.home, *args, **kwargs)
-        # There is no loss where a user's get_gradients needs none.
+        # The loss may be None if a user's get_gradients needs none.
         accumulation.inner.check_graph(getattr(loss, "graph", None) or getattr(params[0], "graph", None))
-        # TF 2.0 takes a branch of a graph that nobody has entered to be one of eager mode. Delete with TF 2.0.
+        # TF 2.0 builds a conditional's branch as in eager mode unless the graph is entered. Delete with TF 2.0.
         with params[0].graph.as_default():
             mini_step = accumulation.inner.mini_step_of(accumulation, loss, params)
             self.updates = updates.guarded([mini_step], accumulation)
@@ -304,13 +306,13 @@ class AccumulatingOptimizer(config.ConfiguredOptimizer):
         return super(AccumulatingOptimizer, self).get_gradients(loss, params) if reduced is None else reduced
 
     def _create_all_weights(self, params):
-        """Make the optimizer's variables, once for a list of `params`. The HDF5 loader calls it from TF 2.3 on."""
+        """Make the optimizer's variables, once per list of `params`. From TF 2.3 on, the HDF5 loader calls it."""
         return self._legacyga.inner.create_all_weights(self._legacyga, list(params))
 
 
 def _arguments(home, *args, **kwargs):
-    """`loss` and `params` of a call of `get_updates`, in the new order or, where the home takes it, in the old."""
-    # Delete with Keras 2.3.
+    """(loss, params) of a call of `get_updates`, in the new argument order or, if the home accepts it, the old one."""
+    # The old order of arguments has `loss` last. Delete with Keras 2.3.
     if home.is_standalone and (len(args) == 3 or (len(args) == 2 and "loss" in kwargs)):
         args = (args[2] if len(args) == 3 else kwargs.pop("loss"), args[0])
     return _new_order(*args, **kwargs)
@@ -334,7 +336,7 @@ def _is_named(variable, name):
 
 
 def _hide(optimizer, *names):
-    """Take attributes of the object away; those there were."""
+    """Remove attributes from the object; returns those that it had, as a dict."""
     return {name: vars(optimizer).pop(name) for name in names if name in vars(optimizer)}
 
 

@@ -1,4 +1,4 @@
-"""The `v2` generation: OptimizerV2, with `apply_gradients` and slots; `.legacy` from TF 2.11 on, and in tf_keras."""
+"""The `v2` generation: OptimizerV2, with `apply_gradients` and slots; it is `.legacy` in TF 2.11+ and tf_keras."""
 
 import contextlib
 import copy
@@ -7,7 +7,7 @@ from legacyga.backend.tensors import is_variable
 from legacyga.optimizers import config, copying, surface, updates
 from legacyga.optimizers import inner as _inner
 
-# Containers of an OptimizerV2 that it writes to.
+# Containers that an OptimizerV2 writes to.
 KEPT = ("_hyper", "_slots", "_slot_names", "_weights")
 NO_STATE = (
     "{!r} has no hyperparameters of its own: its __init__ never calls that of its base. So it is with "
@@ -18,7 +18,7 @@ NO_STATE = (
 class Inner(_inner.Inner):
     """The hooks of the `v2` generation."""
 
-    # In graph mode, the values of the variables that are to be made for a model, in their order.
+    # In graph mode, the copied values for variables that are made later, in order.
     _inherited = ()
     exchanging = ("apply_gradients", "_transform_unaggregated_gradients", "_aggregate_gradients")
 
@@ -28,11 +28,11 @@ class Inner(_inner.Inner):
         copying.copy_attributes(optimizer, self.optimizer, _own, self._new_variable, KEPT)
         weights = copying.keeper_of(optimizer)._weights
         if self.home.graph_mode and len(weights) > 1:
-            # The copy may be for another model, whose slots begin with these values.
+            # The copy may train another model, so it makes new slots, which start with these values.
             attributes = vars(self.keeper)
             attributes.update(_slots={}, _weights=attributes["_weights"][:1])
             if "_m_cache" in attributes:
-                # Nadam's; it is made with the slots, where there is none.
+                # Nadam makes this variable with the slots if it is None.
                 attributes["_m_cache"] = None
             self._inherited = self.home.backend.batch_get_value(weights)
 
@@ -41,7 +41,7 @@ class Inner(_inner.Inner):
             copied = copy.deepcopy(variable)
             if hasattr(copied, "assign"):
                 return copied
-            # The copy of a mirrored variable is its value in TF 2.0 to 2.3. Delete with TF 2.3.
+            # In TF 2.0 to 2.3 deepcopy of a mirrored variable gives its value. Delete with TF 2.3.
             return self.home.tf.Variable(copied, trainable=False, aggregation=variable.aggregation)
         backend, name = self.home.backend, variable.name.split(":")[0]
         return backend.variable(backend.get_value(variable), dtype=variable.dtype.base_dtype.name, name=name)
@@ -55,26 +55,26 @@ class Inner(_inner.Inner):
 
     @property
     def exchanges(self):
-        # Up to TF 2.3 no function that adds up can be given. Delete with TF 2.3.
+        # TF up to 2.3 has no gradient_aggregator. Delete with TF 2.3.
         aggregator = getattr(self.keeper, "gradient_aggregator", None)
         is_given = aggregator is not None and not aggregator.__module__.startswith(self.home.root + ".")
         return not is_given and super(Inner, self).exchanges
 
     def apply(self, pairs, *args, **kwargs):
         if self._inherited:
-            # At K = 1.
+            # At K = 1 `prepare` has not been called before.
             with self.ops.init_scope(), self.home.tf.name_scope(self.keeper._name):
                 self.prepare(pairs, False)
         if self.is_applying_exchanged and self.keeper is not self.optimizer:
-            # A LossScaleOptimizer asks the one in it for the sum.
+            # Keep a LossScaleOptimizer from having its inner optimizer sum over the replicas again.
             kwargs[_inner.AGGREGATES] = False
         return super(AccumulatingOptimizer, self.optimizer).apply_gradients(pairs, *args, **kwargs)
 
     def create_inner_weights(self, var_list):
-        """Make the inner optimizer's variables for these of the model's."""
+        """Make the inner optimizer's variables for these model variables."""
         keeper = self.keeper
         inner = super(AccumulatingOptimizer, keeper) if keeper is self.optimizer else keeper
-        # TF 2.0 to 2.2 have no such method. Delete with TF 2.2.
+        # TF 2.0 to 2.2 lack this method. Delete with TF 2.2.
         if hasattr(inner, "_create_all_weights"):
             inner._create_all_weights(var_list)
         else:
@@ -102,7 +102,7 @@ class Inner(_inner.Inner):
         return created
 
     def _make_for_each_replica(self, name, value, shape, dtype, beside, placement):
-        # add_weight would give each replica what a restored checkpoint has for all of them, and not a part of it.
+        # add_weight would give each replica the whole of a restored sum instead of its share.
         keeper, tf = self.keeper, self.home.tf
         with self.ops.replicas.colocated_with(beside):
             created = tf.Variable(tf.fill(shape, tf.cast(value, dtype)), trainable=False, name=name, **placement)
@@ -116,15 +116,16 @@ class Inner(_inner.Inner):
 
 
 class AccumulatingOptimizer(config.ConfiguredOptimizer):
-    """Takes Keras's calls of an OptimizerV2."""
+    """Intercepts Keras's calls of an OptimizerV2."""
 
     _legacyga_steps = ("_resource_apply_dense", "_resource_apply_sparse", "_resource_apply_sparse_duplicate_indices")
 
     def apply_gradients(self, grads_and_vars, *args, **kwargs):
-        """Take one mini-step. Arguments, and what is done at the end of a window, are the inner optimizer's."""
-        # An operation, as the inner optimizer returns: it is run by name, and stands in LossScaleOptimizer's branches.
+        """Take one mini-step. A window's end calls the inner optimizer's own method, with the same arguments."""
+        # Returns an operation, like the inner optimizer: programs run it by name, and LossScaleOptimizer needs one in
+        # its branches.
         home = type(self)._legacyga_class[1]
-        # The init_scope of TF 2.0 to 2.13 leads out of a graph that nobody has entered. Delete with TF 2.13.
+        # In TF 2.0 to 2.13 init_scope leaves the default graph if no `with` has entered it. Delete with TF 2.13.
         with home.v1.get_default_graph().as_default() if home.graph_mode else contextlib.ExitStack():
             accumulation = self._legacyga
             scope = accumulation.inner.keeper._name
@@ -132,7 +133,7 @@ class AccumulatingOptimizer(config.ConfiguredOptimizer):
             return accumulation.take_mini_step(list(grads_and_vars), args, kwargs, scope, result=home.tf.no_op)
 
     def get_updates(self, loss, params):
-        """The operation of a mini-step in a list, in graph mode."""
+        """Build a mini-step in graph mode; returns a list of one operation."""
         return updates.guarded(super(AccumulatingOptimizer, self).get_updates(loss, params), self._legacyga)
 
     def _aggregate_gradients(self, grads_and_vars):
@@ -147,17 +148,17 @@ class AccumulatingOptimizer(config.ConfiguredOptimizer):
 
 
 def _own(optimizer):
-    """The optimizer's own variables: those it lists, and its hyperparameters', but for those that were given."""
+    """The optimizer's own variables: those it lists and its hyperparameters, except any that the user passed in."""
     hypers = [(name, value) for name, value in optimizer._hyper.items() if is_variable(value)]
     steps = vars(optimizer).get("_iterations")
-    # A step that was given has a name of its own.
+    # A step that the user passed in has another name.
     given = steps is not None and not _is_made_of_a_number("iter", steps)
     listed = [each for each in optimizer._weights if not (given and each is steps)]
     return listed + [value for name, value in hypers if _is_made_of_a_number(name, value)]
 
 
 def _is_made_of_a_number(name, variable):
-    """Whether a hyperparameter's variable was made by the optimizer, as `add_weight` makes it."""
+    """Whether the optimizer itself made this hyperparameter's variable, with `add_weight`."""
     aggregation = getattr(variable, "aggregation", None)
     is_named = variable.name.split("/")[-1].split(":")[0].startswith(name)
     return is_named and getattr(aggregation, "name", "") == "ONLY_FIRST_REPLICA"

@@ -1,6 +1,6 @@
-"""OptimizerV2 of TF 1.14 to 2.3, which clips before `apply_gradients`. Delete with TF 2.3.
+"""Adapts `v2` to the OptimizerV2 of TF 1.14 to 2.3, where Keras clips before `apply_gradients`. Delete with TF 2.3.
 
-These classes stand before those of `v2`.
+The bases here come before those of `v2`.
 """
 
 import contextlib
@@ -11,14 +11,14 @@ from legacyga.optimizers import inner as _inner
 
 
 class Inner(_inner.Inner):
-    """The hooks, where means are clipped as they are applied."""
+    """The hooks that differ: an update clips the means."""
 
-    # Whether K = 1 clips too, though the bare optimizer does not in fit of TF 2.0 and 2.1. Delete with TF 2.1.
+    # Whether to clip at K = 1 too, though in TF 2.0 and 2.1 fit does not with the bare optimizer. Delete with TF 2.1.
     clips_always = False
 
     @property
     def clips_here(self):
-        """Whether means are clipped where they are applied."""
+        """Whether an update clips the means, instead of Keras clipping each mini-step's gradients."""
         return self.steps.had_windows or self.clips_always
 
     def inherit(self, optimizer):
@@ -42,23 +42,23 @@ class Inner(_inner.Inner):
 
     @property
     def exchanges(self):
-        # TF 2.0 and 2.1 add up a second time, so only what is to be clipped is added up here. Delete with TF 2.1.
+        # TF 2.0 and 2.1 sum over the replicas again, so do it here only if needed for clipping. Delete with TF 2.1.
         clips = hasattr(self.optimizer, "clipnorm") or hasattr(self.optimizer, "clipvalue")
         return (self._lets_be or clips) and super(Inner, self).exchanges
 
     @property
     def _lets_be(self):
-        """Whether gradients that are added up over the replicas can be left as they are."""
+        """Whether the inner optimizer can be told not to sum over the replicas again."""
         return hasattr(self.own_class, "_aggregate_gradients")
 
     @property
     def _has_clipping(self):
-        # Keras clips in this method, up to TF 2.1 wherever it finds the attributes. Delete with TF 2.1.
+        # Keras clips in this method; up to TF 2.1 it clips wherever it finds the attributes. Delete with TF 2.1.
         return hasattr(super(AccumulatingOptimizer, self.optimizer), "_clip_gradients")
 
     @contextlib.contextmanager
     def unclipped(self):
-        """A context in which the inner optimizer finds nothing to clip by."""
+        """A context in which the inner optimizer lacks the attributes to clip by."""
         hidden, attributes = {}, vars(self.optimizer)
         if self.clips_here and not self._has_clipping:
             hidden = {name: attributes.pop(name) for name in ("clipnorm", "clipvalue") if name in attributes}
@@ -81,11 +81,11 @@ class Inner(_inner.Inner):
 
 
 class AccumulatingOptimizer(config.ConfiguredOptimizer):
-    """Takes Keras's calls where Keras clips before `apply_gradients`."""
+    """Intercepts Keras's calls where Keras clips before `apply_gradients`."""
 
     @property
     def _HAS_AGGREGATE_GRAD(self):
-        # To a class that says True fit hands over gradients that are clipped, and exchanged between replicas.
+        # If this is True, fit passes gradients already clipped and summed over the replicas.
         return not self._legacyga.inner.clips_here
 
     def _aggregate_gradients(self, grads_and_vars):

@@ -1,4 +1,4 @@
-"""The `v3` generation: the optimizers of tf.keras 2.11 to 2.15 and of tf_keras, `experimental` in 2.10."""
+"""The `v3` generation: optimizers of tf.keras 2.11 to 2.15 and of tf_keras, and the `experimental` ones of 2.10."""
 
 import copy
 
@@ -6,7 +6,7 @@ from legacyga.backend import features
 from legacyga.optimizers import config, copying, surface
 from legacyga.optimizers import inner as _inner
 
-# Containers of such an optimizer that it writes to.
+# Containers that a v3 optimizer writes to.
 KEPT = ("_variables", "_index_dict")
 UNLISTED = (
     "{!r} keeps no list of its variables: its __init__ never calls that of its base. So it is with the optimizers of "
@@ -32,19 +32,19 @@ class Inner(_inner.Inner):
         self.build_inner(var_list)
         unknown = [var for var in with_gradient if keeper._var_key(var) not in keeper._index_dict]
         if unknown:
-            # The inner optimizer has the error for a variable that it was not built with.
+            # The inner optimizer was not built with this variable, and raises its own error.
             (surface.as_inner(keeper) if keeper is self.optimizer else keeper)._update_step(None, unknown[0])
         return not unknown
 
     def apply(self, pairs, *args, **kwargs):
         if self.is_applying_exchanged and self.keeper is not self.optimizer:
-            # A LossScaleOptimizer asks the one in it for the sum.
+            # Keep a LossScaleOptimizer from having its inner optimizer sum over the replicas again.
             kwargs["skip_gradients_aggregation"] = True
         return super(AccumulatingOptimizer, self.optimizer).apply_gradients(pairs, *args, **kwargs)
 
     def build_inner(self, var_list):
         """Make the inner optimizer's own variables."""
-        # The keeper: a LossScaleOptimizer of TF 2.10 passes no build on. Delete with TF 2.10.
+        # Build the keeper directly, because TF 2.10's LossScaleOptimizer does not. Delete with TF 2.10.
         keeper = self.keeper
         inner = super(AccumulatingOptimizer, keeper) if keeper is self.optimizer else keeper
         inner.build(var_list)
@@ -64,9 +64,9 @@ class Inner(_inner.Inner):
 
 
 class AccumulatingOptimizer(config.ConfiguredOptimizer):
-    """Takes Keras's calls of an optimizer of TF 2.11 and newer."""
+    """Intercepts Keras's calls of an optimizer of TF 2.11 or newer."""
 
-    # XLA's own function of a step is traced once for all that call it.
+    # With XLA, `_update_step_xla` is traced once for all callers, so it needs its own conditional around it.
     _legacyga_steps = ("_update_step_xla", "update_step")
 
     def build(self, var_list):
@@ -75,12 +75,12 @@ class AccumulatingOptimizer(config.ConfiguredOptimizer):
             self._legacyga.registry().build(list(var_list))
 
     def apply_gradients(self, grads_and_vars, *args, **kwargs):
-        """Take one mini-step. Arguments, and what is done at the end of a window, are the inner optimizer's."""
+        """Take one mini-step. A window's end calls the inner optimizer's own method, with the same arguments."""
         accumulation = self._legacyga
         args, kwargs = _inner.named(type(self)._legacyga_class[0].apply_gradients, args, kwargs)
         scope = kwargs.get("name") or accumulation.inner.keeper.name or "optimizer"
         taken = accumulation.take_mini_step(list(grads_and_vars), args, kwargs, scope)
-        # Whatever the branch, the value that the inner optimizer returns.
+        # Return `iterations`, as the inner optimizer does, after either branch.
         with accumulation.ops.after(taken):
             return accumulation.ops.identity(self.iterations)
 
@@ -90,7 +90,7 @@ class AccumulatingOptimizer(config.ConfiguredOptimizer):
         return super(AccumulatingOptimizer, self).aggregate_gradients(grads_and_vars)
 
     def finalize_variable_values(self, var_list):
-        # The end of a fit, but not of a loop of one's own.
+        # Keras calls this at the end of fit, so it is the place to warn; a custom loop does not come here.
         self._legacyga.say_no_update()
         super(AccumulatingOptimizer, self).finalize_variable_values(var_list)
 
@@ -107,21 +107,21 @@ class AccumulatingOptimizer(config.ConfiguredOptimizer):
 
 
 def _own(optimizer):
-    """The optimizer's own variables: those it lists, and the rate's, but for a step that was given."""
+    """The optimizer's own variables: those it lists and the learning rate, without a step that the user passed in."""
     made = copying.attributes_that_are_variables(optimizer)
-    # Nadam does not list its product.
+    # Nadam does not list `_u_product`.
     names = ["_learning_rate", "_current_learning_rate", "_u_product"]
     if "_iterations" in made and made["_iterations"].name.split(":")[0].split("/")[-1] == "iteration":
-        # The experimental ones do not list it. A step that was given is listed by none.
+        # The experimental optimizers do not list `_iterations`. None lists a step that the user passed in.
         names.append("_iterations")
     return list(vars(optimizer)["_variables"]) + [made[name] for name in names if name in made]
 
 
 class RefusesSlots(config.ConfiguredOptimizer):
-    """For classes with this method, which raises for checkpoints of OptimizerV2. TF asks who has it for slots."""
+    """Adds a method only to classes that have it, because TensorFlow restores slots to any object with this method."""
 
     def _create_or_restore_slot_variable(self, **kwargs):
-        # An error, of a checkpoint of another generation.
+        # Raises the inner class's error: the checkpoint is from OptimizerV2, another generation.
         return surface.as_inner(self)._create_or_restore_slot_variable(**kwargs)
 
 

@@ -1,4 +1,4 @@
-"""What the mini-steps of an optimizer weigh: weights that a program gives, and samples that are counted."""
+"""Keeps the weights of an optimizer's mini-steps, given by the program or counted as samples."""
 
 import contextlib
 
@@ -18,44 +18,44 @@ class Weights(object):
     """The weights of an optimizer's mini-steps.
 
     Attributes:
-        knows: whether a mini-step has ever had a weight, or the user was told that none has.
-        has_warned: whether the user was told that no weight makes a mini-step right.
-        made: how many mini-steps were made.
-        are_traced: whether one of them was made in a function that is traced.
-        knows_losses: in graph mode, whether the losses were looked at, which adds operations to the graph.
+        knows: whether a mini-step has ever had a weight, or the user was warned that none has.
+        has_warned: whether the user was warned that no weight can be right for this loss.
+        made: the number of mini-steps made.
+        are_traced: whether any of them was made in a traced function.
+        knows_losses: in graph mode, whether the losses were inspected, which adds operations to the graph.
     """
 
     def __init__(self, ops):
         self._ops = ops
         self.knows = self.has_warned = self.knows_losses = False
-        # By replica: their threads take turns between a context's begin and the optimizer's call.
+        # {number of a replica: its `Weight`}, because threads may switch between entering a context and the call.
         self._given = {}
         self.made, self.are_traced = 0, False
 
     def here(self):
-        """The `Weight` of a mini-step on this replica, None for 1."""
+        """The `Weight` of a mini-step on this replica; None for a weight of 1."""
         if not self._given:
             return None
-        # One that was given outside of all replicas is each one's.
+        # A weight given outside the replicas applies to each of them.
         weight = self._given.get(self._ops.replicas.number) or self._given.get(None)
         if weight is None:
             return None
         if not weight.is_sample_count and not self._ops.is_made_with(weight.given_in):
             raise ValueError(AROUND_FUNCTION.format(weight.value))
-        # In one dtype: workers exchange it.
+        # Workers exchange the weight, so its dtype must be the same everywhere.
         return weight._replace(value=self._ops.cast(weight.value, "float64"))
 
     @contextlib.contextmanager
     def giving(self, weight, registry):
-        """A context: the mini-steps taken in it on this replica have this `Weight`.
+        """A context that gives this replica's mini-steps this `Weight`.
 
         Args:
-            registry: the optimizer's `Registry` of here and now.
+            registry: the optimizer's `Registry` of the current context.
         """
         ops, given = self._ops, weight.value
         if not weight.is_sample_count:
             weight = weight._replace(value=checks.check_weight(ops, given), given_in=ops.graph_here())
-        # A function that was traced before makes nothing here: its mini-steps are seen by what they count.
+        # A function traced earlier takes mini-steps here without making any; only the windows' counts reveal it.
         watched = (
             self.are_traced and not weight.is_sample_count and ops.tf.executing_eagerly() and not registry.is_graph
         )
@@ -73,6 +73,6 @@ class Weights(object):
             raise ValueError(NOTHING_MADE.format(given))
 
     def count_anew(self, value):
-        """Within `giving`: the mini-step to come weighs this, which was counted in its data after all."""
+        """Within `giving`, replace the weight of the coming mini-step by a count that its losses have revealed."""
         number = self._ops.replicas.number
         self._given[number] = self._given[number]._replace(value=value)

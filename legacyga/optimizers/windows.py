@@ -1,12 +1,12 @@
-"""The windows of an optimizer, in each graph that it trains in."""
+"""Keeps an optimizer's windows for each graph that it trains in."""
 
 from legacyga.optimizers.registry import Registry
 
 
 class Windows(object):
-    """The `Registry` of each TensorFlow 1 graph, and of what is outside of all graphs.
+    """A `Registry` for each TensorFlow 1 graph, and one for eager mode.
 
-    An Estimator takes one optimizer of tf.compat.v1.train through many graphs.
+    An Estimator uses one tf.compat.v1.train optimizer in many graphs.
 
     Args:
         accumulation: the optimizer's `Accumulation`.
@@ -17,24 +17,24 @@ class Windows(object):
         self._registries = {}
 
     def shared_with(self, accumulation):
-        """The same windows, of another optimizer."""
+        """The same windows for another optimizer."""
         shared = Windows(accumulation)
         shared._registries = {graph: each.shared_with(accumulation) for graph, each in self._registries.items()}
         return shared
 
     def of(self, variable):
-        """The `Registry` of the graph of a variable of the model."""
+        """The `Registry` for the graph of a model's variable."""
         return self._of_graph(variable.graph if self._owner.home.graph_mode else None)
 
     def here(self):
-        """The `Registry` of the default session's graph, or of here and now.
+        """The `Registry` of the default session's graph, or else of the current context.
 
-        Where neither has windows it is the only one that has.
+        If neither has windows and just one other registry does, it is that one.
         """
         home = self._owner.home
         session, here = home.v1.get_default_session(), home.v1.get_default_graph() if home.graph_mode else None
         known = [graph for graph, registry in self._registries.items() if registry.windows]
-        # A session can be the default one outside of its graph, and in eager mode.
+        # A default session may be of another graph than the default one, and may exist in eager mode.
         for graph in ([] if session is None else [session.graph]) + [here]:
             if graph in known:
                 return self._of_graph(graph)
@@ -42,7 +42,7 @@ class Windows(object):
 
     @property
     def are_in_graphs(self):
-        """Whether there is any window at all, in whatever graph."""
+        """Whether any graph has a window."""
         return any(registry.windows for registry in self._registries.values())
 
     def _of_graph(self, graph):

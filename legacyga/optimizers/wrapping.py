@@ -1,4 +1,4 @@
-"""wrap: gradient accumulation for any optimizer of any generation."""
+"""wrap: adds gradient accumulation to an optimizer of any generation."""
 
 import functools
 
@@ -22,33 +22,34 @@ def _refusing_mysgds_name(wrap):
 
 @_refusing_mysgds_name
 def wrap(optimizer, gradient_accumulation_steps, reduction="mean", on_nonfinite="propagate"):
-    """A copy of `optimizer` that updates once in K mini-steps, on the mean of their gradients.
+    """Copy `optimizer` into one that updates once in K mini-steps, with the mean of their gradients.
 
-    Training with it on micro-batches equals training with `optimizer` on batches K times larger. `optimizer`'s own
-    step is called once a window, with the mean. So schedules, decay, bias correction, weight decay, moving averages
-    and constraints count updates, and the mean is what is clipped.
+    Training with it on micro-batches gives the same result as training with `optimizer` on batches K times larger. The
+    optimizer's own step runs once per window, with the mean gradient. So schedules, decay, bias correction, weight
+    decay, moving averages and constraints advance per update, and clipping acts on the mean.
 
     Args:
-        optimizer: an optimizer object of standalone Keras, tf.keras, tf_keras, Keras 3 or tf.compat.v1.train, stock
-            or your own. It is not changed. The copy takes over its state, if it has one.
-        gradient_accumulation_steps: K, an int of at least 1. At 1 the copy does what `optimizer` does, but for
+        optimizer: an optimizer object of standalone Keras, tf.keras, tf_keras, Keras 3 or tf.compat.v1.train, stock or
+            your own. It is not changed. The copy takes over its state, if any.
+        gradient_accumulation_steps: K, an int of at least 1. At 1 the copy behaves like `optimizer`, except for
             `on_nonfinite`.
-        reduction: `"mean"` (default), or `"sum"` of the window's gradients.
-        on_nonfinite: what becomes of gradients that are not finite (NaN, inf). `"propagate"` (default): what the bare
-            optimizer does with them. `"skip_mini_step"`: the mini-step keeps its place in the window and leaves the
-            mean. `"skip_window"`: the window ends without an update; nothing of the optimizer moves. `"raise"`: so it
-            does, and then an error (`tf.errors.InvalidArgumentError`) names the variables. Under tf.distribute one
-            verdict holds for all replicas. Each but the first has accumulators at K = 1, too.
+        reduction: `"mean"` (default) or `"sum"` of the window's gradients.
+        on_nonfinite: what to do about gradients that are not finite (NaN, inf). `"propagate"` (default): the same as
+            the bare optimizer. `"skip_mini_step"`: the mini-step counts in the window, but the mean excludes it.
+            `"skip_window"`: the window ends without an update, and the optimizer's state stays as it is. `"raise"`: as
+            `"skip_window"`, and then a `tf.errors.InvalidArgumentError` names the variables. Under tf.distribute one
+            verdict holds for all replicas. All except `"propagate"` need accumulators even at K = 1.
 
     Returns:
-        An optimizer of a subclass of `optimizer`'s class. Beside what that one has, it has
-        `gradient_accumulation_steps`, `mini_step`, `iterations`, `skipped_mini_steps`, `mini_step_weight`,
-        `end_windows` and `drop_windows`, which its class's docstring describes.
+        An optimizer of a subclass of `optimizer`'s class. It adds `gradient_accumulation_steps`, `mini_step`,
+        `iterations`, `skipped_mini_steps`, `mini_step_weight`, `end_windows` and `drop_windows`; the docstring of its
+        class describes them.
 
     Raises:
-        ValueError: an argument is out of its range; `optimizer` is none, cannot train here, or accumulates already, it
-            or one within it, by `wrap`, `MySGD`, or Keras 3's own `gradient_accumulation_steps`. In a function that XLA
-            compiles (`jit_compile=True`): `on_nonfinite="raise"`, for XLA drops assertions.
+        ValueError: an argument is out of range; `optimizer` is not an optimizer, or cannot train here; or it, or an
+            optimizer inside it, already accumulates through `wrap`, `MySGD` or Keras 3's own
+            `gradient_accumulation_steps`. Also for `on_nonfinite="raise"` in a function compiled by XLA
+            (`jit_compile=True`), because XLA drops assertions.
 
     Example:
         >>> from tensorflow import keras
@@ -83,7 +84,7 @@ AROUND_ANOTHER = (
 
 
 def _check_is_optimizer(optimizer, steps):
-    """Raise where there is nothing to wrap, or nothing that must not be wrapped."""
+    """Raise if `optimizer` is not an optimizer, or is one that must not be wrapped."""
     if isinstance(optimizer, type):
         raise ValueError(EXAMPLE.format(optimizer) + ", a class. Call it.")
     if isinstance(optimizer, str):
@@ -110,7 +111,7 @@ def _check_is_optimizer(optimizer, steps):
         )
     inner = copying.inner_optimizer(optimizer)
     if inner is not None and homes.generation_of(type(inner)) != generation:
-        # Keras's TFOptimizer hands the gradients over as they are. What other wrappers do is not known.
+        # Keras's TFOptimizer passes the gradients on unchanged. What other wrappers do is unknown.
         is_known = homes.generation_of(type(inner)) == "train"
         message = AROUND_TRAIN if is_known else AROUND_ANOTHER
         raise ValueError(message.format(type(optimizer).__name__, optimizer, type(inner).__name__, steps))

@@ -4,6 +4,9 @@ Each function says since when, and ends in "Delete with": a grep for that tells 
 TF 2.3" means: once TF 2.3 is no longer supported, the function answers the same everywhere.
 """
 
+import contextlib
+import importlib
+
 
 def version_of(module):
     """The version of `module` as a tuple of its leading integers, `()` if it has none."""
@@ -34,3 +37,15 @@ def finds_averages_by_variable(home):
 def has_experimental_v3(home):
     """Whether the v3 optimizers are the experimental ones of TF 2.10. Delete with TF 2.10."""
     return hasattr(home.module.optimizers.SGD, "_resource_apply_dense")
+
+
+def tape_module(tf):
+    """The private module that tapes record with: `record`, up to TF 2.12 `tape`. Delete with TF 2.12."""
+    with contextlib.suppress(ImportError):
+        return importlib.import_module("tensorflow.python.eager.record")
+    return importlib.import_module("tensorflow.python.eager.tape")
+
+
+def sums_activities(home):
+    """Whether a layer's activity_regularizer is a sum over the batch, in eager mode. Delete with Keras 3.13."""
+    return home.is_keras3 and version_of(home.module) < (3, 14)

@@ -1,0 +1,369 @@
+"""Any loss in slices, in eager mode: the outputs of all slices first, then the loss, then each slice once more.
+
+A loss that is no mean over the samples needs the whole batch's outputs, not the activations behind them. So the model's
+`call` alone is cut: its outputs come without a tape. The home's own training step takes loss, metrics and the gradient
+by the outputs as without slices. That gradient's parts then go back through the slices, each computed again.
+"""
+
+import contextlib
+import inspect
+import weakref
+
+from legacyga.backend import features
+from legacyga.backend import ops as _ops
+from legacyga.slices import batches, losses
+from legacyga.slices.gradient_sums import GradientSums, Pieces
+
+ROWS = (
+    "Where slices are computed twice, each output of a model is put together of its slices, and has a row for each "
+    "sample. Received: {!r} of a slice of {} samples of {!r}. Let it have such rows; or, for a loss that is a mean over "
+    "the samples, give recompute=False."
+)
+RANDOM = (
+    "Where slices are computed twice, random layers must draw the same numbers twice. Received: {!r}, whose operation "
+    "{!r} cannot. Call keras.backend.experimental.enable_tf_random_generator() before the model is made (tf.keras from "
+    "TensorFlow 2.8 on, tf_keras), or leave the layer out. For a loss that is a mean over the samples, give "
+    "recompute=False."
+)
+# What only reads a variable.
+READS = ("ReadVariableOp", "ResourceGather", "ResourceGatherNd", "VariableShape", "VarIsInitializedOp")
+
+# {model: {what it was called with: _Seen}}, of calls outside of traced functions.
+_SEEN = weakref.WeakKeyDictionary()
+
+
+@contextlib.contextmanager
+def cut(home, model, size):
+    """A context: what calls the model in it, gets its outputs of slices of at most `size` samples."""
+    with contextlib.ExitStack() as stack:
+        for each in _called(home, model):
+            stack.enter_context(_replaced(each, Cut(home, each, size)))
+        yield
+
+
+def _called(home, model):
+    """The models that a training step calls: the model, or those within one that has no `call` of its own."""
+    if type(model).call is not home.module.Model.call:
+        return [model]
+    layers = model._flatten_layers(include_self=False, recursive=False)
+    return [each for each in layers if isinstance(each, home.module.Model)]
+
+
+@contextlib.contextmanager
+def _replaced(model, call):
+    """A context: the model's attribute `call` is another; where that is None, the class's own."""
+    attributes = vars(model)
+    before = {name: value for name, value in attributes.items() if name == "call"}
+    attributes.pop("call", None)
+    if call is not None:
+        attributes["call"] = call
+    try:
+        yield
+    finally:
+        attributes.pop("call", None)
+        attributes.update(before)
+
+
+class Cut(object):
+    """Stands in the place of a model's `call`, and gives the same in slices of at most `size` samples."""
+
+    def __init__(self, home, model, size):
+        self._home, self._model, self._size = home, model, size
+        self._tf, self._ops = home.tf, _ops.Ops(home.tf)
+        self._tape = features.tape_module(home.tf)
+        # Keras asks what it takes.
+        self.__signature__ = inspect.signature(model.call)
+
+    def __call__(self, *args, **kwargs):
+        given = (args, kwargs)
+        samples = batches.number_in(self._tf, given)
+        if isinstance(samples, int) and samples <= self._size:
+            with _replaced(self._model, None):
+                return self._model(*args, **kwargs)
+        with self._ops.after(batches.checked(self._tf, given, samples)):
+            samples = samples if isinstance(samples, int) else self._tf.identity(samples)
+        return _Call(self, given, samples).outputs()
+
+
+class _Call(object):
+    """One call of a model in slices."""
+
+    def __init__(self, cut, given, samples):
+        self.model, self.home, self.size = cut._model, cut._home, cut._size
+        self.tf, self.ops, self.tape = cut._tf, cut._ops, cut._tape
+        self.given, self.samples = given, samples
+        tf = self.tf
+        self.full = (
+            (samples - 1) // self.size if isinstance(samples, int) else tf.maximum((samples - 1) // self.size, 0)
+        )
+        self.rest = samples - self.full * self.size
+        # By the places of the tensors that a slice gives: {a loss of one number: whether it is a sum}, {the values of a
+        # ragged tensor: how many tensors of row lengths come after them}, and those with a row for each sample.
+        self.scalars, self.ragged, self.rows = {}, {}, set()
+
+    # ------------------------------------------------------------------------------------------------- the first pass
+
+    def outputs(self):
+        tf, tape = self.tf, self.tape
+        with tape.stop_recording():
+            seen = self.seen()
+            if seen.random:
+                raise ValueError(RANDOM.format(self.model, seen.random))
+            before = self._read(seen.written)
+            template, joined = self._run_forward()
+        variables = [(each, _raw(each)) for each in self.model.trainable_variables]
+        # Recorded: by these reads the tape leads to the variables.
+        values = [raw.read_value() for _, raw in variables]
+        inputs = [each for each in tf.nest.flatten(self.given) if isinstance(each, tf.Tensor) and _has_gradient(each)]
+        inputs = [each for each in inputs if tape.should_record_backprop([each])]
+        at = [i for i, each in enumerate(joined) if _has_gradient(each)]
+        for i in at:
+            joined[i] = tf.identity(joined[i])
+
+        def backward(*upstream):
+            upstream = {i: tf.convert_to_tensor(each) for i, each in zip(at, upstream) if each is not None}
+            now = self._read(seen.written)
+            self._write(seen.written, before)
+            gradients = self._run_backward(upstream, joined, variables, inputs)
+            self._write(seen.written, now)
+            return gradients
+
+        tape.record_operation("LegacygaSlices", [joined[i] for i in at], values + inputs, backward)
+        return self._put_together(template, joined)
+
+    def _run_forward(self):
+        """What the first slice gives, and the tensors of the whole batch: as `_tensors_of` has them."""
+        ops, tf = self.ops, self.tf
+        template, first = self._take(0, self.rest)
+        pieces = Pieces(ops, self.full + 1)
+        rows = [i for i in range(len(first)) if i not in self.scalars]
+        counts = sorted(self.scalars)
+        totals = [self._counted(i, first[i], self.rest) for i in counts]
+
+        def body(number, arrays, totals):
+            _, found = self._take(self.rest + number * self.size, self.size)
+            arrays = [pieces.written(array, number + 1, found[i]) for array, i in zip(arrays, rows)]
+            totals = [total + self._counted(i, found[i], self.size) for total, i in zip(totals, counts)]
+            with ops.after(found):
+                return ops.identity(number + 1), arrays, totals
+
+        with ops.after(first):
+            number = ops.identity(tf.constant(0))
+        started = (number, [pieces.begun(first[i]) for i in rows], totals)
+        _, arrays, totals = tf.while_loop(lambda number, *_: number < self.full, body, started, parallel_iterations=1)
+        joined = list(first)
+        for i, array in zip(rows, arrays):
+            joined[i] = pieces.joined(array, first[i])
+            if i in self.rows and isinstance(self.samples, int):
+                joined[i].set_shape([self.samples] + list(first[i].shape[1:]))
+        for i, total in zip(counts, totals):
+            joined[i] = total if self.scalars[i] else total / ops.cast(self.samples, total.dtype)
+        return template, joined
+
+    def _counted(self, place, scalar, length):
+        """What a slice's scalar adds to the batch's sum of it, or to the sum behind the batch's mean."""
+        return scalar if self.scalars[place] else scalar * self.ops.cast(length, scalar.dtype)
+
+    def _take(self, begin, length):
+        """(outputs, tensors) of one slice."""
+        return self._call(
+            self.tf.nest.map_structure(lambda leaf: batches.slice_of(self.tf, leaf, begin, length), self.given), length
+        )
+
+    def _call(self, part, length):
+        model, (args, kwargs) = self.model, part
+        with _replaced(model, None):
+            model._clear_losses()
+            outputs = model(*args, **kwargs)
+        found = self._tensors_of(outputs, length)
+        kept = "_losses" if self.home.is_keras3 else "_eager_losses"
+        for layer in model._flatten_layers():
+            is_sum = getattr(layer, "activity_regularizer", None) is not None and features.sums_activities(self.home)
+            for loss in getattr(layer, kept, ()):
+                if self.tf.is_tensor(loss):
+                    if loss.shape.ndims == 0:
+                        self.scalars[len(found)] = is_sum
+                    found.append(loss)
+        model._clear_losses()
+        return outputs, found
+
+    def _tensors_of(self, outputs, length):
+        """The tensors that an outputs' structure is made of, and then the masks."""
+        tf, found = self.tf, []
+        leaves = [each for each in tf.nest.flatten(outputs) if each is not None]
+        for leaf in leaves:
+            if isinstance(leaf, tf.RaggedTensor):
+                lengths = list(leaf.nested_row_lengths())
+                self.ragged[len(found)] = len(lengths)
+                found.extend([leaf.flat_values] + lengths)
+                continue
+            shape = getattr(leaf, "shape", tf.TensorShape(()))
+            if not tf.is_tensor(leaf) or not shape.ndims or isinstance(length, int) and shape[0] not in (None, length):
+                raise ValueError(ROWS.format(leaf, length, self.model))
+            self.rows.add(len(found))
+            found.append(leaf)
+        masks = [losses.mask_of(each) for each in leaves if losses.mask_of(each) is not None]
+        self.rows.update(range(len(found), len(found) + len(masks)))
+        return found + masks
+
+    def _put_together(self, template, joined):
+        """The outputs, with their masks, of the whole batch; the losses that layers added are the model's."""
+        tf, joined, leaves = self.tf, iter(joined), []
+        for leaf in tf.nest.flatten(template):
+            if isinstance(leaf, tf.RaggedTensor):
+                values, lengths = next(joined), [next(joined) for _ in range(leaf.ragged_rank)]
+                leaves.append(tf.RaggedTensor.from_nested_row_lengths(values, lengths, validate=False))
+            else:
+                leaves.append(leaf if leaf is None else next(joined))
+        for leaf, made in zip(tf.nest.flatten(template), leaves):
+            if leaf is not None and losses.mask_of(leaf) is not None:
+                made._keras_mask = next(joined)
+        for loss in joined:
+            self.model.add_loss(loss)
+        return tf.nest.pack_sequence_as(template, leaves)
+
+    # ------------------------------------------------------------------------------------------------ the second pass
+
+    def _run_backward(self, upstream, joined, variables, inputs):
+        """The gradients by the variables, and by the inputs.
+
+        Args:
+            upstream: {place: gradient by this tensor of the whole batch}.
+        """
+        ops, tf = self.ops, self.tf
+        sums = GradientSums(ops, [each for each, _ in variables], self.full + 1)
+        pieces = Pieces(ops, self.full + 1)
+
+        def take(begin, length):
+            with tf.GradientTape(watch_accessed_variables=False) as tape:
+                part, watched = self._watched(tape, inputs, begin, length)
+                tape.watch([raw for _, raw in variables])
+                _, found = self._call(part, length)
+            parts = [self._part(upstream, joined, i, begin, length) for i in upstream]
+            sources = [raw for _, raw in variables] + watched
+            found = tape.gradient([found[i] for i in upstream], sources, output_gradients=parts)
+            return found[: len(variables)], found[len(variables) :]
+
+        first, of_inputs = take(0, self.rest)
+        at = [i for i, each in enumerate(first) if each is not None]
+        wanted = [i for i, each in enumerate(of_inputs) if each is not None]
+
+        def body(number, totals, arrays):
+            found, of_inputs = take(self.rest + number * self.size, self.size)
+            totals = [sums.added(i, total, found[i], number + 1) for i, total in zip(at, totals)]
+            arrays = [pieces.written(array, number + 1, of_inputs[i]) for i, array in zip(wanted, arrays)]
+            with ops.after([found[i] for i in at]):
+                return ops.identity(number + 1), totals, arrays
+
+        started = [sums.begun(i, first[i]) for i in at], [pieces.begun(of_inputs[i]) for i in wanted]
+        with ops.after([first[i] for i in at]):
+            number = ops.identity(tf.constant(0))
+        _, totals, arrays = tf.while_loop(
+            lambda number, *_: number < self.full, body, (number,) + started, parallel_iterations=1
+        )
+        for i, total in zip(at, totals):
+            first[i] = sums.result(i, total, first[i])
+        for i, array in zip(wanted, arrays):
+            of_inputs[i] = pieces.joined(array, of_inputs[i])
+        return first + of_inputs
+
+    def _watched(self, tape, inputs, begin, length):
+        """The arguments of a slice, and those tensors of it that a gradient is wanted of."""
+        found = []
+
+        def cut(leaf):
+            part = batches.slice_of(self.tf, leaf, begin, length)
+            if any(leaf is each for each in inputs):
+                tape.watch(part)
+                found.append(part)
+            return part
+
+        return self.tf.nest.map_structure(cut, self.given), found
+
+    def _part(self, upstream, joined, place, begin, length):
+        """A slice's part of the gradient by a tensor of the whole batch."""
+        ops, tf, gradient = self.ops, self.tf, upstream[place]
+        if place in self.scalars:
+            share = ops.cast(length, gradient.dtype) / ops.cast(self.samples, gradient.dtype)
+            return gradient if self.scalars[place] else gradient * share
+        if place in self.ragged:
+            lengths = joined[place + 1 : place + 1 + self.ragged[place]]
+            gradient = tf.RaggedTensor.from_nested_row_lengths(gradient, lengths, validate=False)
+            return batches.slice_of(tf, gradient, begin, length).flat_values
+        return batches.slice_of(tf, gradient, begin, length)
+
+    # ---------------------------------------------------------------------------------- what a call does beside it all
+
+    def seen(self):
+        """What a call of one slice does, seen in a trace that is never run."""
+        is_eager = self.tf.executing_eagerly()
+        known = _SEEN.setdefault(self.model, {}) if is_eager else {}
+        leaves = self.tf.nest.flatten(self.given)
+        key = tuple(
+            str((getattr(each, "shape", each)[1:], each.dtype)) if hasattr(each, "dtype") else each for each in leaves
+        )
+        key += tuple(each.trainable for each in self.model._flatten_layers())
+        if key not in known:
+            known[key] = self._look()
+        return known[key]
+
+    def _look(self):
+        found = []
+
+        def call():
+            outputs, tensors = self._take(0, self.rest)
+            found[:] = [losses.mask_of(each) is not None for each in self.tf.nest.flatten(outputs)]
+            return [each for each in tensors]
+
+        graph = self.tf.function(call, autograph=False).get_concrete_function().graph
+        self.model._clear_losses()
+        return _Seen(graph, found, self.tf)
+
+    def _read(self, written):
+        return [self.tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype) for handle, dtype in written]
+
+    def _write(self, written, values):
+        for (handle, _), value in zip(written, values):
+            self.tf.raw_ops.AssignVariableOp(resource=handle, value=value)
+
+
+class _Seen(object):
+    """What a traced call of a model does.
+
+    Attributes:
+        written: [(handle, dtype)] of the variables that it writes, or may write within a loop or branch.
+        random: the name of an operation that draws numbers which no state decides, None without one.
+        masked: whether an output has a mask.
+    """
+
+    def __init__(self, graph, masks, tf):
+        self.masked, self.written = any(masks), []
+        for outer, inner in zip(graph.external_captures, graph.internal_captures):
+            data = getattr(inner, "_handle_data", None)
+            is_variable = inner.dtype == tf.resource and data is not None and data.is_set
+            if is_variable and any(each.type not in READS for each in inner.consumers()):
+                self.written.append((outer, tf.as_dtype(data.shape_and_type[0].dtype)))
+        self.random = next(iter(graph_random(graph)), None)
+
+
+def graph_random(graph):
+    """The names of the operations of a graph, and of its functions, whose random numbers no state decides."""
+    found = graph.as_graph_def()
+    nodes = list(found.node) + [node for function in found.library.function for node in function.node_def]
+    kinds = ("TruncatedNormal", "ParameterizedTruncatedNormal", "Multinomial")
+    return [
+        each.name for each in nodes if each.op in kinds or each.op.startswith("Random") and "Dataset" not in each.op
+    ]
+
+
+def _raw(variable):
+    """TensorFlow's variable within one that casts itself (mixed precision) or is Keras 3's own."""
+    for name in ("_variable", "_value"):
+        inner = getattr(variable, name, None)
+        if _ops.is_variable(inner):
+            return inner
+    return variable
+
+
+def _has_gradient(tensor):
+    return tensor.dtype.is_floating or tensor.dtype.is_complex

@@ -6,7 +6,7 @@ from legacyga.slices import checks, graph
 from legacyga.windows import settings
 
 
-def micro_batch(model, size):
+def micro_batch(model, size, recompute=None):
     """Let a model train each batch in slices of at most `size` samples, in the memory of a slice.
 
     `fit`, `fit_generator` and `train_on_batch` take batches of any size, as before. Within the one training step the
@@ -54,13 +54,15 @@ def micro_batch(model, size):
             "micro_batch takes a compiled model of a Keras. Received: {!r} with the optimizer {!r}. Call "
             "model.compile first.".format(model, optimizer)
         )
+    if recompute not in (None, True, False):
+        raise ValueError("recompute must be True, False or None. Received: {!r}".format(recompute))
     if home.graph_mode and not home.is_standalone_in_eager_mode:
-        graph.install(model, home, size)
+        graph.install(model, home, size, recompute)
     else:
-        _cut_train_step(model, home, size)
+        _cut_train_step(model, home, size, recompute)
 
 
-def _cut_train_step(model, home, size):
+def _cut_train_step(model, home, size, recompute):
     """What `micro_batch` does in eager mode."""
     if hooks.homes_train_step(type(model)) is None:
         raise ValueError(
@@ -70,12 +72,13 @@ def _cut_train_step(model, home, size):
                 model, home.tf_version, size
             )
         )
-    step = model_step.installed(model)
+    step = model_step.installed(model, recompute is not False)
     if step is None:
         raise ValueError(
-            "micro_batch cuts what Keras's own train_step trains on. Received: {!r}, whose train_step is its own. Call "
-            "legacyga.train_step(self, data, micro_batch_size={}) in it.".format(model, size)
+            "Slices that are each differentiated at once (recompute=False) are those of Keras's own train_step. "
+            "Received: {!r}, whose train_step is its own. Leave recompute out, or call legacyga.train_step(self, data, "
+            "micro_batch_size={}) in it.".format(model, size)
         )
     if size is not None:
-        checks.check_compiled(home, model, size)
-    step.cut(size)
+        checks.check_model(model, home.tf)
+    step.cut(size, recompute)

@@ -6,7 +6,7 @@ from legacyga.optimizers import lookup
 from legacyga.windows import settings
 
 
-def train_step(model, data, weight=None, micro_batch_size=None):
+def train_step(model, data, weight=None, micro_batch_size=None, recompute=None):
     """The body of a `Model.train_step` in which each micro-batch weighs as much as it has samples.
 
     It calls the home's own `train_step`, whose one mini-step then has a weight. With n_k the samples of the window's
@@ -33,6 +33,8 @@ def train_step(model, data, weight=None, micro_batch_size=None):
         weight: the micro-batch's weight, a finite number or scalar tensor of at least 0. Default: its samples, or what
             a mask leaves of them.
         micro_batch_size: the most samples of a slice, an int of at least 1. None (default): the batch as it is.
+        recompute: whether each slice is computed twice, for losses that are no means over the samples, as
+            `legacyga.micro_batch` takes it.
 
     Returns:
         What the home's own `train_step` returns: a dict of the loss and the metrics by name, over the epoch so far.
@@ -67,7 +69,7 @@ def train_step(model, data, weight=None, micro_batch_size=None):
                 model, home.tf_version, " in graph mode" if home.graph_mode else ""
             )
         )
-    return model_step.train_step(model, data, optimizer, weight, size)
+    return model_step.train_step(model, data, optimizer, weight, size, recompute)
 
 
 def _accumulating_optimizer(model, must_be):

@@ -67,6 +67,14 @@ def check_compiled(home, model, size):
         check_added(home, [getattr(model, "total_loss", None)])
 
 
+def check_model(model, tf):
+    """Raise where a model trains under a strategy of several replicas."""
+    strategy = getattr(model, "distribute_strategy", None)
+    if strategy is not None:
+        with strategy.scope():
+            check_strategy(tf)
+
+
 def check_strategy(tf):
     """Raise under a strategy of which a step is more than the function that one replica runs."""
     distribute = getattr(tf, "distribute", None)

@@ -28,8 +28,17 @@ RANDOM = (
 # What only reads a variable.
 READS = ("ReadVariableOp", "ResourceGather", "ResourceGatherNd", "VariableShape", "VarIsInitializedOp")
 
-# {model: {what it was called with: _Seen}}, of calls outside of traced functions.
+# {model: {what it was called with: Seen}}, of calls outside of traced functions.
 _SEEN = weakref.WeakKeyDictionary()
+
+
+def look(home, model, data, size):
+    """What the call of a model on a slice of a batch does: a `Seen`."""
+    x = data[0] if isinstance(data, (tuple, list)) else data
+    call = Cut(home, model, size)
+    takes_training = "training" in call.__signature__.parameters
+    given = ((x,), {"training": True} if takes_training else {})
+    return _Call(call, given, batches.number_in(home.tf, given)).seen()
 
 
 @contextlib.contextmanager
@@ -164,28 +173,42 @@ class _Call(object):
         """What a slice's scalar adds to the batch's sum of it, or to the sum behind the batch's mean."""
         return scalar if self.scalars[place] else scalar * self.ops.cast(length, scalar.dtype)
 
-    def _take(self, begin, length):
-        """(outputs, tensors) of one slice."""
-        return self._call(
-            self.tf.nest.map_structure(lambda leaf: batches.slice_of(self.tf, leaf, begin, length), self.given), length
-        )
+    def _take(self, begin, length, cut=()):
+        """(outputs, tensors) of one slice.
 
-    def _call(self, part, length):
+        Args:
+            cut: {id of an argument's tensor: its slice}, of those that are cut already.
+        """
+        outputs, added = self._call(self._slice(begin, length, cut))
+        found = self._tensors_of(outputs, length)
+        for loss, is_sum in added:
+            if loss.shape.ndims == 0:
+                self.scalars[len(found)] = is_sum
+            found.append(loss)
+        return outputs, found
+
+    def _slice(self, begin, length, cut=()):
+        """The arguments of one slice."""
+        tf = self.tf
+
+        def part(leaf):
+            return cut[id(leaf)] if id(leaf) in cut else batches.slice_of(tf, leaf, begin, length)
+
+        return tf.nest.map_structure(part, self.given)
+
+    def _call(self, part):
+        """The outputs of one slice, and [(loss that a layer added, whether it is a sum)]."""
         model, (args, kwargs) = self.model, part
         with _replaced(model, None):
             model._clear_losses()
             outputs = model(*args, **kwargs)
-        found = self._tensors_of(outputs, length)
         kept = "_losses" if self.home.is_keras3 else "_eager_losses"
+        sums_up, added = features.sums_activities(self.home), []
         for layer in model._flatten_layers():
-            is_sum = getattr(layer, "activity_regularizer", None) is not None and features.sums_activities(self.home)
-            for loss in getattr(layer, kept, ()):
-                if self.tf.is_tensor(loss):
-                    if loss.shape.ndims == 0:
-                        self.scalars[len(found)] = is_sum
-                    found.append(loss)
+            is_sum = sums_up and getattr(layer, "activity_regularizer", None) is not None
+            added.extend((loss, is_sum) for loss in getattr(layer, kept, ()) if self.tf.is_tensor(loss))
         model._clear_losses()
-        return outputs, found
+        return outputs, added
 
     def _tensors_of(self, outputs, length):
         """The tensors that an outputs' structure is made of, and then the masks."""
@@ -236,9 +259,10 @@ class _Call(object):
 
         def take(begin, length):
             with tf.GradientTape(watch_accessed_variables=False) as tape:
-                part, watched = self._watched(tape, inputs, begin, length)
                 tape.watch([raw for _, raw in variables])
-                _, found = self._call(part, length)
+                watched = [batches.slice_of(tf, each, begin, length) for each in inputs]
+                tape.watch(watched)
+                _, found = self._take(begin, length, dict(zip(map(id, inputs), watched)))
             parts = [self._part(upstream, joined, i, begin, length) for i in upstream]
             sources = [raw for _, raw in variables] + watched
             found = tape.gradient([found[i] for i in upstream], sources, output_gradients=parts)
@@ -266,19 +290,6 @@ class _Call(object):
         for i, array in zip(wanted, arrays):
             of_inputs[i] = pieces.joined(array, of_inputs[i])
         return first + of_inputs
-
-    def _watched(self, tape, inputs, begin, length):
-        """The arguments of a slice, and those tensors of it that a gradient is wanted of."""
-        found = []
-
-        def cut(leaf):
-            part = batches.slice_of(self.tf, leaf, begin, length)
-            if any(leaf is each for each in inputs):
-                tape.watch(part)
-                found.append(part)
-            return part
-
-        return self.tf.nest.map_structure(cut, self.given), found
 
     def _part(self, upstream, joined, place, begin, length):
         """A slice's part of the gradient by a tensor of the whole batch."""
@@ -311,13 +322,10 @@ class _Call(object):
         found = []
 
         def call():
-            outputs, tensors = self._take(0, self.rest)
-            found[:] = [losses.mask_of(each) is not None for each in self.tf.nest.flatten(outputs)]
-            return [each for each in tensors]
+            found.extend(self._call(self._slice(0, self.rest)))
 
         graph = self.tf.function(call, autograph=False).get_concrete_function().graph
-        self.model._clear_losses()
-        return _Seen(graph, found, self.tf)
+        return Seen(self.tf, graph, self.tf.nest.flatten(found[0]), [loss for loss, _ in found[1]])
 
     def _read(self, written):
         return [self.tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype) for handle, dtype in written]
@@ -327,26 +335,30 @@ class _Call(object):
             self.tf.raw_ops.AssignVariableOp(resource=handle, value=value)
 
 
-class _Seen(object):
+class Seen(object):
     """What a traced call of a model does.
 
     Attributes:
         written: [(handle, dtype)] of the variables that it writes, or may write within a loop or branch.
         random: the name of an operation that draws numbers which no state decides, None without one.
         masked: whether an output has a mask.
+        ranks: of the outputs.
+        adds_rows: whether a layer adds a loss that is more than one number.
     """
 
-    def __init__(self, graph, masks, tf):
-        self.masked, self.written = any(masks), []
+    def __init__(self, tf, graph, outputs, added):
+        self.masked = any(losses.mask_of(each) is not None for each in outputs)
+        self.ranks = [tf.TensorShape(getattr(each, "shape", ())).ndims for each in outputs]
+        self.adds_rows = any(each.shape.ndims != 0 for each in added)
+        self.random, self.written = next(iter(random_operations(graph)), None), []
         for outer, inner in zip(graph.external_captures, graph.internal_captures):
             data = getattr(inner, "_handle_data", None)
             is_variable = inner.dtype == tf.resource and data is not None and data.is_set
             if is_variable and any(each.type not in READS for each in inner.consumers()):
                 self.written.append((outer, tf.as_dtype(data.shape_and_type[0].dtype)))
-        self.random = next(iter(graph_random(graph)), None)
 
 
-def graph_random(graph):
+def random_operations(graph):
     """The names of the operations of a graph, and of its functions, whose random numbers no state decides."""
     found = graph.as_graph_def()
     nodes = list(found.node) + [node for function in found.library.function for node in function.node_def]

@@ -80,5 +80,5 @@ def _cut_train_step(model, home, size, recompute):
             "micro_batch_size={}) in it.".format(model, size)
         )
     if size is not None:
-        checks.check_model(model, home.tf)
+        checks.check_compiled(home, model, size)
     step.cut(size, recompute)

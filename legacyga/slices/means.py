@@ -4,7 +4,6 @@ import collections
 import warnings
 import weakref
 
-from legacyga.slices import batches
 from legacyga.slices import losses as _losses
 
 WRONG = (
@@ -12,8 +11,8 @@ WRONG = (
     "Received: {}. Leave recompute out."
 )
 TWICE = (
-    "micro_batch computes each slice of {!r} twice, for {}. Where the loss is a mean over the samples all the same, and "
-    "so are the metrics, recompute=False computes it once. recompute=True says nothing."
+    "micro_batch computes each slice of {!r} twice, for {}. Where the loss is a mean over the samples all the same, "
+    "and so are the metrics, recompute=False computes it once. recompute=True says nothing."
 )
 
 # {model: whether its slices are computed twice}, as they were last.
@@ -33,7 +32,8 @@ def recomputes(model):
     Returns:
         True, False, or None where it has trained on no batch of several slices.
     """
-    return _CHOSEN.get(model)
+    # A Sequential of Keras 2.0 and 2.1 has a model of its own, which trains. Delete with Keras 2.1.
+    return _CHOSEN.get(vars(model).get("model") or model)
 
 
 def choose(model, recompute, find_doubt):
@@ -138,7 +138,7 @@ def _joins_samples(home, loss):
 
 def given_losses(model):
     """The losses that a model was compiled with, without the places that have none."""
-    return [each for each in _leaves(getattr(model, "loss", None)) if each is not None]
+    return [each for each in leaves(getattr(model, "loss", None)) if each is not None]
 
 
 def _given_metrics(model):
@@ -150,10 +150,11 @@ def _given_metrics(model):
     for name in ("_compile_metrics", "_compile_weighted_metrics", "metrics", "weighted_metrics"):
         kept = vars(model).get(name)
         found.append(kept if isinstance(kept, (dict, list, tuple)) else None)
-    return [each for each in _leaves(found) if each is not None]
+    return [each for each in leaves(found) if each is not None]
 
 
-def _leaves(value):
+def leaves(value):
+    """The elements of nested lists and dicts."""
     if isinstance(value, dict):
         value = list(value.values())
-    return [leaf for each in value for leaf in _leaves(each)] if isinstance(value, (list, tuple)) else [value]
+    return [leaf for each in value for leaf in leaves(each)] if isinstance(value, (list, tuple)) else [value]

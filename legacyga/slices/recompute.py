@@ -10,14 +10,15 @@ import inspect
 import weakref
 
 from legacyga.backend import features
+from legacyga.backend import graph as graphs
 from legacyga.backend import ops as _ops
 from legacyga.slices import batches, losses
 from legacyga.slices.gradient_sums import GradientSums, Pieces
 
 ROWS = (
     "Where slices are computed twice, each output of a model is put together of its slices, and has a row for each "
-    "sample. Received: {!r} of a slice of {} samples of {!r}. Let it have such rows; or, for a loss that is a mean over "
-    "the samples, give recompute=False."
+    "sample. Received: {!r} of a slice of {} samples of {!r}. Let it have such rows; or, for a loss that is a mean "
+    "over the samples, give recompute=False."
 )
 RANDOM = (
     "Where slices are computed twice, random layers must draw the same numbers twice. Received: {!r}, whose operation "
@@ -242,7 +243,8 @@ class _Call(object):
             if leaf is not None and losses.mask_of(leaf) is not None:
                 made._keras_mask = next(joined)
         for loss in joined:
-            self.model.add_loss(loss)
+            # A functional model of Keras 3 refuses its own.
+            self.home.module.layers.Layer.add_loss(self.model, loss)
         return tf.nest.pack_sequence_as(template, leaves)
 
     # ------------------------------------------------------------------------------------------------ the second pass
@@ -350,22 +352,20 @@ class Seen(object):
         self.masked = any(losses.mask_of(each) is not None for each in outputs)
         self.ranks = [tf.TensorShape(getattr(each, "shape", ())).ndims for each in outputs]
         self.adds_rows = any(each.shape.ndims != 0 for each in added)
-        self.random, self.written = next(iter(random_operations(graph)), None), []
+        found = graph.get_operations()
+        self.random = next((each.name for each in found if is_random(each.type, each.name)), None)
+        self.random, self.written = self.random or graphs.function_with(graph, found, is_random), []
         for outer, inner in zip(graph.external_captures, graph.internal_captures):
-            data = getattr(inner, "_handle_data", None)
+            data = getattr(outer, "_handle_data", None)
             is_variable = inner.dtype == tf.resource and data is not None and data.is_set
             if is_variable and any(each.type not in READS for each in inner.consumers()):
                 self.written.append((outer, tf.as_dtype(data.shape_and_type[0].dtype)))
 
 
-def random_operations(graph):
-    """The names of the operations of a graph, and of its functions, whose random numbers no state decides."""
-    found = graph.as_graph_def()
-    nodes = list(found.node) + [node for function in found.library.function for node in function.node_def]
+def is_random(kind, name):
+    """Whether an operation draws numbers that no state decides."""
     kinds = ("TruncatedNormal", "ParameterizedTruncatedNormal", "Multinomial")
-    return [
-        each.name for each in nodes if each.op in kinds or each.op.startswith("Random") and "Dataset" not in each.op
-    ]
+    return kind in kinds or kind.startswith("Random") and "Dataset" not in kind
 
 
 def _raw(variable):

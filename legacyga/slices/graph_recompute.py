@@ -29,8 +29,9 @@ class Twice(object):
         fed = [each.op for each in model._feed_targets + list(model._feed_sample_weights)]
         with at[0].graph.as_default():
             updates = [each for each in _grouped(function.updates_op) if each is not mini_step.operation]
-            # What layers update, such as moving averages, hangs on neither the outputs nor what they are compared with.
-            of_loss = [each for each in updates if graph.reaches(each, set(at + fed))]
+            # What layers update, such as moving averages, hangs on no output, on nothing that these are compared with,
+            # and on no variable of a metric.
+            of_loss = [each for each in updates if graph.reaches(each, set(at + fed + _variables_of_metrics(model)))]
             by_outputs = tf.gradients(mini_step.loss, self._outputs, stop_gradients=self._outputs)
             others = tf.gradients(mini_step.loss, mini_step.params, stop_gradients=self._outputs)
             self._has_others = any(each is not None for each in others)
@@ -82,6 +83,13 @@ class Twice(object):
     def _feeds(self, values):
         """{placeholder: value}, as a session takes them."""
         return dict(zip(self._function.inputs, [_sparse(each) for each in values]))
+
+
+def _variables_of_metrics(model):
+    """The operations that the variables of a model's metrics are; old Kerases have metrics without."""
+    metrics = list(getattr(model, "metrics", None) or []) + list(getattr(model, "_output_loss_metrics", None) or [])
+    variables = [value for each in metrics for value in getattr(each, "weights", ())]
+    return [getattr(getattr(each, "handle", None), "op", each.op) for each in variables]
 
 
 def _sparse(value):

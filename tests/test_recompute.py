@@ -204,6 +204,8 @@ def test_reductions(home, reduction):
         model.compile(sgd(home), home.keras.losses.MeanSquaredError(reduction=reduction))
         return model, X, X[:, :2]
 
+    if reduction == "none" and home.mode == "graph":
+        skips.keras_lacks("batches of unequal sizes for a loss that is not reduced, in graph mode")
     # The sum moves farther than 1.
     check(home, make, bar=2e-5, recompute=True, sample_weight=np.linspace(0.1, 2, 21).astype("float32"))
 

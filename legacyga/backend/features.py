@@ -49,3 +49,10 @@ def tape_module(tf):
 def sums_activities(home):
     """Whether a layer's activity_regularizer is a sum over the batch, in eager mode. Delete with Keras 3.13."""
     return home.is_keras3 and version_of(home.module) < (3, 14)
+
+
+def layers_of(model):
+    """A model and all layers within it, which TF 2.2 and 2.3 call its modules. Delete with TF 2.3."""
+    if hasattr(model, "_flatten_layers"):
+        return list(model._flatten_layers())
+    return [model] + [each for each in model.submodules if hasattr(each, "_eager_losses")]

@@ -10,10 +10,13 @@ def micro_batch(model, size, recompute=None):
     """Let a model train each batch in slices of at most `size` samples, in the memory of a slice.
 
     `fit`, `fit_generator` and `train_on_batch` take batches of any size, as before. Within the one training step the
-    gradients of a batch's slices are computed one after the other, each weighs as much as it has samples, and the
-    model's optimizer is called once, with their mean. For a loss that is a mean over the samples this is the gradient
+    gradients of a batch's slices are computed one after the other, and the model's optimizer is called once, with that
     of the whole batch. So the weights, `iterations`, schedules, callbacks, logs and checkpoints are those of training
     without slices. Nothing of it is kept between two batches.
+
+    Where the loss is a mean over the samples, each slice is differentiated at once, and weighs as much as it has
+    samples. For any other loss the outputs of all slices come first. The loss, the metrics and the gradient by the
+    outputs are then those of the whole batch, and each slice is computed once more with its part of that gradient.
 
     What differs: random layers (dropout) draw anew for each slice; BatchNormalization normalizes each slice by its own
     statistics, and takes its moving averages of each.
@@ -24,13 +27,17 @@ def micro_batch(model, size, recompute=None):
         model: a compiled model, of any Keras. Its optimizer may be plain: it is not touched. One that accumulates, of
             `wrap` or `MySGD`, takes one mini-step a batch.
         size: the most samples of a slice, an int of at least 1. None: train batches as they are again.
+        recompute: whether each slice is computed twice. None (default): where the loss or a metric is not known to be
+            a mean over the samples, which is told once; `legacyga.recomputes` tells it, too. False: never, for a loss
+            of your own that is one. True: always.
 
     Raises:
-        ValueError: `size` is out of its range; the model is not compiled; it has a `train_step` of its own, in which
-            `legacyga.train_step(self, data, micro_batch_size=size)` is to be called; it is in eager mode of TensorFlow
-            2.0 or 2.1, whose `fit` has no step to cut; it trains on several replicas; a loss can be seen to be no mean
-            over the samples (docs/micro_batch.md lists which); in graph mode, the optimizer scales the loss, or has
-            trained another model since this one, or, when it trains, a batch is no array.
+        ValueError: `size` is out of its range; the model is not compiled; it is in eager mode of TensorFlow 2.0 or 2.1,
+            whose `fit` has no step to cut; it trains on several replicas; slices are computed twice and a random layer
+            cannot draw the same numbers twice, or an output has no row for each sample; with `recompute=False`, the
+            loss is seen to be no mean over the samples, or the model has a `train_step` of its own; in graph mode, the
+            optimizer scales the loss, or has trained another model since this one, or, when it trains, a batch is no
+            array. docs/micro_batch.md says more.
 
     Example:
         >>> import numpy as np

@@ -23,7 +23,8 @@ class Twice(object):
     def __init__(self, home, model, function, mini_step):
         self._home, self._model, self._function = home, model, function
         self._ops, tf = _ops.Ops(home.tf), home.tf
-        self._outputs = list({each.op: each for each in model.outputs if each not in function.inputs}.values())
+        given = [each.op for each in function.inputs]
+        self._outputs = list({each.op: each for each in model.outputs if each.op not in given}.values())
         self._check_random()
         at = [each.op for each in self._outputs]
         fed = [each.op for each in model._feed_targets + list(model._feed_sample_weights)]

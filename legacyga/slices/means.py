@@ -31,6 +31,18 @@ def recomputes(model):
 
     Returns:
         True, False, or None where it has trained on no batch of several slices.
+
+    Example:
+        >>> import numpy as np
+        >>> from tensorflow import keras
+        >>> import legacyga
+        >>> inputs = keras.Input((1,))
+        >>> model = keras.Model(inputs, keras.layers.Dense(1)(inputs))
+        >>> model.compile("sgd", "mse")
+        >>> legacyga.micro_batch(model, 2)
+        >>> _ = model.fit(np.ones((3, 1)), np.ones((3, 1)), batch_size=3, verbose=0)
+        >>> legacyga.recomputes(model)  # the mean of squares is a mean over the samples
+        False
     """
     # A Sequential of Keras 2.0 and 2.1 has a model of its own, which trains. Delete with Keras 2.1.
     return _CHOSEN.get(vars(model).get("model") or model)

@@ -12,7 +12,7 @@ import weakref
 from legacyga.backend import features
 from legacyga.backend import graph as graphs
 from legacyga.backend import ops as _ops
-from legacyga.slices import batches, losses
+from legacyga.slices import batches, losses, means
 from legacyga.slices.gradient_sums import GradientSums, Pieces
 
 ROWS = (
@@ -55,8 +55,8 @@ def _called(home, model):
     """The models that a training step calls: the model, or those within one that has no `call` of its own."""
     if type(model).call is not home.module.Model.call:
         return [model]
-    layers = model._flatten_layers(include_self=False, recursive=False)
-    return [each for each in layers if isinstance(each, home.module.Model)]
+    found = {id(each): each for each in means.leaves(list(vars(model).values())) if isinstance(each, home.module.Model)}
+    return list(found.values())
 
 
 @contextlib.contextmanager
@@ -110,6 +110,8 @@ class _Call(object):
         # By the places of the tensors that a slice gives: {a loss of one number: whether it is a sum}, {the values of a
         # ragged tensor: how many tensors of row lengths come after them}, and those with a row for each sample.
         self.scalars, self.ragged, self.rows = {}, {}, set()
+        # The layers that added the losses.
+        self.adding = []
 
     # ------------------------------------------------------------------------------------------------- the first pass
 
@@ -182,10 +184,11 @@ class _Call(object):
         """
         outputs, added = self._call(self._slice(begin, length, cut))
         found = self._tensors_of(outputs, length)
-        for loss, is_sum in added:
+        for loss, is_sum, _ in added:
             if loss.shape.ndims == 0:
                 self.scalars[len(found)] = is_sum
             found.append(loss)
+        self.adding = [layer for _, _, layer in added]
         return outputs, found
 
     def _slice(self, begin, length, cut=()):
@@ -198,16 +201,16 @@ class _Call(object):
         return tf.nest.map_structure(part, self.given)
 
     def _call(self, part):
-        """The outputs of one slice, and [(loss that a layer added, whether it is a sum)]."""
+        """The outputs of one slice, and [(a loss that was added, whether it is a sum, the layer)]."""
         model, (args, kwargs) = self.model, part
         with _replaced(model, None):
             model._clear_losses()
             outputs = model(*args, **kwargs)
         kept = "_losses" if self.home.is_keras3 else "_eager_losses"
         sums_up, added = features.sums_activities(self.home), []
-        for layer in model._flatten_layers():
+        for layer in features.layers_of(model):
             is_sum = sums_up and getattr(layer, "activity_regularizer", None) is not None
-            added.extend((loss, is_sum) for loss in getattr(layer, kept, ()) if self.tf.is_tensor(loss))
+            added.extend((loss, is_sum, layer) for loss in getattr(layer, kept, ()) if self.tf.is_tensor(loss))
         model._clear_losses()
         return outputs, added
 
@@ -242,9 +245,9 @@ class _Call(object):
         for leaf, made in zip(tf.nest.flatten(template), leaves):
             if leaf is not None and losses.mask_of(leaf) is not None:
                 made._keras_mask = next(joined)
-        for loss in joined:
+        for layer, loss in zip(self.adding, joined):
             # A functional model of Keras 3 refuses its own.
-            self.home.module.layers.Layer.add_loss(self.model, loss)
+            self.home.module.layers.Layer.add_loss(layer, loss)
         return tf.nest.pack_sequence_as(template, leaves)
 
     # ------------------------------------------------------------------------------------------------ the second pass
@@ -315,7 +318,7 @@ class _Call(object):
         key = tuple(
             str((getattr(each, "shape", each)[1:], each.dtype)) if hasattr(each, "dtype") else each for each in leaves
         )
-        key += tuple(each.trainable for each in self.model._flatten_layers())
+        key += tuple(each.trainable for each in features.layers_of(self.model))
         if key not in known:
             known[key] = self._look()
         return known[key]
@@ -327,7 +330,7 @@ class _Call(object):
             found.extend(self._call(self._slice(0, self.rest)))
 
         graph = self.tf.function(call, autograph=False).get_concrete_function().graph
-        return Seen(self.tf, graph, self.tf.nest.flatten(found[0]), [loss for loss, _ in found[1]])
+        return Seen(self.tf, graph, self.tf.nest.flatten(found[0]), [loss for loss, _, _ in found[1]])
 
     def _read(self, written):
         return [self.tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype) for handle, dtype in written]

@@ -2,7 +2,7 @@
 
 from legacyga.backend import homes
 from legacyga.fit import hooks, model_step
-from legacyga.slices import checks, graph
+from legacyga.slices import checks, graph, means
 from legacyga.windows import settings
 
 
@@ -61,8 +61,7 @@ def micro_batch(model, size, recompute=None):
             "micro_batch takes a compiled model of a Keras. Received: {!r} with the optimizer {!r}. Call "
             "model.compile first.".format(model, optimizer)
         )
-    if recompute not in (None, True, False):
-        raise ValueError("recompute must be True, False or None. Received: {!r}".format(recompute))
+    means.check_recompute(recompute)
     if home.graph_mode and not home.is_standalone_in_eager_mode:
         graph.install(model, home, size, recompute)
     else:

@@ -3,6 +3,7 @@
 from legacyga.backend import homes
 from legacyga.fit import hooks, model_step
 from legacyga.optimizers import lookup
+from legacyga.slices import means
 from legacyga.windows import settings
 
 
@@ -69,7 +70,7 @@ def train_step(model, data, weight=None, micro_batch_size=None, recompute=None):
                 model, home.tf_version, " in graph mode" if home.graph_mode else ""
             )
         )
-    return model_step.train_step(model, data, optimizer, weight, size, recompute)
+    return model_step.train_step(model, data, optimizer, weight, size, means.check_recompute(recompute))
 
 
 def _accumulating_optimizer(model, must_be):

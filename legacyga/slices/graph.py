@@ -183,8 +183,6 @@ class SlicedFunction(object):
 
     def _doubt_of(self, fed, parts):
         """The `means.Doubt` about a batch, None without one."""
-        if self._doubt is not None:
-            return self._doubt
         for i, weights in self._weights(fed):
             differ = _differ([float(weights[part].mean()) for part in parts])
             if differ and self._is_one_number(i):
@@ -192,7 +190,7 @@ class SlicedFunction(object):
             is_function = not hasattr(_given_losses(self._model)[i], "reduction")
             if differ and is_function and checks.divides_by_weights(self._home):
                 return means.Doubt("sample weights, by whose sum the loss is divided", True)
-        return None
+        return self._doubt
 
     def _weights(self, fed):
         """[(place among the outputs that have a loss, its sample weights)]."""

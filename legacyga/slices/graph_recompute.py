@@ -35,18 +35,17 @@ class Twice(object):
             of_loss = [each for each in updates if graph.reaches(each, set(at + fed + _variables_of_metrics(model)))]
             by_outputs = tf.gradients(mini_step.loss, self._outputs, stop_gradients=self._outputs)
             others = tf.gradients(mini_step.loss, mini_step.params, stop_gradients=self._outputs)
-            self._has_others = any(each is not None for each in others)
-            # They weigh as much as all slices together.
-            others = [each if each is None else _doubled(tf, each) for each in others]
-            taken = [mini_step.take(others).op] if self._has_others else []
             self._upstream = [self._home.v1.placeholder(each.dtype, each.shape) for each in self._outputs]
-            at = [i for i, each in enumerate(by_outputs) if each is not None]
-            gradients = tf.gradients(
-                [self._outputs[i] for i in at], mini_step.params, grad_ys=[self._upstream[i] for i in at]
-            )
+            self._at = at = [i for i, each in enumerate(by_outputs) if each is not None]
+            gradients = [None] * len(mini_step.params)
+            if at:
+                given = [self._upstream[i] for i in at]
+                gradients = tf.gradients([self._outputs[i] for i in at], mini_step.params, grad_ys=given)
+            # The accumulator takes means: where there are both kinds, one weighs as much as all slices of the other.
+            self._kinds = sum(any(each is not None for each in found) for found in (others, gradients))
+            taken = _take(mini_step, [each if each is None else _times(tf, each, self._kinds) for each in others])
             self._told = [list(function.outputs), [tf.convert_to_tensor(by_outputs[i]) for i in at], of_loss + taken]
-            self._at = at
-            self._slice = [mini_step.take(gradients).op] + [each for each in updates if each not in of_loss]
+            self._slice = _take(mini_step, gradients) + [each for each in updates if each not in of_loss]
 
     def _check_random(self):
         found = graph.ancestors([each.op for each in self._outputs])
@@ -72,9 +71,8 @@ class Twice(object):
                     raise ValueError(ROWS.format(output, len(range(samples)[part]), self._model))
             feeds[output] = batches.joined(values)
         told, by_outputs, _ = session.run(self._told, feeds)
-        whole = samples * (2.0 if self._has_others else 1.0)
+        whole = samples * float(self._kinds)
         for feeds, part in zip(cut, parts):
-            # The accumulator takes the mean by samples, and this is a sum.
             share = whole / len(range(samples)[part])
             for i, gradient in zip(self._at, by_outputs):
                 feeds[self._upstream[i]] = (gradient[part] * share).astype(gradient.dtype)
@@ -101,10 +99,15 @@ def _sparse(value):
     return [list(zip(value.row, value.col)), value.data, value.shape]
 
 
-def _doubled(tf, gradient):
+def _take(mini_step, gradients):
+    """The operation of a mini-step with some gradients, in a list; an empty one without any."""
+    return [mini_step.take(gradients).op] if any(each is not None for each in gradients) else []
+
+
+def _times(tf, gradient, factor):
     if _ops.is_sparse(gradient):
-        return tf.IndexedSlices(2 * gradient.values, gradient.indices, gradient.dense_shape)
-    return 2 * gradient
+        return tf.IndexedSlices(factor * gradient.values, gradient.indices, gradient.dense_shape)
+    return factor * gradient
 
 
 def _grouped(operation):

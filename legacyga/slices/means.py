@@ -19,6 +19,13 @@ TWICE = (
 _CHOSEN = weakref.WeakKeyDictionary()
 
 
+def check_recompute(recompute):
+    """`recompute`; raise where it is none of its values."""
+    if recompute not in (None, True, False):
+        raise ValueError("recompute must be True, False or None. Received: {!r}".format(recompute))
+    return recompute
+
+
 class Doubt(collections.namedtuple("Doubt", ["text", "is_wrong"])):
     """Why a loss or metric is not known to be a mean over the samples, and whether it is known to be none."""
 
@@ -73,12 +80,12 @@ def doubt_of_batch(home, model, data, look):
     """
     parts = data if isinstance(data, (tuple, list)) else (data,)
     weighted = len(parts) > 2 and parts[2] is not None
-    found = doubt_of_compiled(home, model, weighted)
-    if found:
-        return found
     targets = home.tf.nest.flatten(parts[1]) if len(parts) > 1 else []
     if any(isinstance(each, home.tf.RaggedTensor) for each in targets):
         return Doubt("ragged targets", True)
+    found = doubt_of_compiled(home, model, weighted)
+    if found:
+        return found
     seen = look()
     if seen.masked and _losses.divides_by_masks(home):
         return Doubt("an output with a mask, by which the loss is divided", True)

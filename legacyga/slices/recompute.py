@@ -9,7 +9,7 @@ import contextlib
 import inspect
 import weakref
 
-from legacyga.backend import features
+from legacyga.backend import autograph, features
 from legacyga.backend import graph as graphs
 from legacyga.backend import ops as _ops
 from legacyga.slices import batches, losses, means
@@ -37,7 +37,7 @@ def look(home, model, data, size):
     """What the call of a model on a slice of a batch does: a `Seen`."""
     x = data[0] if isinstance(data, (tuple, list)) else data
     call = Cut(home, model, size)
-    takes_training = "training" in call.__signature__.parameters
+    takes_training = "training" in inspect.signature(model.call).parameters
     given = ((x,), {"training": True} if takes_training else {})
     return _Call(call, given, batches.number_in(home.tf, given)).seen()
 
@@ -47,7 +47,10 @@ def cut(home, model, size):
     """A context: what calls the model in it, gets its outputs of slices of at most `size` samples."""
     with contextlib.ExitStack() as stack:
         for each in _called(home, model):
-            stack.enter_context(_replaced(each, Cut(home, each, size)))
+            call = autograph.as_written(home.tf, Cut(home, each, size).__call__)
+            # Keras asks what it takes.
+            call.__signature__ = inspect.signature(each.call)
+            stack.enter_context(_replaced(each, call))
         yield
 
 
@@ -81,8 +84,6 @@ class Cut(object):
         self._home, self._model, self._size = home, model, size
         self._tf, self._ops = home.tf, _ops.Ops(home.tf)
         self._tape = features.tape_module(home.tf)
-        # Keras asks what it takes.
-        self.__signature__ = inspect.signature(model.call)
 
     def __call__(self, *args, **kwargs):
         given = (args, kwargs)

@@ -144,10 +144,10 @@ class SlicedFunction(object):
         parts = [slice(start, start + self._size) for start in range(0, samples or 1, self._size)]
         is_twice = len(parts) > 1 and means.choose(self._model, self._recompute, lambda: self._doubt_of(fed, parts))
         if is_twice:
-            # Made first: it may make variables.
-            self._twice = self._twice or graph_recompute.Twice(
-                self._home, self._model, self._accumulate, self._mini_step
-            )
+            if self._twice is None:
+                self._twice = graph_recompute.Twice(self._home, self._model, self._accumulate, self._mini_step)
+                # It may have made variables, which begin with the session.
+                self._session = None
             with self._update_after() as session:
                 return self._twice(session, fed, parts)
         losses = graph_results.LossMeans(self._home, self._model, parts)

@@ -81,7 +81,8 @@ class Twice(object):
 
     def _feeds(self, values):
         """{placeholder: value}, as a session takes them."""
-        return dict(zip(self._function.inputs, [_sparse(each) for each in values]))
+        # TF 1.13 has a default for weights that are not given.
+        return {key: _sparse(each) for key, each in zip(self._function.inputs, values) if each is not None}
 
 
 def _variables_of_metrics(model):

@@ -132,6 +132,17 @@ NO_MESSAGES = [
     "If lists take turns, give all variables each time",  # in a warning's text
     "Keras's LossScaleOptimizer leaves out the variables",  # in the same
     "<legacyga: … of …, accumulating … steps>",  # a repr
+    # Within an error's and a warning's text: why a loss is not known to be a mean over the samples.
+    "the loss …",
+    "the metric …",
+    "a compute_loss of the model's own",
+    "a train_step of the model's own",
+    "an output with a mask, by which the loss is divided",
+    "an activity_regularizer, which is a sum over the batch",
+    "sample weights for ",
+    "sample weights, by whose sum ",
+    "what add_loss is given, which has a number for each sample",
+    "…, one number for a whole batch, and sample weights",
 ]
 # Errors that only a change of Keras itself, or a program that hands the package's own parts around, brings about.
 INTERNAL = [

@@ -4,6 +4,7 @@ Each function says since when, and ends in "Delete with". Grep for that to see w
 TF 2.3" means: once TF 2.3 is no longer supported, the function answers the same everywhere.
 """
 
+import contextlib
 import importlib
 
 
@@ -184,3 +185,22 @@ def registered_name(keras):
 def registered_object(keras):
     """Return `keras.utils.get_registered_object`, or before TF 2.2 `get` of custom objects. Delete with TF 2.1."""
     return getattr(keras.utils, "get_registered_object", keras.utils.get_custom_objects().get)
+
+
+def tape_module(tf):
+    """The private module that tapes record with: `record`, up to TF 2.12 `tape`. Delete with TF 2.12."""
+    with contextlib.suppress(ImportError):
+        return importlib.import_module("tensorflow.python.eager.record")
+    return importlib.import_module("tensorflow.python.eager.tape")
+
+
+def sums_activities(home):
+    """Whether a layer's activity_regularizer is a sum over the batch, in eager mode. Delete with Keras 3.13."""
+    return home.is_keras3 and version_of(home.module) < (3, 14)
+
+
+def layers_of(model):
+    """A model and all layers within it, which TF 2.2 and 2.3 call its modules. Delete with TF 2.3."""
+    if hasattr(model, "_flatten_layers"):
+        return list(model._flatten_layers())
+    return [model] + [each for each in model.submodules if hasattr(each, "_eager_losses")]

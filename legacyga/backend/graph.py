@@ -117,13 +117,36 @@ def with_values_of(pairs, update, ops):
 
 def reaches(operation, targets):
     """Whether an operation needs one of the operations in `targets`, directly or not."""
-    seen, stack = set(), [operation]
+    return bool(ancestors([operation], targets) & set(targets))
+
+
+def ancestors(operations, stop=()):
+    """All operations that some operations need, themselves included: a set. The search ends at those in `stop`."""
+    seen, stack = set(), list(operations)
     while stack:
         each = stack.pop()
-        if each in targets:
-            return True
         if each not in seen:
             seen.add(each)
-            stack.extend(tensor.op for tensor in each.inputs)
-            stack.extend(each.control_inputs)
-    return False
+            if each not in stop:
+                stack.extend(tensor.op for tensor in each.inputs)
+                stack.extend(each.control_inputs)
+    return seen
+
+
+def function_with(graph, operations, is_one):
+    """The name of an operation within the functions that operations call, None without one.
+
+    Args:
+        is_one: a function of an operation's type and name.
+    """
+    called = {value.func.name for each in operations for value in each.node_def.attr.values() if value.func.name}
+    functions = {each.signature.name: each for each in graph.as_graph_def().library.function} if called else {}
+    seen = set()
+    while called - seen:
+        name = (called - seen).pop()
+        seen.add(name)
+        for node in functions[name].node_def if name in functions else ():
+            if is_one(node.op, node.name):
+                return node.name
+            called.update(value.func.name for value in node.attr.values() if value.func.name)
+    return None

@@ -2,18 +2,21 @@
 
 from legacyga.backend import homes
 from legacyga.fit import model_step
-from legacyga.slices import checks, graph
+from legacyga.slices import checks, graph, means
 from legacyga.windows import settings
 
 
-def micro_batch(model, size):
+def micro_batch(model, size, recompute=None):
     """Make a model train each batch in slices of at most `size` samples, with the memory of a single slice.
 
     `fit`, `fit_generator` and `train_on_batch` accept batches of any size, as before. Each training step computes the
-    gradients of the batch's slices one after the other, weights each by its number of samples, and calls the model's
-    optimizer once, with their mean. If the loss is a mean over the samples, this is the gradient of the whole batch. So
-    weights, `iterations`, schedules, callbacks, logs and checkpoints are the same as without slices. Nothing is kept
-    from one batch to the next.
+    gradients of the batch's slices one after the other, and calls the model's optimizer once, with the gradient of the
+    whole batch. So weights, `iterations`, schedules, callbacks, logs and checkpoints are the same as without slices.
+    Nothing is kept from one batch to the next.
+
+    If the loss is a mean over the samples, each slice is differentiated at once and weighs its number of samples. For
+    any other loss the outputs of all slices come first. The loss, the metrics and the gradient by the outputs are then
+    those of the whole batch, and a second pass computes each slice again with its part of that gradient.
 
     Two things differ: random layers (dropout) draw anew for each slice; BatchNormalization normalizes each slice by its
     own statistics, and updates its moving averages with each.
@@ -24,13 +27,17 @@ def micro_batch(model, size):
         model: a compiled model of any Keras. The optimizer may be any; it is not changed. One from `wrap` or `MySGD`
             takes one mini-step per batch.
         size: the largest number of samples in a slice, an int of at least 1. None: stop slicing.
+        recompute: whether each slice is computed twice. None (default): if the loss or a metric is not known to be a
+            mean over the samples; a warning says so once, and `legacyga.recomputes` tells. False: never, for a loss of
+            your own that is a mean. True: always.
 
     Raises:
-        ValueError: `size` is out of range; the model is not compiled; it has its own `train_step` (call
-            `legacyga.train_step(self, data, micro_batch_size=size)` in it instead); it is in eager mode of TensorFlow
-            2.0 or 2.1, where `fit` has no step to slice; it trains on several replicas; a loss is recognizably not a
-            mean over the samples (docs/micro_batch.md lists them). In graph mode also: the optimizer scales the loss,
-            or has trained another model since this one; or, during training, a batch is not an array.
+        ValueError: `size` is out of range; the model is not compiled; it is in eager mode of TensorFlow 2.0 or 2.1,
+            where `fit` has no step to slice; it trains on several replicas; slices are computed twice, and a random
+            layer cannot draw the same numbers twice, or an output has no row for each sample. With `recompute=False`
+            also: the loss is recognizably not a mean over the samples, or the model has its own `train_step`. In graph
+            mode also: the optimizer scales the loss, or has trained another model since this one; or, during training,
+            a batch is not an array. docs/micro_batch.md says more.
 
     Example:
         >>> import numpy as np
@@ -54,13 +61,14 @@ def micro_batch(model, size):
             "micro_batch takes a compiled model of a Keras. Received: {!r} with the optimizer {!r}. Call "
             "model.compile first.".format(model, optimizer)
         )
+    means.check_recompute(recompute)
     if home.graph_mode and not home.is_standalone_in_eager_mode:
-        graph.install(model, home, size)
+        graph.install(model, home, size, recompute)
     else:
-        _cut_train_step(model, home, size)
+        _cut_train_step(model, home, size, recompute)
 
 
-def _cut_train_step(model, home, size):
+def _cut_train_step(model, home, size, recompute):
     """`micro_batch` in eager mode."""
     if model_step.homes_train_step(type(model)) is None:
         raise ValueError(
@@ -70,12 +78,13 @@ def _cut_train_step(model, home, size):
                 model, home.tf_version, size
             )
         )
-    step = model_step.installed(model)
+    step = model_step.installed(model, recompute is not False)
     if step is None:
         raise ValueError(
-            "micro_batch cuts what Keras's own train_step trains on. Received: {!r}, whose train_step is its own. Call "
-            "legacyga.train_step(self, data, micro_batch_size={}) in it.".format(model, size)
+            "Slices that are each differentiated at once (recompute=False) are those of Keras's own train_step. "
+            "Received: {!r}, whose train_step is its own. Leave recompute out, or call legacyga.train_step(self, data, "
+            "micro_batch_size={}) in it.".format(model, size)
         )
     if size is not None:
         checks.check_compiled(home, model, size)
-    step.cut(size)
+    step.cut(size, recompute)

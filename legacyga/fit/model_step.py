@@ -8,7 +8,8 @@ import weakref
 from legacyga.backend import homes, replicas
 from legacyga.backend import ops as _ops
 from legacyga.optimizers import lookup, surface
-from legacyga.slices import batches, eager, losses
+from legacyga.slices import batches, eager, losses, means
+from legacyga.slices import recompute as slices_recompute
 from legacyga.windows import mini_step
 
 
@@ -20,19 +21,32 @@ def homes_train_step(cls):
     return None
 
 
-def train_step(model, data, optimizer=None, weight=None, size=None):
-    """Run the home's own `train_step`, in slices of at most `size` samples if `size` is not None.
+def train_step(model, data, optimizer=None, weight=None, size=None, recompute=None, own=None):
+    """The home's own `train_step`, in slices of at most `size` samples where there is a size.
 
-    If an `optimizer` is given, its mini-step gets a weight: by default the number of samples in `data`.
+    Where an `optimizer` is given its mini-step has a weight: by default the samples of `data`.
+
+    Args:
+        recompute: as `micro_batch` takes it.
+        own: the `train_step`, a function of the model and the data, where that is not the home's.
     """
-    own = homes_train_step(type(model))
+    home = homes.home_of(model.optimizer)
+    homes_own = homes_train_step(type(model))
+    is_cut = size is not None and eager.is_cut(model, data, size)
+    is_twice = is_cut and means.choose(model, recompute, lambda: _doubt(home, model, data, size, own))
+    own = own or homes_own
 
     def step():
-        return own(model, data) if size is None else eager.train_step(model, own, data, size)
+        if not is_cut:
+            return own(model, data)
+        if not is_twice:
+            return eager.train_step(model, own, data, size)
+        with slices_recompute.cut(home, model, size):
+            return own(model, data)
 
     if optimizer is None:
         return step()
-    home, accumulation = surface.home_of(optimizer), surface.accumulation_of(optimizer)
+    accumulation = surface.accumulation_of(optimizer)
     if weight is not None:
         with accumulation.giving(mini_step.Weight(weight, False)):
             return step()
@@ -46,10 +60,16 @@ def train_step(model, data, optimizer=None, weight=None, size=None):
             warnings.warn(problem, stacklevel=2)
 
     with accumulation.giving(mini_step.Weight(batches.samples_in(home.tf, data), True)):
-        if size is not None:
+        if is_cut and not is_twice:
             return step()
         with losses.looked_at(home, model, look):
             return step()
+
+
+def _doubt(home, model, data, size, own):
+    if own is not None:
+        return means.Doubt("a train_step of the model's own", False)
+    return means.doubt_of_batch(home, model, data, lambda: slices_recompute.look(home, model, data, size))
 
 
 class TrainStep(object):
@@ -63,11 +83,12 @@ class TrainStep(object):
 
     Attributes:
         size: the largest number of samples in a slice; None for whole batches.
+        recompute: as `micro_batch` takes it.
     """
 
     def __init__(self, model):
         self._model = weakref.ref(model)
-        self.size = self._counts = None
+        self.size = self.recompute = self._counts = None
         self._ops = _ops.Ops(homes.home_of(model.optimizer).tf)
 
     def __deepcopy__(self, memo):
@@ -93,12 +114,12 @@ class TrainStep(object):
                 self._counts = tf.Variable(tf.zeros([2], "int64"), trainable=False, name="sample_counts/counts")
             _make_anew(model)
 
-    def cut(self, size):
+    def cut(self, size, recompute):
         """From now on, train in slices of at most `size` samples; None for whole batches."""
-        if size is not None and size == self.size:
+        if size is not None and (size, recompute) == (self.size, self.recompute):
             return
         model = self._model()
-        self.size = size
+        self.size, self.recompute = size, recompute
         if size is None and self._counts is None:
             del vars(model)["train_step"]
         _make_anew(model)
@@ -106,16 +127,19 @@ class TrainStep(object):
     def __call__(self, data):
         model, ops = self._model(), self._ops
         if not _trains_as_home(model):
-            # The model's class has been given a train_step since.
-            return type(model).train_step(model, data)
+            own = type(model).train_step
+            if self.size is None:
+                # Its class was given a train_step since.
+                return own(model, data)
+            return train_step(model, data, None, None, self.size, self.recompute, own)
         optimizers = lookup.optimizers_in(model.optimizer)
         if self._counts is None or not are_counted(optimizers):
-            # The model may have been recompiled with another optimizer.
-            return train_step(model, data, size=self.size)
+            # The model may have been compiled again, with another optimizer.
+            return train_step(model, data, None, None, self.size, self.recompute)
         counts, samples = ops.replicas.local(self._counts), ops.cast(batches.samples_in(ops.tf, data), "int64")
         largest, all_of_them = ops.unstack(counts.read_value(), 2)
         counts.assign(ops.tf.stack([ops.maximum(largest, samples), all_of_them + samples]))
-        return train_step(model, data, optimizers[0], size=self.size)
+        return train_step(model, data, optimizers[0], None, self.size, self.recompute)
 
     def counts(self):
         """[samples in this fit's largest batch so far, samples in all its batches], ints over all replicas."""
@@ -123,10 +147,13 @@ class TrainStep(object):
             return [int(each) for each in self._ops.tf.convert_to_tensor(self._counts)]
 
 
-def installed(model):
-    """The `TrainStep` of a model, installed if missing; None if the user has given the model a train_step."""
+def installed(model, of_any=False):
+    """The `TrainStep` of a model, installed if missing; None if the user has given the model a train_step.
+
+    With `of_any` the model's class may have a train_step.
+    """
     step = vars(model).get("train_step")
-    if not _trains_as_home(model) or not isinstance(step, (TrainStep, type(None))):
+    if not (of_any or _trains_as_home(model)) or not isinstance(step, (TrainStep, type(None))):
         return None
     if step is None:
         # An existing training function would not call it.

@@ -3,10 +3,11 @@
 from legacyga.backend import homes
 from legacyga.fit import model_step
 from legacyga.optimizers import lookup
+from legacyga.slices import means
 from legacyga.windows import settings
 
 
-def train_step(model, data, weight=None, micro_batch_size=None):
+def train_step(model, data, weight=None, micro_batch_size=None, recompute=None):
     """The body of a `Model.train_step` that weights each micro-batch by its number of samples.
 
     It calls your Keras's own `train_step` and gives its mini-step a weight. With n_k the number of samples in the
@@ -35,6 +36,8 @@ def train_step(model, data, weight=None, micro_batch_size=None):
             samples, or what a mask leaves of them.
         micro_batch_size: the largest number of samples in a slice, an int of at least 1. None (default): the whole
             batch.
+        recompute: whether each slice is computed twice, for losses that are not means over the samples, as
+            `legacyga.micro_batch` takes it.
 
     Returns:
         The result of your Keras's own `train_step`: a dict of the loss and metrics by name, over the epoch so far.
@@ -69,7 +72,7 @@ def train_step(model, data, weight=None, micro_batch_size=None):
                 model, home.tf_version, " in graph mode" if home.graph_mode else ""
             )
         )
-    return model_step.train_step(model, data, optimizer, weight, size)
+    return model_step.train_step(model, data, optimizer, weight, size, means.check_recompute(recompute))
 
 
 def _accumulating_optimizer(model, must_be):

@@ -21,6 +21,24 @@ def samples_in(tf, data):
     return size_of(tf, (targets or parts_of(tf, data))[0])
 
 
+def number_in(tf, data):
+    """The number of samples, an int where a part of the data knows it, else a tensor."""
+    static = {known_size(tf, leaf) for leaf in parts_of(tf, data)} - {None}
+    if len(static) > 1:
+        raise ValueError(SIZES.format(*sorted(static)[:2]))
+    return int(static.pop()) if static else samples_in(tf, data)
+
+
+def checked(tf, data, samples):
+    """Operations that raise where a part of the data has another number of samples."""
+    sizes = [known_size(tf, leaf) for leaf in parts_of(tf, data)]
+    if isinstance(samples, int) and None not in sizes:
+        return []
+    message = SIZES.format("other", "of the first part")
+    checks = [tf.debugging.assert_equal(size_of(tf, leaf), samples, message) for leaf in parts_of(tf, data)]
+    return [each for each in checks if each is not None]
+
+
 def size_of(tf, tensor):
     """The first dimension of a tensor, dense, ragged or sparse: an int32 scalar."""
     # There are ragged ones from TF 1.13 on.
@@ -63,3 +81,12 @@ def part_of(value, samples, part):
         raise ValueError(SIZES.format(samples, shape[0]))
     # Not every form of scipy's sparse matrices takes a slice.
     return (value.tocsr() if hasattr(value, "tocsr") else value)[part]
+
+
+def joined(arrays):
+    """Arrays one after the other. The package itself imports no NumPy."""
+    joined, start = arrays[0].take([0] * sum(len(each) for each in arrays), axis=0), 0
+    for each in arrays:
+        joined[start : start + len(each)] = each
+        start += len(each)
+    return joined

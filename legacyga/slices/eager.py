@@ -1,16 +1,24 @@
 """A batch in slices within one training step: the batch's gradient, and one call of the optimizer. Eager mode."""
 
-import collections
 import contextlib
 
 from legacyga.backend import homes
 from legacyga.backend import ops as _ops
-from legacyga.backend.tensors import is_sparse
-from legacyga.slices import batches
-from legacyga.slices import checks as _checks
+from legacyga.slices import batches, checks, means
 from legacyga.slices import losses as _losses
+from legacyga.slices.gradient_sums import GradientSums
 
 NOT_ONCE = "A batch in slices needs a train_step that calls the optimizer once. Received: {} calls by that of {!r}."
+
+
+def is_cut(model, data, size):
+    """Whether a batch has more than one slice of at most `size` samples, as far as is known before it trains."""
+    tf = homes.home_of(model.optimizer).tf
+    checks.check_strategy(tf)
+    samples = batches.number_in(tf, data)
+    # Where there is nothing to train there is no gradient, and the optimizer is not called.
+    is_frozen = model.built and not model.trainable_weights
+    return not is_frozen and not (isinstance(samples, int) and samples <= size)
 
 
 def train_step(model, own, data, size):
@@ -28,12 +36,8 @@ def train_step(model, own, data, size):
         What `own` returns after the last slice.
     """
     step = _Step(model, own, size)
-    samples = step.samples_in(data)
-    # Where there is nothing to train there is no gradient, and the optimizer is not called.
-    if isinstance(samples, int) and samples <= size or model.built and not model.trainable_weights:
-        return own(model, data)
     with step.metrics_put_back():
-        return step.run(data, samples)
+        return step.run(data, batches.number_in(step.ops.tf, data))
 
 
 class _Step(object):
@@ -45,17 +49,6 @@ class _Step(object):
         self.home = homes.home_of(self.optimizer)
         self.ops = _ops.Ops(self.home.tf)
         self.means = _Means(model, self.home, self.ops)
-        # The places of the pairs of which not the sum is kept: see `accumulators.State`.
-        self.largest = set()
-        _checks.check_strategy(self.home.tf)
-
-    def samples_in(self, data):
-        """The number of samples: an int where it is static, else a tensor."""
-        tf = self.ops.tf
-        static = {batches.known_size(tf, leaf) for leaf in batches.parts_of(tf, data)} - {None}
-        if len(static) > 1:
-            raise ValueError(batches.SIZES.format(*sorted(static)[:2]))
-        return int(static.pop()) if static else batches.samples_in(tf, data)
 
     @contextlib.contextmanager
     def metrics_put_back(self):
@@ -75,11 +68,7 @@ class _Step(object):
 
     def run(self, data, samples):
         ops, tf, size = self.ops, self.ops.tf, self.size
-        weighted = isinstance(data, (tuple, list)) and len(data) > 2 and data[2] is not None
-        _checks.check_losses(self.home, self.model, weighted)
-        _checks.check_activities(self.home, self.model)
-        _checks.check_targets(tf, data)
-        with ops.after(self._checked(data, samples)):
+        with ops.after(batches.checked(tf, data, samples)):
             full = (samples - 1) // size if isinstance(samples, int) else tf.maximum((samples - 1) // size, 0)
         rest = samples - full * size
         logs, pairs, call = self._take(data, 0, rest)
@@ -89,12 +78,13 @@ class _Step(object):
         whole = ops.where(is_alone, one, ops.cast(samples, "float64") / size)
         # Those that have a gradient.
         at = [i for i, (each, _) in enumerate(pairs) if each is not None]
-        sums = [self._sum_of(i, pairs[i][0], part, full + 1) for i in at]
+        self.sums = GradientSums(ops, [var for _, var in pairs], full + 1)
+        sums = [self.sums.begun(i, pairs[i][0], part) for i in at]
         losses = [(ops.weighted(each, part, each.dtype), count) for each, count in self.means.taken]
         sums, losses, flat = self._loop(data, rest, full, at, (sums, losses, _flat(tf, logs)))
         gradients = [each for each, _ in pairs]
         for i, total in zip(at, sums):
-            gradients[i] = self._mean(i, total, whole, gradients[i])
+            gradients[i] = self.sums.result(i, total, gradients[i], whole)
         if call is not None:
             self._apply([(each, var) for each, (_, var) in zip(gradients, pairs)], *call)
         losses = [(total / ops.cast(whole, total.dtype), sizes) for total, sizes in losses]
@@ -111,28 +101,17 @@ class _Step(object):
 
         def ready(number, sums, losses, flat):
             # The next slice waits for this one, whose activations are then no more.
-            with ops.after([each for each in sums if not isinstance(each, _Rows)], losses, flat):
+            with ops.after([total[0] for total in sums if len(total) == 1], losses, flat):
                 return ops.identity(number), sums, losses, flat
 
         def body(number, sums, losses, _):
             logs, found, _ = self._take(data, rest + number * self.size, self.size)
-            sums = [self._add(i, total, found[i][0], number + 1) for i, total in zip(at, sums)]
+            sums = [self.sums.added(i, total, found[i][0], number + 1) for i, total in zip(at, sums)]
             losses = [(total + each, sizes + count) for (total, sizes), (each, count) in zip(losses, self.means.taken)]
             return ready(number + 1, sums, losses, _flat(tf, logs))
 
         first = ready(tf.constant(0), *first)
         return tf.while_loop(lambda number, *_: number < full, body, first, parallel_iterations=1)[1:]
-
-    def _checked(self, data, samples):
-        """Operations that raise where a part of the data has another number of samples."""
-        tf = self.ops.tf
-        sizes = [batches.known_size(tf, leaf) for leaf in batches.parts_of(tf, data)]
-        if isinstance(samples, int) and None not in sizes:
-            return []
-        message = batches.SIZES.format("other", "of the first part")
-        sizes = [batches.size_of(tf, leaf) for leaf in batches.parts_of(tf, data)]
-        checks = [tf.debugging.assert_equal(each, samples, message) for each in sizes]
-        return [each for each in checks if each is not None]
 
     def _take(self, data, begin, length):
         """The logs, the (gradient, variable) pairs, and what else the optimizer was called with, of one slice."""
@@ -142,7 +121,6 @@ class _Step(object):
         try:
             with self.means.apart(), _losses.looked_at(self.home, self.model, self._check_given):
                 logs = self.own(self.model, part)
-            _checks.check_added(self.home, self.model.losses)
         finally:
             attributes["optimizer"] = self.optimizer
         if not recorded and not self.model.trainable_weights:
@@ -151,38 +129,16 @@ class _Step(object):
         if len(recorded) != 1:
             raise ValueError(NOT_ONCE.format(len(recorded), self.model))
         pairs, args, kwargs = recorded[0]
-        self.largest = {i for i, (_, var) in enumerate(pairs) if getattr(var, "overwrite_with_gradient", False)}
         return logs, pairs, (args, kwargs)
 
-    def _check_given(self, *args):
-        _checks.check_given(self.home, self.model, *args)
-
-    def _sum_of(self, place, gradient, part, slices):
-        if place in self.largest:
-            return gradient
-        ops = self.ops
-        weighted = ops.weighted(gradient, part, ops.accumulator_dtype(gradient.dtype))
-        if not is_sparse(gradient):
-            return weighted
-        # XLA has no arrays of tensors of several shapes.
-        return ops.dense(weighted) if ops.is_compiled() else _Rows.of(ops.tf, weighted, slices)
-
-    def _add(self, place, total, gradient, number):
-        if place in self.largest:
-            return self.ops.maximum(total, gradient)
-        if isinstance(total, _Rows):
-            return total.written(number, self.ops.cast(gradient.values, total.values.dtype), gradient.indices)
-        return total + self.ops.cast(self.ops.dense(gradient), total.dtype)
-
-    def _mean(self, place, total, whole, gradient):
-        if place in self.largest:
-            return total
-        ops = self.ops
-        if not isinstance(total, _Rows):
-            return ops.cast(total / ops.cast(whole, total.dtype), gradient.dtype)
-        values = total.values.concat()
-        values = ops.cast(values / ops.cast(whole, values.dtype), gradient.dtype)
-        return ops.tf.IndexedSlices(values, total.indices.concat(), gradient.dense_shape)
+    def _check_given(self, given, y_pred, sample_weight):
+        """Raise where what a slice's losses gave is no mean over its samples."""
+        is_masked = any(_losses.mask_of(leaf) is not None for leaf in self.ops.tf.nest.flatten(y_pred))
+        if is_masked and _losses.divides_by_masks(self.home):
+            raise ValueError(means.WRONG.format("an output with a mask, by which the loss is divided"))
+        found = None if sample_weight is None else _losses.one_number(self.home, given)
+        if found is not None:
+            raise ValueError(means.WRONG.format("{!r}, one number for a whole batch, and sample weights".format(found)))
 
     def _apply(self, pairs, args, kwargs):
         optimizer = self.optimizer
@@ -190,21 +146,6 @@ class _Step(object):
             gradients = iter(optimizer._clip_gradients([each for each, _ in pairs if each is not None]))
             pairs = [(None if each is None else next(gradients), var) for each, var in pairs]
         optimizer.apply_gradients(pairs, *args, **kwargs)
-
-
-class _Rows(collections.namedtuple("_Rows", ["values", "indices"])):
-    """The rows of each slice's IndexedSlices: two TensorArrays."""
-
-    @classmethod
-    def of(cls, tf, gradient, slices):
-        def started(tensor):
-            made = tf.TensorArray(tensor.dtype, slices, infer_shape=False, element_shape=[None] + tensor.shape[1:])
-            return made.write(0, tensor)
-
-        return cls(started(gradient.values), started(gradient.indices))
-
-    def written(self, number, values, indices):
-        return _Rows(self.values.write(number, values), self.indices.write(number, indices))
 
 
 def _flat(tf, logs):
@@ -228,7 +169,7 @@ class _Means(object):
         model = self._model
         if self._home.is_keras3:
             return [model._loss_tracker] + list(getattr(model._compile_loss, "metrics", ()))
-        return [] if _checks.given_losses(model) else list(model.compiled_loss.metrics)
+        return [] if means.given_losses(model) else list(model.compiled_loss.metrics)
 
     @contextlib.contextmanager
     def apart(self):

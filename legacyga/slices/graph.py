@@ -3,17 +3,12 @@
 import contextlib
 
 from legacyga.backend import graph
-from legacyga.slices import batches, checks, graph_results, graph_update
+from legacyga.slices import batches, checks, graph_recompute, graph_results, graph_update, means
 from legacyga.slices import losses as _losses
 
 # What makes the functions that train, and where they are kept. TF 1.13 has one more, for fit.
 FUNCTIONS = {"_make_train_function": "train_function", "_make_fit_function": "_fit_function"}
 
-WEIGHED = (
-    "{} divides a batch's loss by the sum of its sample weights where the loss is a function, and slices have sums of "
-    "their own. Received: slices of the mean weights {}. Compile with an object, which TF 1.13 has: "
-    "keras.losses.BinaryCrossentropy(). Before it, take windows in place of slices."
-)
 NOT_FED = (
     "In graph mode a batch can be cut where it is fed: as arrays, by fit, fit_generator or train_on_batch. Received: "
     "{!r}. Give a generator in place of a dataset or tensors."
@@ -29,7 +24,7 @@ OF_TWO = (
 )
 
 
-def install(model, home, size):
+def install(model, home, size, recompute):
     """Let the functions that the model makes to train with be cut, or no longer where `size` is None."""
     # A Sequential of Keras 2.0 and 2.1 has a model of its own, which trains.
     model = vars(model).get("model") or model
@@ -38,7 +33,7 @@ def install(model, home, size):
     names = [name for name in FUNCTIONS if hasattr(type(model), name)]
     state, own = _under_way(model, names)
     for name in names:
-        vars(model)[name] = Maker(model, home, size, name)
+        vars(model)[name] = Maker(model, home, size, recompute, name)
         setattr(model, FUNCTIONS[name], None)
     for name in own:
         vars(model)[name]()
@@ -92,11 +87,12 @@ class Maker(object):
         model: the model.
         home: its `homes.Home`.
         size: the most samples of a slice, None for a function as it would be.
+        recompute: as `micro_batch` takes it.
         name: that of the method.
     """
 
-    def __init__(self, model, home, size, name):
-        self._model, self._home, self._size, self._name = model, home, size, name
+    def __init__(self, model, home, size, recompute, name):
+        self._model, self._home, self._size, self._recompute, self._name = model, home, size, recompute, name
 
     def __call__(self):
         model, attributes, made = self._model, vars(self._model), []
@@ -111,30 +107,31 @@ class Maker(object):
             attributes["optimizer"] = optimizer
         if made:
             function = getattr(model, attribute)
-            setattr(model, attribute, SlicedFunction(self._home, model, self._size, function, *made, name=self._name))
+            function = SlicedFunction(self._home, model, self._size, self._recompute, function, made[0], self._name)
+            setattr(model, attribute, function)
 
 
 class SlicedFunction(object):
     """Stands in the place of a training function.
 
     Args:
-        home, model, size, name: as of its `Maker`.
-        accumulate: Keras's own function, with a mini-step of a `GradientAccumulator` in place of the update.
-        update: a tensor, there when the update is made.
-        variables: those of the accumulator.
+        home, model, size, recompute, name: as of its `Maker`.
+        accumulate: Keras's own function, with a mini-step in place of the update.
+        mini_step: that one, a `graph_update.MiniStep`.
     """
 
-    def __init__(self, home, model, size, accumulate, update, variables, name):
+    def __init__(self, home, model, size, recompute, accumulate, mini_step, name):
         self._home, self._model, self._size, self._accumulate = home, model, size, accumulate
-        self._update, self._variables, self._name = update, variables, name
-        self._session = None
+        self._recompute, self._mini_step, self._name = recompute, mini_step, name
+        self._doubt = None if recompute else checks.doubt_in_graph(home, model, mini_step.loss)
+        self._session = self._twice = None
         # Whether the loss of an output is one number for a whole batch, by its place among those that have one.
         self._one_number = {}
 
     @property
     def updates_op(self):
         """The operation of the update, as Keras's own functions name it."""
-        return self._update.op
+        return self._mini_step.update.op
 
     def __getattr__(self, name):
         return getattr(self._accumulate, name)
@@ -145,36 +142,64 @@ class SlicedFunction(object):
             raise ValueError(NOT_FED.format(fed))
         samples = fed[0].shape[0]
         parts = [slice(start, start + self._size) for start in range(0, samples or 1, self._size)]
+        is_twice = len(parts) > 1 and means.choose(self._model, self._recompute, lambda: self._doubt_of(fed, parts))
+        if is_twice:
+            if self._twice is None:
+                self._twice = graph_recompute.Twice(self._home, self._model, self._accumulate, self._mini_step)
+                # It may have made variables, which begin with the session.
+                self._session = None
+            with self._update_after() as session:
+                return self._twice(session, fed, parts)
         losses = graph_results.LossMeans(self._home, self._model, parts)
         outputs, weights = [], self._sample_weights(fed, parts)
-        with self._update_after() as accumulate:
+        with self._update_after():
             for number, part in enumerate(parts):
                 cut = [batches.part_of(each, samples, part) for each in fed]
                 for place, of_parts in weights.items():
                     cut[place] = of_parts[number]
-                outputs.append(accumulate(cut))
+                outputs.append(self._accumulate(cut))
                 losses.note()
-        return self._told(outputs, losses, [len(range(samples)[part]) for part in parts], self._weighed(fed, parts))
+        return self._told(outputs, losses, [len(range(samples)[part]) for part in parts])
 
     @contextlib.contextmanager
     def _update_after(self):
-        """A context that ends with the update. Yields the function to call for each slice in it."""
+        """A context that ends with the update. Yields the session."""
         session = self._home.session
         if session is not self._session:
-            session.run([each.initializer for each in self._variables])
+            session.run([each.initializer for each in self._mini_step.variables])
         # Whatever ends a batch early leaves sums behind: the next one then starts them anew.
         self._session = None
         metrics = getattr(self._model, "metrics", None) or []
         metrics = [value for each in metrics for value in getattr(each, "weights", [])]
         before = self._home.backend.batch_get_value(metrics)
         try:
-            yield self._accumulate
+            yield session
         except BaseException:
             # They have what the slices before gave.
             self._home.backend.batch_set_value(list(zip(metrics, before)))
             raise
-        session.run(self._update)
+        session.run(self._mini_step.update)
         self._session = session
+
+    def _doubt_of(self, fed, parts):
+        """The `means.Doubt` about a batch, None without one."""
+        for i, weights in self._weights(fed):
+            differ = _differ([float(weights[part].mean()) for part in parts])
+            if differ and self._is_one_number(i):
+                return means.Doubt("sample weights for a loss of one number for a whole batch", True)
+            is_function = not hasattr(_given_losses(self._model)[i], "reduction")
+            if differ and is_function and checks.divides_by_weights(self._home):
+                return means.Doubt("sample weights, by whose sum the loss is divided", True)
+        return self._doubt
+
+    def _weights(self, fed):
+        """[(place among the outputs that have a loss, its sample weights)]."""
+        model = self._model
+        weights = fed[len(model._feed_inputs) + len(model._feed_targets) :]
+        # From TF 1.14 on tf.keras is fed those that are used.
+        count = len(_given_losses(model))
+        used = weights[:count] if len(model._feed_sample_weights) == count else []
+        return [(i, each) for i, each in enumerate(used) if each is not None]
 
     def _sample_weights(self, fed, parts):
         """{place: the sample weights of each part}, where an output's loss is divided by how many of them are not 0.
@@ -182,17 +207,11 @@ class SlicedFunction(object):
         So it is with losses that are functions, up to Keras 2.2 and TF 1.12: a slice's weights make up for its own
         share. Deletable with them, and with TF 1.13.
         """
-        model = self._model
-        losses = [each for each in getattr(model, "loss_functions", None) or [] if each is not None]
-        first = len(model._feed_inputs) + len(model._feed_targets)
-        # From TF 1.14 on tf.keras is fed those that are used, and refuses them for such a loss itself.
-        for i, loss in enumerate(losses if len(model._feed_sample_weights) == len(losses) else []):
-            if fed[first + i] is not None and _differ(_means(fed[first + i], parts)) and self._is_one_number(i):
-                raise ValueError(checks.ONE_NUMBER.format(getattr(loss, "fn", loss), self._home))
+        first, model = len(self._model._feed_inputs) + len(self._model._feed_targets), self._model
         return {
-            first + i: self._with_shares(fed[first + i], parts)
-            for i, loss in enumerate(losses)
-            if len(parts) > 1 and not hasattr(loss, "reduction") and fed[first + i] is not None
+            first + i: self._with_shares(weights, parts)
+            for i, weights in self._weights(fed)
+            if len(parts) > 1 and not hasattr(_given_losses(model)[i], "reduction")
         }
 
     def _is_one_number(self, place):
@@ -203,9 +222,6 @@ class SlicedFunction(object):
     def _with_shares(self, weights, parts):
         """The parts of an array of weights, each times its share of those that are not 0 over that of them all."""
         if checks.divides_by_weights(self._home):
-            means = _means(weights, parts)
-            if _differ(means):
-                raise ValueError(WEIGHED.format(self._home, means))
             return [weights[part] for part in parts]
         share, made = (weights != 0).mean(), []
         for part in parts:
@@ -215,29 +231,16 @@ class SlicedFunction(object):
             made.append(weights[part] * (of_part / share) if of_part else weights[part] + little)
         return made
 
-    def _weighed(self, fed, parts):
-        """{place: the sums of the parts' sample weights}, of metrics that divide by them. Deletable with TF 1.13."""
-        named = getattr(self._model, "_per_output_weighted_metrics", None)
-        if not named or not checks.divides_by_weights(self._home):
-            return {}
-        weights = fed[len(self._model._feed_inputs) + len(self._model._feed_targets) :]
-        return {
-            self._model.metrics_names.index(name): [float(weights[i][part].sum()) for part in parts]
-            for i, names in enumerate(named)
-            for name in names
-        }
-
-    def _told(self, outputs, losses, sizes, weighed):
+    def _told(self, outputs, losses, sizes):
         """The outputs over the batch: from `losses`, the last slice's where that is of all so far, all, or the mean."""
         told = losses.of_the_batch(sizes)
         for place, values in enumerate(zip(*outputs)):
             if place not in told and (len(values) == 1 or self._is_stateful(place)):
                 told[place] = values[-1]
             elif place not in told and self._has_samples(place):
-                told[place] = graph_results.joined(values)
+                told[place] = batches.joined(values)
             elif place not in told:
-                shares = weighed.get(place, sizes)
-                mean = sum(value * share for value, share in zip(values, shares) if share) / float(sum(shares))
+                mean = sum(value * size for value, size in zip(values, sizes)) / float(sum(sizes))
                 # As Keras has it: an array, or NumPy's number, of the same width.
                 told[place] = mean.astype(values[0].dtype)
         return [told[place] for place in sorted(told)]
@@ -263,8 +266,8 @@ class SlicedFunction(object):
         return place > 0
 
 
-def _means(weights, parts):
-    return [float(weights[part].mean()) for part in parts]
+def _given_losses(model):
+    return [each for each in getattr(model, "loss_functions", None) or [] if each is not None]
 
 
 def _differ(means):

@@ -38,12 +38,3 @@ class LossMeans(object):
             made.append((total + sum(loss * size for loss, size in zip(losses, sizes)) / sum(sizes), count + 1))
         self._backend.batch_set_value(list(zip(self._variables, [value for pair in made for value in pair])))
         return {place + 1: total / count for place, (total, count) in enumerate(made)}
-
-
-def joined(arrays):
-    """Arrays one after the other. The package itself imports no NumPy."""
-    joined, start = arrays[0].take([0] * sum(len(each) for each in arrays), axis=0), 0
-    for each in arrays:
-        joined[start : start + len(each)] = each
-        start += len(each)
-    return joined

@@ -12,20 +12,34 @@ from legacyga.windows.gradient_accumulator import GradientAccumulator
 GRADIENT = "LegacygaMeanGradient"
 
 
-def recorder(optimizer, home, model, made):
-    """The same optimizer, all of its state included, whose `get_updates` makes a mini-step."""
-    cls, ops = type(optimizer), _ops.Ops(home.tf)
+class MiniStep(object):
+    """What stands for the update in a training function: a mini-step of an accumulator.
 
-    def get_updates(self, loss, params):
-        if not params:
-            return optimizer.get_updates(loss=loss, params=params)
-        known = set(home.v1.global_variables())
-        accumulator = GradientAccumulator()
-        samples = ops.cast(batches.size_of(ops.tf, model._feed_inputs[0]), "float64")
-        taken = accumulator(ops.tf.gradients(loss, params), samples)
-        means = accumulator.gradients
-        variables = [each for each in home.v1.global_variables() if each not in known]
-        _make_local(home, variables)
+    Attributes:
+        loss, params: those that `get_updates` was given.
+        operation: of the mini-step with the gradients of the loss.
+        update: a tensor, there when the update is made.
+        variables: those of the accumulator.
+    """
+
+    def __init__(self, home, model, loss, params):
+        self._home, self._ops = home, _ops.Ops(home.tf)
+        self.loss, self.params, self.variables = loss, params, []
+        self._accumulator = GradientAccumulator()
+        self._samples = self._ops.cast(batches.size_of(home.tf, model._feed_inputs[0]), "float64")
+        self.operation = self.take(home.tf.gradients(loss, params)).op
+
+    def take(self, gradients):
+        """A mini-step with these gradients, which weighs as many samples as are fed: a tensor."""
+        known = set(self._home.v1.global_variables())
+        taken = self._accumulator(gradients, self._samples)
+        made = [each for each in self._home.v1.global_variables() if each not in known]
+        _make_local(self._home, made)
+        self.variables.extend(made)
+        return taken
+
+    def make_update(self, optimizer):
+        ops, means, params = self._ops, self._accumulator.gradients, self.params
 
         def updates():
             # A loss of which the means are the gradients: what the optimizer does with gradients, it does with them.
@@ -35,8 +49,20 @@ def recorder(optimizer, home, model, made):
         # One that accumulates has its own order.
         update = updates() if lookup.optimizers_in(optimizer) else update_order.ordered(updates, ops, means)
         with ops.after(update):
-            made[:] = [accumulator.reset(), variables]
-        return [taken.op]
+            self.update = self._accumulator.reset()
+
+
+def recorder(optimizer, home, model, made):
+    """The same optimizer, all of its state included, whose `get_updates` makes a `MiniStep`, put into a list."""
+    cls = type(optimizer)
+
+    def get_updates(self, loss, params):
+        if not params:
+            return optimizer.get_updates(loss=loss, params=params)
+        step = MiniStep(home, model, loss, params)
+        step.make_update(optimizer)
+        made[:] = [step]
+        return [step.operation]
 
     recorder = object.__new__(type(cls.__name__, (cls,), dict(get_updates=get_updates)))
     object.__setattr__(recorder, "__dict__", vars(optimizer))

@@ -1,0 +1,658 @@
+"""Slices whose outputs come first: any loss, metric and mask, against the same Keras on whole batches."""
+
+import inspect
+import warnings
+
+import numpy as np
+import pytest
+import skips
+from kinds import RATE
+from test_micro_batch import start_anew  # noqa: F401
+
+import legacyga
+
+pytestmark = pytest.mark.capability("micro_batch")
+
+RANDOM = np.random.RandomState(11)
+X = RANDOM.randn(21, 3).astype("float32")
+LABELS = RANDOM.randint(0, 3, (21, 1)).astype("float32")
+# 8 and 8 in slices of 3: 2, 3, 3; and a last one of 5: 2, 3.
+BATCH, SIZE = 8, 3
+
+
+def sgd(home):
+    # The stock optimizers of old graphs race.
+    return legacyga.MySGD(RATE, steps_per_update=1, keras=home.keras)
+
+
+def start(model, seed=5):
+    random = np.random.RandomState(seed)
+    model.set_weights([np.asarray(0.5 * random.randn(*each.shape), "float32") for each in model.get_weights()])
+    return model
+
+
+def embedded(home, outputs=2, more=(), penalty="l2"):
+    """A model of 3 numbers, and as many layers more."""
+    layers = home.keras.layers
+    inputs = layers.Input((3,))
+    hidden = layers.Dense(4, activation="tanh", kernel_regularizer=penalty)(inputs)
+    for each in more:
+        hidden = each(hidden)
+    return start(home.keras.models.Model(inputs, layers.Dense(outputs)(hidden)))
+
+
+def train(home, make, size, recompute=None, **kwargs):
+    """(weights, history, model) after two epochs."""
+    home.reset()
+    model, x, y = make()
+    if size is not None:
+        legacyga.micro_batch(model, size, recompute=recompute)
+    fitted = dict(batch_size=BATCH, epochs=2, shuffle=False, verbose=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        history = model.fit(x, y, **dict(fitted, **kwargs)).history
+    return model.get_weights(), {name: np.array(values) for name, values in history.items()}, model
+
+
+def check(home, make, size=SIZE, recompute=None, bar=4e-6, **kwargs):
+    """Slices end as whole batches do; the model that was trained in slices."""
+    whole, slices = train(home, make, None, **kwargs), train(home, make, size, recompute, **kwargs)
+    home_moved = max(np.abs(now - then).max() for now, then in zip(whole[0], make()[0].get_weights()))
+    assert home_moved > 1e-3
+    distance = max(np.abs(now - then).max() for now, then in zip(slices[0], whole[0]))
+    assert distance <= bar, distance
+    assert sorted(slices[1]) == sorted(whole[1])
+    for name, values in whole[1].items():
+        np.testing.assert_allclose(slices[1][name], values, rtol=1e-5, atol=1e-5, err_msg=name)
+    if size is not None and recompute is None:
+        assert legacyga.recomputes(slices[2])
+    return slices[2]
+
+
+# ------------------------------------------------------------------------------------ losses that join samples
+
+
+def supervised_contrastive(tf, y_true, y_pred):
+    unit = y_pred / tf.sqrt(1e-6 + tf.reduce_sum(tf.square(y_pred), -1, keepdims=True))
+    alike = tf.cast(tf.equal(y_true, tf.transpose(y_true)), unit.dtype)
+    scores = tf.matmul(unit, unit, transpose_b=True) / 0.5
+    scores -= tf.reduce_logsumexp(scores, 1, keepdims=True)
+    return -tf.reduce_sum(scores * alike, 1) / tf.reduce_sum(alike, 1)
+
+
+def info_nce(tf, y_true, y_pred):
+    scores = tf.matmul(y_pred[:, :2], y_pred[:, 2:], transpose_b=True)
+    return -tf.reduce_mean(tf.linalg.diag_part(scores) - tf.reduce_logsumexp(scores, 1))
+
+
+def nt_xent(tf, y_true, y_pred):
+    both = tf.concat([y_pred[:, :2], y_pred[:, 2:]], 0)
+    both /= tf.sqrt(1e-6 + tf.reduce_sum(tf.square(both), -1, keepdims=True))
+    scores = tf.matmul(both, both, transpose_b=True) / 0.25
+    scores -= 1e3 * tf.eye(tf.shape(both)[0])
+    samples = tf.shape(y_pred)[0]
+    places = tf.concat([tf.range(samples) + samples, tf.range(samples)], 0)
+    return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels=places, logits=scores))
+
+
+def triplet(tf, y_true, y_pred):
+    """The farthest of the same label and the nearest of another, in the batch."""
+    distances = tf.reduce_sum(tf.square(y_pred[:, None] - y_pred[None]), -1)
+    alike = tf.cast(tf.equal(y_true, tf.transpose(y_true)), distances.dtype)
+    farthest = tf.reduce_max(distances * alike, 1)
+    nearest = tf.reduce_min(distances + 1e3 * alike, 1)
+    return tf.reduce_mean(tf.maximum(farthest - nearest + 1.0, 0.0))
+
+
+def dice(tf, y_true, y_pred):
+    found = tf.sigmoid(y_pred[:, :1])
+    wanted = tf.cast(y_true > 0, found.dtype)
+    return 1 - (2 * tf.reduce_sum(found * wanted) + 1) / (tf.reduce_sum(found) + tf.reduce_sum(wanted) + 1)
+
+
+def focal(tf, y_true, y_pred):
+    """Divided by the positives of the batch, as detectors have it."""
+    found = tf.sigmoid(y_pred[:, :1])
+    wanted = tf.cast(y_true > 1, found.dtype)
+    right = found * wanted + (1 - found) * (1 - wanted)
+    log = getattr(tf.math, "log", None) or tf.log
+    return -tf.reduce_sum(tf.square(1 - right) * log(right + 1e-6)) / tf.maximum(tf.reduce_sum(wanted), 1.0)
+
+
+LOSSES = {each.__name__: each for each in (supervised_contrastive, info_nce, nt_xent, triplet, dice, focal)}
+
+
+@pytest.mark.parametrize("name", sorted(LOSSES))
+def test_losses_that_join_samples(home, name):
+    tf = home.tf
+
+    def loss(y_true, y_pred):
+        return LOSSES[name](tf, y_true, y_pred)
+
+    def make():
+        model = embedded(home, 4)
+        model.compile(sgd(home), loss, metrics=["mae"])
+        return model, X, LABELS
+
+    check(home, make)
+
+
+@pytest.mark.parametrize("way", ["run_eagerly", "steps_per_execution", "jit_compile"])
+def test_ways_to_train(home, way):
+    if home.mode == "graph":
+        skips.senseless("graph mode")
+    since = {"run_eagerly": (2, 2), "steps_per_execution": (2, 4), "jit_compile": (2, 8)}[way]
+    if home.tf_version < since:
+        skips.keras_lacks("{}: from TF {}.{} on".format(way, *since))
+    if way == "steps_per_execution" and home.is_keras3_before(3, 10):
+        skips.keras_lacks("steps_per_execution that leaves a rest: Keras 3.5 takes steps of it twice")
+    tf = home.tf
+
+    def make():
+        model = embedded(home, 4)
+        more = {way: 2 if way == "steps_per_execution" else True}
+        model.compile(sgd(home), lambda *each: supervised_contrastive(tf, *each), **more)
+        return model, X, LABELS
+
+    check(home, make)
+
+
+# --------------------------------------------------------------------- losses that are divided by something else
+
+
+def sequences(home, outputs=1, masks=1):
+    """A model of padded sequences, and data: each output has a mask of its own."""
+    random, layers = np.random.RandomState(3), home.keras.layers
+    x, inputs, made = [], [], []
+    for number in range(outputs):
+        each = random.randint(1, 9, (21, 6))
+        for row in each:
+            row[random.randint(1, 7) :] = 0
+        x.append(each)
+        inputs.append(layers.Input((6,)))
+        embedding = layers.Embedding(9, 4, mask_zero=number < masks)
+        made.append(layers.Dense(2)(embedding(inputs[-1])))
+    y = [random.randn(21, 6, 2).astype("float32") for _ in range(outputs)]
+    one = outputs == 1
+    model = home.keras.models.Model(inputs[0] if one else inputs, made[0] if one else made)
+    return start(model), x[0] if one else x, y[0] if one else y
+
+
+@pytest.mark.parametrize("outputs, masks", [(1, 1), (2, 2), (2, 1)])
+def test_masks(home, outputs, masks):
+    def make():
+        model, x, y = sequences(home, outputs, masks)
+        model.compile(sgd(home), ["mse"] * outputs if outputs > 1 else "mse")
+        return model, x, y
+
+    check(home, make, recompute=True)
+
+
+def has_objects(home):
+    if not hasattr(home.keras.losses, "MeanSquaredError"):
+        skips.keras_lacks("losses that are objects")
+
+
+@pytest.mark.parametrize("reduction", ["sum", "none", "mean_with_sample_weight"])
+def test_reductions(home, reduction):
+    has_objects(home)
+    if reduction == "mean_with_sample_weight" and (not home.is_keras3 or home.is_keras3_before(3, 7)):
+        skips.keras_lacks('reduction="mean_with_sample_weight": Keras 3.7 or newer')
+
+    def make():
+        # Keras itself cannot add a penalty to what is not reduced.
+        model = embedded(home, penalty=None)
+        model.compile(sgd(home), home.keras.losses.MeanSquaredError(reduction=reduction))
+        return model, X, X[:, :2]
+
+    if reduction == "none" and home.mode == "graph":
+        skips.keras_lacks("batches of unequal sizes for a loss that is not reduced, in graph mode")
+    # The sum moves farther than 1.
+    check(home, make, bar=2e-5, recompute=True, sample_weight=np.linspace(0.1, 2, 21).astype("float32"))
+
+
+def test_an_ignored_class(home):
+    try:
+        loss = home.keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=-1)
+    except (AttributeError, TypeError):
+        skips.keras_lacks("ignore_class")
+    y = RANDOM.randint(0, 3, (21,))
+    y[[0, 1, 3, 9, 10, 17]] = -1
+
+    def make():
+        model = embedded(home, 3)
+        model.compile(sgd(home), loss)
+        return model, X, y
+
+    check(home, make, recompute=None if home.mode == "eager" else True)
+
+
+def test_ragged_targets(home):
+    if home.mode == "graph" or home.is_keras3 or home.tf_version < (2, 5):
+        skips.keras_lacks("a loss of ragged targets in eager mode")
+    tf, random = home.tf, np.random.RandomState(0)
+    lengths = random.randint(1, 6, 16)
+    x, y = [
+        tf.RaggedTensor.from_row_lengths(random.randn(lengths.sum(), size).astype("float32"), lengths)
+        for size in (3, 2)
+    ]
+
+    def make():
+        layers = home.keras.layers
+        inputs = layers.Input((None, 3), ragged=True)
+        model = start(home.keras.models.Model(inputs, layers.TimeDistributed(layers.Dense(2))(inputs)))
+        model.compile(sgd(home), "mse")
+        return model, x, y
+
+    check(home, make)
+
+
+def test_one_number_under_class_weights(home):
+    tf = home.tf
+
+    def make():
+        model = embedded(home, 1)
+        model.compile(sgd(home), lambda y_true, y_pred: tf.reduce_mean(tf.square(y_true - y_pred)))
+        return model, X, LABELS
+
+    weights = {0: 0.25, 1: 1.0, 2: 4.0}
+    try:
+        train(home, make, None, class_weight=weights)
+    except tf.errors.InvalidArgumentError:
+        skips.keras_lacks("a loss of one number under sample weights, in graph mode")
+    check(home, make, class_weight=weights)
+
+
+def test_an_output_of_one_dimension(home):
+    def make():
+        model = embedded(home, 1)
+        layers = home.keras.layers
+        vector = layers.Lambda(lambda values: values[:, 0], output_shape=())(model.outputs[0])
+        model = home.keras.models.Model(model.inputs[0], vector)
+        model.compile(sgd(home), "mse")
+        return model, X, LABELS[:, 0]
+
+    try:
+        train(home, make, None, sample_weight=np.linspace(0.1, 2, 21))
+    except Exception:
+        skips.keras_lacks("an output of one dimension")
+    check(home, make, recompute=True, sample_weight=np.linspace(0.1, 2, 21))
+
+
+@pytest.mark.parametrize("rows", [False, True], ids=["mean", "of each sample"])
+def test_what_layers_add(home, rows):
+    """Once, though each slice is computed twice."""
+    layers, tf = home.keras.layers, home.tf
+    if home.mode == "graph":
+        skips.senseless("graph mode computes them over the batch")
+
+    class Penalty(layers.Layer):
+        def call(self, inputs):
+            self.add_loss(tf.reduce_mean(tf.square(inputs), axis=-1 if rows else None))
+            return inputs + 0.0
+
+        def compute_output_shape(self, shape):
+            return shape
+
+    def make():
+        # Keras itself cannot add the regularizer's to a number for each sample.
+        model = embedded(home, 2, [Penalty()], None if rows else "l2")
+        model.compile(sgd(home), "mse")
+        return model, X, X[:, :2]
+
+    try:
+        train(home, make, None)
+    except Exception:
+        skips.keras_lacks("a number for each sample by add_loss, beside a loss")
+    check(home, make, recompute=True)
+
+
+def test_a_penalty_on_what_a_layer_gives(home):
+    if home.mode == "eager" and home.tf_version < (2, 4):
+        skips.keras_lacks("an activity_regularizer in a loop")
+
+    def make():
+        model = embedded(home, 2, [home.keras.layers.Dense(3, activity_regularizer="l2")])
+        model.compile(sgd(home), "mse")
+        return model, X, X[:, :2]
+
+    check(home, make, recompute=True)
+
+
+def test_a_metric_of_the_whole_batch(home):
+    tf = home.tf
+
+    def correlation(y_true, y_pred):
+        y_true, y_pred = [each - tf.reduce_mean(each) for each in (y_true, y_pred)]
+        spread = tf.sqrt(tf.reduce_sum(tf.square(y_true)) * tf.reduce_sum(tf.square(y_pred)))
+        return tf.reduce_sum(y_true * y_pred) / spread
+
+    def make():
+        model = embedded(home)
+        model.compile(sgd(home), "mse", metrics=[correlation])
+        return model, X, X[:, :2]
+
+    check(home, make)
+
+
+# ------------------------------------------------------------------------------------------- what a call leaves behind
+
+
+def by_hand(home, model, loss, x, y):
+    """One step of SGD in which the outputs of slices, each taken once, are put together."""
+    tf, samples = home.tf, len(x)
+    rest = (samples - 1) % SIZE + 1
+    parts = [slice(0, rest)] + [slice(begin, begin + SIZE) for begin in range(rest, samples, SIZE)]
+    with tf.GradientTape() as tape:
+        outputs = tf.concat([model(tf.constant(x[part]), training=True) for part in parts], 0)
+        value = tf.reduce_mean(loss(tf.constant(y), outputs)) + sum(model.losses)
+    for variable, gradient in zip(model.trainable_variables, tape.gradient(value, model.trainable_variables)):
+        variable.assign(variable - RATE * gradient)
+
+
+@pytest.mark.parametrize("kind", ["batch normalization", "dropout", "counter"])
+@pytest.mark.parametrize("way", ["graph", "eager"])
+def test_nothing_of_the_first_pass_is_left(home, kind, way):
+    """Averages, random states and counters are those of one pass over the slices."""
+    if home.mode == "graph":
+        skips.senseless("eager mode")
+    tf, layers = home.tf, home.keras.layers
+    if kind == "dropout" and not home.is_keras3:
+        if not hasattr(getattr(home.keras.backend, "experimental", None), "enable_tf_random_generator"):
+            skips.keras_lacks("dropout whose state can be put back")
+        home.keras.backend.experimental.enable_tf_random_generator()
+
+    class Counter(layers.Layer):
+        def build(self, shape):
+            self.calls = tf.Variable(0.0, trainable=False)
+            super(Counter, self).build(shape)
+
+        def call(self, inputs):
+            self.calls.assign_add(1.0)
+            return inputs * (1.0 + 0.1 * self.calls)
+
+    def loss(y_true, y_pred):
+        return supervised_contrastive(tf, y_true, y_pred)
+
+    def make():
+        home.reset()
+        if not home.is_keras3:
+            tf.random.set_seed(3)
+        more = {
+            "batch normalization": lambda: [layers.BatchNormalization(momentum=0.5)],
+            "dropout": lambda: [layers.Dropout(0.5, seed=7), layers.Dropout(0.25, seed=8)],
+            "counter": lambda: [Counter()],
+        }[kind]()
+        # Their averages have a start of their own.
+        model = embedded(home, 4, more)
+        for layer in model.layers:
+            if hasattr(layer, "calls"):
+                layer.calls.assign(0.0)
+            if hasattr(layer, "moving_variance"):
+                layer.moving_variance.assign(tf.ones(4))
+        model.compile(home.bare_sgd(lr=RATE), loss, run_eagerly=way == "eager")
+        return model, layers
+
+    try:
+        sliced, _ = make()
+        legacyga.micro_batch(sliced, SIZE, recompute=True)
+        for _ in range(2):
+            sliced.train_on_batch(X[:8], LABELS[:8])
+        wanted, _ = make()
+        for _ in range(2):
+            by_hand(home, wanted, loss, X[:8], LABELS[:8])
+        pairs = list(zip(sliced.variables, wanted.variables))
+        if kind == "counter":
+            pairs += [(sliced.layers[2].calls, wanted.layers[2].calls)]
+            assert float(wanted.layers[2].calls) == 6
+        for now, then in pairs:
+            now, then = [np.array(home.value(each)) for each in (now, then)]
+            assert np.abs(now.astype("float64") - then).max() <= 4e-6
+    finally:
+        if kind == "dropout" and not home.is_keras3:
+            home.keras.backend.experimental.disable_tf_random_generator()
+
+
+def test_numbers_that_cannot_be_drawn_again(home):
+    tf = home.tf
+
+    def make():
+        model = embedded(home, 4, [home.keras.layers.Dropout(0.5)])
+        model.compile(sgd(home), lambda *each: supervised_contrastive(tf, *each))
+        return model, X, LABELS
+
+    if home.is_keras3:
+        train(home, make, SIZE)
+        return
+    with pytest.raises(ValueError, match="must draw the same numbers twice.*dropout.*recompute=False"):
+        train(home, make, SIZE)
+    train(home, make, SIZE, False)
+
+
+# ------------------------------------------------------------------------------------------------ models, data
+
+
+def test_embeddings_stay_rows(home):
+    if home.mode == "graph":
+        skips.senseless("eager mode")
+    tf, layers, seen = home.tf, home.keras.layers, []
+
+    def make():
+        inputs = layers.Input((2,))
+        model = home.keras.models.Model(inputs, layers.Dense(4)(layers.Flatten()(layers.Embedding(9, 3)(inputs))))
+        optimizer = home.bare_sgd(lr=RATE)
+
+        class Own(type(optimizer)):
+            def apply_gradients(self, grads_and_vars, *args, **kwargs):
+                pairs = list(grads_and_vars)
+                seen.append([isinstance(gradient, tf.IndexedSlices) for gradient, _ in pairs])
+                return super(Own, self).apply_gradients(pairs, *args, **kwargs)
+
+        start(model).compile(Own.from_config(optimizer.get_config()), lambda *each: info_nce(tf, *each))
+        return model, np.random.RandomState(3).randint(0, 9, (21, 2)), LABELS
+
+    check(home, make)
+    assert all(each == [True, False, False] for each in seen)
+
+
+@pytest.mark.parametrize("named", [False, True], ids=["lists", "dicts"])
+def test_several_inputs_and_outputs(home, named):
+    if named and home.mode == "graph":
+        skips.senseless("graph mode feeds a list")
+    import test_micro_batch
+
+    tf, task = home.tf, test_micro_batch.Task(home, named)
+    if not named and home.name == "tf.keras" and (1, 11) <= home.tf_version < (1, 13):
+        task.weights = None
+
+    def make():
+        model = task.model(home, sgd(home))
+        losses = [lambda *each: tf.reduce_mean(tf.square(tf.reduce_mean(each[0] - each[1], 0)))] * 2
+        losses = dict(zip(("first", "second"), losses)) if named else losses
+        model.compile(sgd(home), losses, loss_weights=task.loss_weights)
+        return model, task.x, task.y
+
+    check(home, make, bar=1e-5)
+
+
+@pytest.mark.parametrize("part", ["train_step", "compute_loss", "call"])
+def test_parts_of_ones_own(home, part):
+    """A model whose class has them; the first two compute a loss that joins the samples."""
+    if home.mode == "graph" or home.tf_version < (2, 2):
+        skips.keras_lacks("train_step in graph mode")
+    if part == "compute_loss" and not hasattr(home.keras.Model, "compute_loss"):
+        skips.keras_lacks("compute_loss")
+    tf = home.tf
+
+    class Own(home.keras.Model):
+        def train_step(self, data):
+            if part != "train_step":
+                return super(Own, self).train_step(data)
+            x, y = data[0], data[1]
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(supervised_contrastive(tf, y, self(x, training=True)))
+            gradients = tape.gradient(loss, self.trainable_variables)
+            self.optimizer.apply_gradients(zip(gradients, self.trainable_variables))
+            return {"loss": loss}
+
+    if part == "compute_loss":
+
+        def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, **kwargs):
+            return tf.reduce_mean(supervised_contrastive(tf, y, y_pred))
+
+        Own.compute_loss = compute_loss
+    if part == "call":
+
+        class Own(home.keras.Model):
+            def __init__(self):
+                super(Own, self).__init__()
+                self.one = home.keras.layers.Dense(4, activation="tanh")
+                self.two = home.keras.layers.Dense(4)
+
+            def call(self, inputs, training=None):
+                return self.two(self.one(inputs))
+
+    def make():
+        if part == "call":
+            model = Own()
+            model(tf.zeros((2, 3)))
+            start(model)
+        else:
+            network = embedded(home, 4)
+            model = Own(network.inputs, network.outputs)
+        model.compile(sgd(home), lambda *each: supervised_contrastive(tf, *each))
+        return model, X, LABELS
+
+    check(home, make)
+
+
+def test_a_generator_and_its_adversary(home):
+    """Two optimizers, and a gradient that passes through one model into another."""
+    if home.mode == "graph" or home.tf_version < (2, 2):
+        skips.keras_lacks("train_step in graph mode")
+    tf, keras = home.tf, home.keras
+
+    class Gan(keras.Model):
+        def __init__(self):
+            super(Gan, self).__init__()
+            layers = keras.layers
+            self.generator = keras.Sequential([layers.Dense(4, activation="tanh", input_shape=(3,)), layers.Dense(2)])
+            self.critic = keras.Sequential([layers.Dense(4, activation="tanh", input_shape=(2,)), layers.Dense(1)])
+            self.of_critic = home.bare_sgd(lr=RATE)
+
+        def call(self, x):
+            return self.critic(self.generator(x))
+
+        def train_step(self, data):
+            x, y = data
+            with tf.GradientTape() as tape:
+                scores = self.critic(tf.concat([self.generator(x), y], 0))
+                loss = tf.square(tf.reduce_mean(scores[: tf.shape(x)[0]]) - 1.0) + tf.reduce_mean(tf.square(scores))
+            variables = self.critic.trainable_variables
+            self.of_critic.apply_gradients(zip(tape.gradient(loss, variables), variables))
+            with tf.GradientTape() as tape:
+                found = tf.square(tf.reduce_mean(self.critic(self.generator(x))) - 0.5)
+            variables = self.generator.trainable_variables
+            self.optimizer.apply_gradients(zip(tape.gradient(found, variables), variables))
+            return {"loss": loss, "generator": found}
+
+    if not hasattr(keras.Model, "call") or home.tf_version < (2, 4):
+        skips.keras_lacks("models within a model, by name")
+
+    class Bare(Gan):
+        call = keras.Model.call
+
+    def make():
+        model = Bare()
+        model.built = True
+        for number, each in enumerate((model.generator, model.critic)):
+            start(each, number)
+        model.compile(home.bare_sgd(lr=RATE), "mse")
+        return model, X, X[:, :2]
+
+    check(home, make)
+
+
+def test_mixed_precision(home):
+    if home.mode == "graph" or home.tf_version < (2, 4):
+        skips.keras_lacks("mixed precision of TF 2.4 and newer, in eager mode")
+    tf, keras = home.tf, home.keras
+    policy = keras.mixed_precision.set_global_policy if hasattr(keras.mixed_precision, "set_global_policy") else None
+    if policy is None:
+        skips.keras_lacks("set_global_policy")
+
+    def make():
+        policy("mixed_float16")
+        try:
+            model = embedded(home, 4)
+        finally:
+            policy("float32")
+        scaled = keras.mixed_precision.LossScaleOptimizer(home.bare_sgd(lr=RATE))
+        model.compile(scaled, lambda *each: supervised_contrastive(tf, each[0], tf.cast(each[1], "float32")))
+        return model, X, LABELS
+
+    # A float16 has 11 bits.
+    check_loosely(home, make)
+
+
+def check_loosely(home, make):
+    whole, slices = train(home, make, None), train(home, make, SIZE)
+    for now, then in zip(slices[0], whole[0]):
+        assert np.abs(now - then).max() <= 2e-3
+    np.testing.assert_allclose(slices[1]["loss"], whole[1]["loss"], rtol=1e-3)
+
+
+# --------------------------------------------------------------------------------------------------- which is chosen
+
+
+def test_a_mean_is_computed_once(home):
+    def make():
+        model = embedded(home)
+        model.compile(sgd(home), "mse", metrics=["mae"])
+        return model, X, X[:, :2]
+
+    slices = train(home, make, SIZE)
+    assert legacyga.recomputes(slices[2]) is False
+    assert legacyga.recomputes(make()[0]) is None
+
+
+def test_what_costs_is_told_once(home):
+    tf = home.tf
+    model = embedded(home)
+    model.compile(sgd(home), lambda y_true, y_pred: tf.reduce_mean(tf.square(y_true - y_pred), -1))
+    legacyga.micro_batch(model, SIZE)
+    for times in (1, 0):
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            model.fit(X, X[:, :2], batch_size=BATCH, verbose=0)
+        told = [str(each.message) for each in told if "computes each slice" in str(each.message)]
+        assert len(told) == times
+    home.reset()
+    model = embedded(home)
+    model.compile(sgd(home), lambda y_true, y_pred: tf.reduce_mean(tf.square(y_true - y_pred), -1))
+    legacyga.micro_batch(model, SIZE, recompute=False)
+    model.fit(X, X[:, :2], batch_size=BATCH, verbose=0)
+    assert legacyga.recomputes(model) is False
+
+
+def test_what_is_no_mean_is_refused_where_it_is_seen(home):
+    has_objects(home)
+
+    def make():
+        model = embedded(home)
+        model.compile(sgd(home), home.keras.losses.MeanSquaredError(reduction="sum"))
+        return model, X, X[:, :2]
+
+    with pytest.raises(ValueError, match="for a loss that is a mean over the samples. Received: .*reduction='sum'"):
+        train(home, make, SIZE, False)
+
+
+def test_another_word_for_recompute(home):
+    model = embedded(home)
+    model.compile(sgd(home), "mse")
+    with pytest.raises(ValueError, match="recompute must be True, False or None. Received: 'yes'"):
+        legacyga.micro_batch(model, 3, recompute="yes")
+
+
+def test_the_signature():
+    assert list(inspect.signature(legacyga.micro_batch).parameters) == ["model", "size", "recompute"]

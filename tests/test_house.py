@@ -86,6 +86,25 @@ def test_versions_are_looked_at_in_one_place():
             assert not re.search(r"__version__|\bVERSION\b", text), name
 
 
+def comments():
+    """(path, text) of each block of comment lines in the package."""
+    for _, path in modules():
+        block = []
+        with open(path, encoding="utf-8") as file:
+            for line in list(file) + [""]:
+                if line.lstrip().startswith("#"):
+                    block.append(line.strip().lstrip("# "))
+                elif block:
+                    yield path, " ".join(block)
+                    block = []
+
+
+def test_a_comment_that_names_a_version_says_with_which_it_goes():
+    named = [(path, text) for path, text in comments() if re.search(r"\b(TF|Keras) \d+\.\d", text)]
+    assert len(named) > 20
+    assert [each for each in named if not re.search(r"[Dd]elete (it |that )?with (TF|Keras) \d", each[1])] == []
+
+
 def methods_of(module, name):
     """{method: (its decorators, its docstring)} of the class `name` of a module of `optimizers`."""
     with open(os.path.join(PACKAGE, "optimizers", module + ".py"), encoding="utf-8") as file:

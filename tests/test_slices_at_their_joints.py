@@ -12,8 +12,6 @@ from slow import slow
 from test_micro_batch import BATCH, START, X, Y, assert_alike, start_anew  # noqa: F401
 
 import legacyga
-from legacyga.slices import checks
-from legacyga.slices import losses as _losses
 
 pytestmark = pytest.mark.capability("micro_batch")
 
@@ -93,12 +91,9 @@ def test_losses_that_are_no_means(home, case):
         model.fit(X, y, batch_size=BATCH, verbose=0, sample_weight=weights)
 
 
-def test_a_training_step_of_ones_own_is_the_first_that_is_cut(home, monkeypatch):
-    """What is asked of a home once is asked within its trace then."""
+def test_a_training_step_of_ones_own_is_cut(home):
     if home.mode == "graph" or home.tf_version < (2, 2):
         skips.senseless("no training step that a model has")
-    for each in (_losses, checks):
-        monkeypatch.setattr(each, "_DIVIDES", {})
 
     def make(size):
         class Own(home.keras.Model):
@@ -584,8 +579,6 @@ def test_a_strategy_of_one_replica(home, name):
     if home.mode == "graph":
         skips.senseless("graph mode")
     strategy = getattr(home.tf.distribute, name)(["cpu:0"] if name == "MirroredStrategy" else "cpu:0")
-    # As in a process that has cut no batch before.
-    checks._DIVIDES.clear()
     with strategy.scope():
         model = home.network(START)
         model.compile(test_micro_batch.sgd(home), "mse", metrics=["mae"])

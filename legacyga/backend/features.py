@@ -204,3 +204,47 @@ def layers_of(model):
     if hasattr(model, "_flatten_layers"):
         return list(model._flatten_layers())
     return [model] + [each for each in model.submodules if hasattr(each, "_eager_losses")]
+
+
+def divides_by_masks(home):
+    """Whether loss objects divide by what an output's mask leaves; tf.keras from TF 2.11 on. Delete with TF 2.10."""
+    return home.is_keras3 or home.name == "tf_keras" or home.name == "tf.keras" and version_of(home.tf) >= (2, 11)
+
+
+def divides_functions_by_masks(home):
+    """Whether graph mode divides a loss function by what a mask leaves. Delete with TF 1.13 and Keras 2.2."""
+    return version_of(home.module) < (2, 3) if home.is_standalone else version_of(home.tf) < (1, 14)
+
+
+def divides_functions_by_weights(home):
+    """Whether graph mode divides a loss function's values by the sum of their weights. Delete with TF 1.13.
+
+    tf.keras of TF 1.11 to 1.13 does. Older ones, and Keras up to 2.2, divide by how many weights are not 0.
+    """
+    return not home.is_standalone and (1, 11) <= version_of(home.tf) < (1, 14)
+
+
+def loss_container(home):
+    """The attribute of a model in eager mode that computes its losses: Keras 3 has another name for it."""
+    return "_compile_loss" if home.is_keras3 else "compiled_loss"
+
+
+def losses_in(home, container, y_true, y_pred):
+    """The loss objects of a model's loss container, built if need be for these targets and outputs: a list."""
+    if not home.is_keras3:
+        if not container._built:
+            # TF 2.2 calls it `_build`. Delete with TF 2.2.
+            (getattr(container, "build", None) or container._build)(y_pred)
+        return container._losses
+    nest = home.tf.nest
+    # Keras up to 3.6 has no name for each loss. Delete with Keras 3.6.
+    has_names = hasattr(container, "_flat_losses")
+    if not container.built and not has_names:
+        container.build(y_true, y_pred)
+    targets = nest.flatten(y_true)
+    if not container.built and has_names and len(targets) == len(nest.flatten(y_pred)):
+        # Keras first brings the targets into the form of the outputs, and keeps that.
+        container.build(nest.pack_sequence_as(y_pred, targets), y_pred)
+    # Keras has not built them yet where there are fewer targets than outputs.
+    found = container._flat_losses if has_names else container.flat_losses
+    return [getattr(each, "loss", each) for each in found or []]

@@ -10,7 +10,7 @@ from legacyga.backend.tensors import variable_key
 from legacyga.optimizers import copying, horovod
 
 HOOKS = []
-# OptimizerV2's argument. Optimizers of TF 2.11 and newer have skip_gradients_aggregation, its opposite.
+# OptimizerV2's argument. The v3 optimizers have skip_gradients_aggregation, its opposite.
 AGGREGATES = "experimental_aggregate_gradients"
 OWN_SCALE = (
     'on_nonfinite="skip_mini_step" needs a DynamicLossScale, which it tells of what was left out. Received: {!r}. Take '

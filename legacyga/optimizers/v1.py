@@ -181,7 +181,7 @@ class Inner(_inner.Inner):
 
     def create_weights(self, params):
         """Make the inner optimizer's variables: a list, empty if only get_updates makes them."""
-        # Before TF 2.3, and in users' classes, only get_updates makes them. They are lifted out of it later.
+        # In users' classes, and in older Kerases, only get_updates makes them. They are lifted out of it later.
         create = getattr(super(AccumulatingOptimizer, self.optimizer), "_create_all_weights", None)
         try:
             self._made_of[_names(params)] = create and create(params)

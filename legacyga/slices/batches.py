@@ -41,7 +41,7 @@ def checked(tf, data, samples):
 
 def size_of(tf, tensor):
     """The first dimension of a tensor, dense, ragged or sparse: an int32 scalar."""
-    # There are ragged ones from TF 1.13 on.
+    # TF up to 1.12 has no ragged tensors. Delete with TF 1.12.
     if isinstance(tensor, getattr(tf, "RaggedTensor", ())):
         return tf.cast(tensor.nrows(), tf.int32)
     return tf.cast(tensor.dense_shape[0], tf.int32) if isinstance(tensor, tf.SparseTensor) else tf.shape(tensor)[0]

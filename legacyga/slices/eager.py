@@ -2,7 +2,7 @@
 
 import contextlib
 
-from legacyga.backend import homes
+from legacyga.backend import features, homes
 from legacyga.backend import ops as _ops
 from legacyga.slices import batches, checks, means
 from legacyga.slices import losses as _losses
@@ -124,7 +124,7 @@ class _Step(object):
         finally:
             attributes["optimizer"] = self.optimizer
         if not recorded and not self.model.trainable_weights:
-            # Built by this slice, with nothing to train: Keras 3 does not call the optimizer then.
+            # This slice built the model, which has nothing to train: Keras then does not call the optimizer.
             return logs, [], None
         if len(recorded) != 1:
             raise ValueError(NOT_ONCE.format(len(recorded), self.model))
@@ -134,7 +134,7 @@ class _Step(object):
     def _check_given(self, given, y_pred, sample_weight):
         """Raise where what a slice's losses gave is no mean over its samples."""
         is_masked = any(_losses.mask_of(leaf) is not None for leaf in self.ops.tf.nest.flatten(y_pred))
-        if is_masked and _losses.divides_by_masks(self.home):
+        if is_masked and features.divides_by_masks(self.home):
             raise ValueError(means.WRONG.format("an output with a mask, by which the loss is divided"))
         found = None if sample_weight is None else _losses.one_number(self.home, given)
         if found is not None:
@@ -198,7 +198,7 @@ class _Means(object):
         is_keras3 = self._home.is_keras3
         for i, (each, (loss, sizes)) in enumerate(zip(self._metrics(), losses)):
             size = self._ops.cast(samples, sizes.dtype)
-            # Keras 3 weighs an output's by its samples where they are static, TensorFlow's Keras none of these.
+            # Keras 3 weighs the loss of an output by its samples where their number is static, tf.keras does not.
             weighs = self._ops.equal(sizes, size) if is_keras3 and not i else is_keras3 and isinstance(samples, int)
             each.update_state(loss, sample_weight=self._ops.where(weighs, size, self._ops.ones_like(size)))
             if each.name in logs:
@@ -207,12 +207,12 @@ class _Means(object):
 
 
 def _reset(metric):
-    # Named so up to TF 2.4; deletable with it.
+    # Its name is `reset_states` up to TF 2.4. Delete with TF 2.4.
     (getattr(metric, "reset_state", None) or metric.reset_states)()
 
 
 def _clips_before(optimizer):
-    """Whether this Keras's `fit` clips gradients ahead of `apply_gradients`: TF 2.2 and 2.3; deletable with 2.3."""
+    """Whether `fit` clips gradients ahead of `apply_gradients`: that of TF 2.2 and 2.3. Delete with TF 2.3."""
     return hasattr(optimizer, "_aggregate_gradients") and not hasattr(optimizer, "_transform_gradients")
 
 
@@ -222,7 +222,7 @@ def _recorder(optimizer, recorded):
     class Recorder(type(optimizer)):
         """What Keras's fit calls of an optimizer, writing nothing."""
 
-        # fit of TF 2.2 and 2.3 calls them, to exchange and to clip; deletable with 2.3.
+        # fit of TF 2.2 and 2.3 calls these two, to exchange and to clip. Delete with TF 2.3.
         _HAS_AGGREGATE_GRAD = False
 
         def _clip_gradients(self, grads):

@@ -2,11 +2,12 @@
 
 import contextlib
 
-from legacyga.backend import graph
+from legacyga.backend import features, graph
 from legacyga.slices import batches, checks, graph_recompute, graph_results, graph_update, means
 from legacyga.slices import losses as _losses
 
-# What makes the functions that train, and where they are kept. TF 1.13 has one more, for fit.
+# The methods that make training functions, and the attributes that keep these. The second is that of fit in TF 1.13:
+# Delete with TF 1.13.
 FUNCTIONS = {"_make_train_function": "train_function", "_make_fit_function": "_fit_function"}
 
 NOT_FED = (
@@ -26,7 +27,7 @@ OF_TWO = (
 
 def install(model, home, size, recompute):
     """Let the functions that the model makes to train with be cut, or no longer where `size` is None."""
-    # A Sequential of Keras 2.0 and 2.1 has a model of its own, which trains.
+    # A Sequential of Keras up to 2.1 has an inner model, which trains. Delete with Keras 2.1.
     model = vars(model).get("model") or model
     if size is not None:
         checks.check_compiled(home, model, size)
@@ -188,7 +189,7 @@ class SlicedFunction(object):
             if differ and self._is_one_number(i):
                 return means.Doubt("sample weights for a loss of one number for a whole batch", True)
             is_function = not hasattr(_given_losses(self._model)[i], "reduction")
-            if differ and is_function and checks.divides_by_weights(self._home):
+            if differ and is_function and features.divides_functions_by_weights(self._home):
                 return means.Doubt("sample weights, by whose sum the loss is divided", True)
         return self._doubt
 
@@ -196,7 +197,7 @@ class SlicedFunction(object):
         """[(place among the outputs that have a loss, its sample weights)]."""
         model = self._model
         weights = fed[len(model._feed_inputs) + len(model._feed_targets) :]
-        # From TF 1.14 on tf.keras is fed those that are used.
+        # Up to TF 1.13 tf.keras is fed weights for every output, later for those that use them. Delete with TF 1.13.
         count = len(_given_losses(model))
         used = weights[:count] if len(model._feed_sample_weights) == count else []
         return [(i, each) for i, each in enumerate(used) if each is not None]
@@ -205,7 +206,7 @@ class SlicedFunction(object):
         """{place: the sample weights of each part}, where an output's loss is divided by how many of them are not 0.
 
         So it is with losses that are functions, up to Keras 2.2 and TF 1.12: a slice's weights make up for its own
-        share. Deletable with them, and with TF 1.13.
+        share. Delete with Keras 2.2 and TF 1.12.
         """
         first, model = len(self._model._feed_inputs) + len(self._model._feed_targets), self._model
         return {
@@ -221,7 +222,7 @@ class SlicedFunction(object):
 
     def _with_shares(self, weights, parts):
         """The parts of an array of weights, each times its share of those that are not 0 over that of them all."""
-        if checks.divides_by_weights(self._home):
+        if features.divides_functions_by_weights(self._home):
             return [weights[part] for part in parts]
         share, made = (weights != 0).mean(), []
         for part in parts:
@@ -255,14 +256,14 @@ class SlicedFunction(object):
         if names is not None:
             return self._model.metrics_names[place] in names
         if hasattr(self._model, "metrics_tensors"):
-            # Keras 2.0 has none that are.
+            # Delete with Keras 2.0, which has no stateful metrics.
             return False
         if self._name == "_make_train_function" and hasattr(self._model, "_make_fit_function"):
-            # In TF 1.13 train_on_batch tells of those that are functions the batch's own.
+            # train_on_batch reports the batch's own value of a metric function. Delete with TF 1.13.
             names = self._model.metrics_names
             ways = [getattr(self._model, way) for way in ("_all_metrics_tensors", "_all_stateful_metrics_tensors")]
             return place > 0 and ways[0][names[place]] is ways[1][names[place]]
-        # From Keras 2.3 and TF 1.13 on all metrics are.
+        # All metrics are.
         return place > 0
 
 

@@ -82,7 +82,7 @@ class Twice(object):
 
     def _feeds(self, values):
         """{placeholder: value}, as a session takes them."""
-        # TF 1.13 has a default for weights that are not given.
+        # Weights that are not given have a default in TF 1.13. Delete with TF 1.13.
         return {key: _sparse(each) for key, each in zip(self._function.inputs, values) if each is not None}
 
 

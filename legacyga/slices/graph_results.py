@@ -11,7 +11,7 @@ class LossMeans(object):
         found = getattr(model, "_output_loss_metrics", None) or []
         losses = getattr(model, "loss_functions", None) or []
         if len(losses) == len(found):
-            # Keras 2.3 has one of an output without a loss, too, and tells nothing of it.
+            # Keras 2.3 has one for an output without a loss, too, and reports nothing of it. Delete with Keras 2.3.
             found = [each for each, loss in zip(found, losses) if loss is not None]
         self._backend, self._means = home.backend, [each for each in found if each is not None and len(parts) > 1]
         self._read = [self._values()]

@@ -3,6 +3,8 @@
 import collections
 import contextlib
 
+from legacyga.backend import features
+
 UNEVEN = (
     "{} divides the loss of each output by what its own mask leaves, and a micro-batch has one weight. A window is the "
     "large batch only where these masks leave equally many elements. Give the outputs one mask, or end them all with a "
@@ -17,8 +19,6 @@ BY_WEIGHTS = (
     "train_step that returns legacyga.train_step(self, data, weight=tf.reduce_sum(data[2]))."
 )
 
-_DIVIDES = {}
-
 
 class Given(collections.namedtuple("Given", ["loss", "losses", "mask", "ignored"])):
     """What a loss gave: the loss object, its losses, the mask of the output, and that which the loss itself has set."""
@@ -31,7 +31,7 @@ def looked_at(home, model, look):
     Args:
         look: a function of a list of `Given`, one for each output that has a loss, and what Keras computed them with.
     """
-    name, attributes = "_compile_loss" if home.is_keras3 else "compiled_loss", vars(model)
+    name, attributes = features.loss_container(home), vars(model)
     own = attributes.get(name)
     if own is None:
         yield
@@ -66,30 +66,8 @@ class _Looked(object):
 
     def _objects(self, y_true, y_pred):
         """The loss objects, each once. The first batch of all makes them."""
-        own = self._own
-        if self._home.is_keras3:
-            if not own.built:
-                self._build(y_true, y_pred)
-            # Named so up to Keras 3.6, and without a name for each.
-            found = own._flat_losses if hasattr(own, "_flat_losses") else own.flat_losses
-            # Keras itself has not built them yet where there are fewer targets than outputs.
-            found = [getattr(each, "loss", each) for each in found or []]
-        else:
-            if not own._built:
-                # Named so up to TF 2.2.
-                (getattr(own, "build", None) or own._build)(y_pred)
-            found = own._losses
+        found = features.losses_in(self._home, self._own, y_true, y_pred)
         return list({id(each): each for each in found if each is not None}.values())
-
-    def _build(self, y_true, y_pred):
-        own, nest = self._own, self._home.tf.nest
-        if hasattr(own, "_flat_losses"):
-            # Newer ones first bring the targets into the form of the outputs, and keep that.
-            targets = nest.flatten(y_true)
-            if len(targets) != len(nest.flatten(y_pred)):
-                return
-            y_true = nest.pack_sequence_as(y_pred, targets)
-        own.build(y_true, y_pred)
 
 
 @contextlib.contextmanager
@@ -137,7 +115,7 @@ def is_one_number(model, place):
 
 def number_in_graph(model):
     """The first loss of a model of graph mode that is one number for a whole batch, None where there is none."""
-    # A Sequential of Keras 2.1 and TF 1.8 trains a Model within. Delete with them.
+    # A Sequential trains a Model within it. Delete with Keras 2.1 and TF 1.8.
     model = model if hasattr(model, "loss_functions") else getattr(model, "model", model)
     losses = [each for each in getattr(model, "loss_functions", None) or [] if each is not None]
     targets = getattr(model, "_feed_targets", None) or []
@@ -152,8 +130,8 @@ def divisor(home, given, y_pred, sample_weight):
         The number of elements that the masks leave: a scalar tensor, None where it is the samples. And a sentence for
         the user, None where the weight is exact.
     """
-    tf, divides = home.tf, divides_by_masks(home)
-    # A loss that computes in another dtype than its output's, as in mixed precision of Keras 3, gets it without mask.
+    tf, divides = home.tf, features.divides_by_masks(home)
+    # A loss that computes in another dtype than its output, as in mixed precision, gets the output without its mask.
     outputs = [mask_of(each) for each in tf.nest.flatten(y_pred)] if divides else []
     is_lost = any(each is not None for each in outputs) and all(each.mask is None for each in given)
     masks = {}
@@ -184,23 +162,3 @@ def _why_weights_matter(home, given, sample_weight):
 def _all_of(tf, masks):
     masks = [tf.cast(each, tf.bool) for each in masks]
     return tf.logical_and(*masks) if len(masks) > 1 else masks[0]
-
-
-def divides_by_masks(home):
-    """Whether this Keras's loss objects divide by what an output's mask leaves: Keras 3, and from TF 2.11 on."""
-    if home.is_keras3:
-        return True
-    if home.root not in _DIVIDES:
-        tf, losses = home.tf, home.module.losses
-        # In no graph but its own, there is no strategy, under which these losses raise.
-        with tf.Graph().as_default(), home.v1.Session() as session:
-            found = session.run(_masked_mean(tf, losses)) if hasattr(losses, "MeanSquaredError") else 5
-        _DIVIDES[home.root] = bool(found == 1)
-    return _DIVIDES[home.root]
-
-
-def _masked_mean(tf, losses):
-    """The loss of two time steps, 1 and 9, the second of which is masked: 1, 0.5 where all steps count, else 5."""
-    predicted = tf.constant([[[1.0], [3.0]]])
-    predicted._keras_mask = tf.constant([[True, False]])
-    return losses.MeanSquaredError()(tf.zeros_like(predicted), predicted)

@@ -4,7 +4,7 @@ import collections
 import warnings
 import weakref
 
-from legacyga.slices import losses as _losses
+from legacyga.backend import features
 
 WRONG = (
     "Slices that are each differentiated at once (recompute=False) are for a loss that is a mean over the samples. "
@@ -87,7 +87,7 @@ def doubt_of_batch(home, model, data, look):
     if found:
         return found
     seen = look()
-    if seen.masked and _losses.divides_by_masks(home):
+    if seen.masked and features.divides_by_masks(home):
         return Doubt("an output with a mask, by which the loss is divided", True)
     if weighted and given_losses(model) and any(rank is not None and rank < 2 for rank in seen.ranks):
         return Doubt("sample weights for an output of one dimension, whose loss is one number", True)

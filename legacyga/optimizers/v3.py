@@ -30,9 +30,13 @@ class Inner(_inner.Inner):
         if len(with_gradient) < len(var_list) and not is_traced and features.has_experimental_v3(self.home):
             var_list = with_gradient
         self.build_inner(var_list)
-        unknown = [var for var in with_gradient if keeper._var_key(var) not in keeper._index_dict]
+        return self._knows_all(with_gradient)
+
+    def _knows_all(self, var_list):
+        """Whether the inner optimizer was built with these variables. For one that is not, it raises its own error."""
+        keeper = self.keeper
+        unknown = [var for var in var_list if keeper._var_key(var) not in keeper._index_dict]
         if unknown:
-            # The inner optimizer was not built with this variable, and raises its own error.
             (surface.as_inner(keeper) if keeper is self.optimizer else keeper)._update_step(None, unknown[0])
         return not unknown
 
@@ -40,7 +44,12 @@ class Inner(_inner.Inner):
         if self.is_applying_exchanged and self.keeper is not self.optimizer:
             # Keep a LossScaleOptimizer from having its inner optimizer sum over the replicas again.
             kwargs["skip_gradients_aggregation"] = True
-        return super(AccumulatingOptimizer, self.optimizer).apply_gradients(pairs, *args, **kwargs)
+        try:
+            return super(AccumulatingOptimizer, self.optimizer).apply_gradients(pairs, *args, **kwargs)
+        except KeyError:
+            # At K = 1 nobody has looked before, and Keras's error would name our class.
+            self._knows_all([var for gradient, var in pairs if gradient is not None])
+            raise
 
     def build_inner(self, var_list):
         """Make the inner optimizer's own variables."""

@@ -188,9 +188,11 @@ class SlicedFunction(object):
             differ = _differ([float(weights[part].mean()) for part in parts])
             if differ and self._is_one_number(i):
                 return means.Doubt("sample weights for a loss of one number for a whole batch", True)
+            # Weighted metrics that are functions divide by it, too.
             is_function = not hasattr(_given_losses(self._model)[i], "reduction")
-            if differ and is_function and features.divides_functions_by_weights(self._home):
-                return means.Doubt("sample weights, by whose sum the loss is divided", True)
+            divides = is_function or any(getattr(self._model, "_per_output_weighted_metrics", None) or ())
+            if differ and divides and features.divides_functions_by_weights(self._home):
+                return means.Doubt("sample weights, by whose sum the loss or a metric is divided", True)
         return self._doubt
 
     def _weights(self, fed):

@@ -48,8 +48,8 @@ def recomputes(model):
         >>> model.compile("sgd", "mse")
         >>> legacyga.micro_batch(model, 2)
         >>> _ = model.fit(np.ones((3, 1)), np.ones((3, 1)), batch_size=3, verbose=0)
-        >>> legacyga.recomputes(model)  # the mean of squares is a mean over the samples
-        False
+        >>> legacyga.recomputes(model), int(model.optimizer.iterations.numpy())  # squares: a mean over the samples
+        (False, 1)
     """
     # A Sequential of Keras 2.0 and 2.1 has a model of its own, which trains. Delete with Keras 2.1.
     return _CHOSEN.get(vars(model).get("model") or model)

@@ -25,7 +25,7 @@ class Inner(_inner.Inner):
         copying.copy_attributes(optimizer, self.optimizer, _own, copy.deepcopy, KEPT)
 
     def prepare(self, grads_and_vars, is_traced):
-        keeper, var_list = self.keeper, [var for _, var in grads_and_vars]
+        var_list = [var for _, var in grads_and_vars]
         with_gradient = [var for gradient, var in grads_and_vars if gradient is not None]
         if len(with_gradient) < len(var_list) and not is_traced and features.has_experimental_v3(self.home):
             var_list = with_gradient

@@ -9,6 +9,7 @@ from legacyga.optimizers.flushing import flush
 from legacyga.optimizers.mysgd import MySGD
 from legacyga.optimizers.saving import custom_objects, load_model
 from legacyga.optimizers.wrapping import wrap
+from legacyga.slices.fitting import micro_batch_size
 from legacyga.slices.means import recomputes
 from legacyga.windows.gradient_accumulator import GradientAccumulator
 
@@ -21,6 +22,7 @@ __all__ = [
     "flush",
     "load_model",
     "micro_batch",
+    "micro_batch_size",
     "recomputes",
     "show_versions",
     "train_step",

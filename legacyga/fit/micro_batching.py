@@ -1,8 +1,8 @@
 """micro_batch: makes a model train each batch in slices, within one training step."""
 
 from legacyga.backend import homes
-from legacyga.fit import model_step
-from legacyga.slices import checks, graph, means
+from legacyga.fit import fitting_function, model_step
+from legacyga.slices import checks, fitting, graph, means
 from legacyga.windows import settings
 
 
@@ -26,7 +26,10 @@ def micro_batch(model, size, recompute=None):
     Args:
         model: a compiled model of any Keras. The optimizer may be any; it is not changed. One from `wrap` or `MySGD`
             takes one mini-step per batch.
-        size: the largest number of samples in a slice, an int of at least 1. None: stop slicing.
+        size: the largest number of samples in a slice, an int of at least 1. None: stop slicing. "auto": begin with the
+            whole batch; where memory is exhausted, halve the slices and take the same batch again, from the state that
+            it began with. `legacyga.micro_batch_size` tells the size that was found, and a warning does once. Each
+            batch's state is kept in the host's memory meanwhile: give the size that was found where that costs.
         recompute: whether each slice is computed twice. None (default): if the loss or a metric is not known to be a
             mean over the samples; a warning says so once, and `legacyga.recomputes` tells. False: never, for a loss of
             your own that is a mean. True: always.
@@ -52,7 +55,7 @@ def micro_batch(model, size, recompute=None):
         >>> model.get_weights()[0].tolist(), int(model.optimizer.iterations.numpy())
         ([[1.0]], 1)
     """
-    if size is not None:
+    if size is not None and size != fitting.AUTO:
         size = settings.check_steps("size", size)
     optimizer = getattr(model, "optimizer", None)
     home = optimizer and homes.home_of(optimizer)
@@ -62,6 +65,17 @@ def micro_batch(model, size, recompute=None):
             "model.compile first.".format(model, optimizer)
         )
     means.check_recompute(recompute)
+    found = fitting.fitting_of(model)
+    before = found.size, found.looks
+    found.set(size)
+    try:
+        _install(model, home, size, recompute)
+    except ValueError:
+        found.size, found.looks = before
+        raise
+
+
+def _install(model, home, size, recompute):
     if home.graph_mode and not home.is_standalone_in_eager_mode:
         graph.install(model, home, size, recompute)
     else:
@@ -87,4 +101,6 @@ def _cut_train_step(model, home, size, recompute):
         )
     if size is not None:
         checks.check_compiled(home, model, size)
-    step.cut(size, recompute)
+    if size != fitting.AUTO:
+        step.cut(size, recompute)
+    fitting_function.install(model, step, recompute)

@@ -112,7 +112,7 @@ class TrainStep(object):
             with model.distribute_strategy.scope(), replicas.replica_local_variables(tf):
                 # [samples in the fit's largest batch, samples in all its batches]
                 self._counts = tf.Variable(tf.zeros([2], "int64"), trainable=False, name="sample_counts/counts")
-            _make_anew(model)
+            make_anew(model)
 
     def cut(self, size, recompute):
         """From now on, train in slices of at most `size` samples; None for whole batches."""
@@ -122,7 +122,7 @@ class TrainStep(object):
         self.size, self.recompute = size, recompute
         if size is None and self._counts is None:
             del vars(model)["train_step"]
-        _make_anew(model)
+        make_anew(model)
 
     def __call__(self, data):
         model, ops = self._model(), self._ops
@@ -158,11 +158,11 @@ def installed(model, of_any=False):
     if step is None:
         # An existing training function would not call it.
         model.train_step = TrainStep(model)
-        _make_anew(model)
+        make_anew(model)
     return vars(model)["train_step"]
 
 
-def _make_anew(model):
+def make_anew(model):
     """Rebuild the training function with the model's present training step."""
     is_made, model.train_function = model.train_function is not None, None
     if is_made:

@@ -90,3 +90,8 @@ def joined(arrays):
         joined[start : start + len(each)] = each
         start += len(each)
     return joined
+
+
+def inner_model(model):
+    """The model that trains: within a Sequential of Keras up to 2.1 there is another. Delete with Keras 2.1."""
+    return vars(model).get("model") or model

@@ -3,7 +3,7 @@
 import contextlib
 
 from legacyga.backend import features, graph
-from legacyga.slices import batches, checks, graph_recompute, graph_results, graph_update, means
+from legacyga.slices import batches, checks, fitting, graph_recompute, graph_results, graph_update, means
 from legacyga.slices import losses as _losses
 
 # The methods that make training functions, and the attributes that keep these. The second is that of fit in TF 1.13:
@@ -27,8 +27,7 @@ OF_TWO = (
 
 def install(model, home, size, recompute):
     """Let the functions that the model makes to train with be cut, or no longer where `size` is None."""
-    # A Sequential of Keras up to 2.1 has an inner model, which trains. Delete with Keras 2.1.
-    model = vars(model).get("model") or model
+    model = batches.inner_model(model)
     if size is not None:
         checks.check_compiled(home, model, size)
     names = [name for name in FUNCTIONS if hasattr(type(model), name)]
@@ -87,7 +86,7 @@ class Maker(object):
     Args:
         model: the model.
         home: its `homes.Home`.
-        size: the most samples of a slice, None for a function as it would be.
+        size: as `micro_batch` takes it, None for a function as it would be.
         recompute: as `micro_batch` takes it.
         name: that of the method.
     """
@@ -108,7 +107,7 @@ class Maker(object):
             attributes["optimizer"] = optimizer
         if made:
             function = getattr(model, attribute)
-            function = SlicedFunction(self._home, model, self._size, self._recompute, function, made[0], self._name)
+            function = SlicedFunction(self._home, model, self._recompute, function, made[0], self._name)
             setattr(model, attribute, function)
 
 
@@ -116,13 +115,14 @@ class SlicedFunction(object):
     """Stands in the place of a training function.
 
     Args:
-        home, model, size, recompute, name: as of its `Maker`.
+        home, model, recompute, name: as of its `Maker`.
         accumulate: Keras's own function, with a mini-step in place of the update.
         mini_step: that one, a `graph_update.MiniStep`.
     """
 
-    def __init__(self, home, model, size, recompute, accumulate, mini_step, name):
-        self._home, self._model, self._size, self._accumulate = home, model, size, accumulate
+    def __init__(self, home, model, recompute, accumulate, mini_step, name):
+        self._home, self._model, self._accumulate = home, model, accumulate
+        self._fitting, self._variables = fitting.fitting_of(model), None
         self._recompute, self._mini_step, self._name = recompute, mini_step, name
         self._doubt = None if recompute else checks.doubt_in_graph(home, model, mini_step.loss)
         self._session = self._twice = None
@@ -141,8 +141,32 @@ class SlicedFunction(object):
         fed = list(inputs)
         if not fed or any(isinstance(each, self._home.tf.Tensor) for each in fed):
             raise ValueError(NOT_FED.format(fed))
-        samples = fed[0].shape[0]
-        parts = [slice(start, start + self._size) for start in range(0, samples or 1, self._size)]
+        samples, found = fed[0].shape[0], self._fitting
+        if not found.looks:
+            return self._take(fed, samples)
+        backend, variables = self._home.backend, self._written()
+        return found.take(
+            self._home.tf,
+            samples,
+            lambda: self._take(fed, samples),
+            lambda: backend.batch_get_value(variables),
+            lambda values: backend.batch_set_value(list(zip(variables, values))),
+        )
+
+    def _written(self):
+        """The variables that the training function uses."""
+        if self._variables is None:
+            ends = [self._accumulate.updates_op, self._mini_step.update.op]
+            used = graph.ancestors(ends + [each.op for each in self._accumulate.outputs])
+            known = self._home.v1.global_variables()
+            # Keras initializes them with the first that it reads.
+            self._variables = [each for each in known if getattr(getattr(each, "handle", None), "op", each.op) in used]
+        return self._variables
+
+    def _take(self, fed, samples):
+        """Train on a batch, in slices of the size that there is."""
+        size = self._fitting.size or samples or 1
+        parts = [slice(start, start + size) for start in range(0, samples or 1, size)]
         is_twice = len(parts) > 1 and means.choose(self._model, self._recompute, lambda: self._doubt_of(fed, parts))
         if is_twice:
             if self._twice is None:

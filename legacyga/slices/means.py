@@ -5,6 +5,7 @@ import warnings
 import weakref
 
 from legacyga.backend import features
+from legacyga.slices.batches import inner_model
 
 WRONG = (
     "Slices that are each differentiated at once (recompute=False) are for a loss that is a mean over the samples. "
@@ -51,8 +52,7 @@ def recomputes(model):
         >>> legacyga.recomputes(model), int(model.optimizer.iterations.numpy())  # squares: a mean over the samples
         (False, 1)
     """
-    # A Sequential of Keras 2.0 and 2.1 has a model of its own, which trains. Delete with Keras 2.1.
-    return _CHOSEN.get(vars(model).get("model") or model)
+    return _CHOSEN.get(inner_model(model))
 
 
 def choose(model, recompute, find_doubt):

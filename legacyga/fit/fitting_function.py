@@ -1,0 +1,110 @@
+"""The training function of an eager model whose slices find their own size."""
+
+import weakref
+
+from legacyga.backend import homes
+from legacyga.fit import model_step
+from legacyga.slices import batches, fitting
+
+SEVERAL_STEPS = (
+    'size="auto" takes the same batch again where memory is exhausted, and one execution of steps_per_execution={} '
+    "batches cannot. Compile with steps_per_execution=1, or give micro_batch the size that was found: "
+    "legacyga.micro_batch_size(model)."
+)
+
+
+class FittingFunction(object):
+    """Stands in the place of a model's `make_train_function`, and of the training function that this makes.
+
+    Args:
+        model: the model, to which it keeps only a weak reference.
+        cut: function of a size: lets the training step cut slices of it from now on.
+    """
+
+    def __init__(self, model, cut):
+        self._model, self._cut = weakref.ref(model), cut
+        self._tf = homes.home_of(model.optimizer).tf
+        self._function = self._variables = None
+
+    def __deepcopy__(self, memo):
+        # A copy of a model finds a size of its own: legacyga.micro_batch(copy, "auto").
+        return None
+
+    def make(self, *args, **kwargs):
+        """What Keras calls: make its own training function, and put this one in its place."""
+        model = self._model()
+        if model.train_function is not None and not (args or kwargs):
+            return model.train_function
+        model.train_function = None
+        type(model).make_train_function(model, *args, **kwargs)
+        self._function, self._variables = model.train_function, None
+        model.train_function = self
+        return self
+
+    def __call__(self, iterator):
+        tf, model = self._tf, self._model()
+        steps = int(getattr(model, "steps_per_execution", None) or getattr(model, "_steps_per_execution", None) or 1)
+        if steps > 1:
+            raise ValueError(SEVERAL_STEPS.format(steps))
+        data = _without_none(next(iterator))
+        samples = int(batches.samples_in(tf, data))
+        found = fitting.fitting_of(model)
+
+        def step():
+            self._cut(found.size)
+            return self._function(iter(tf.data.Dataset.from_tensors(data)))
+
+        self._cut(found.size)
+        if self._variables is None:
+            # A trace that never runs makes what variables are missing, with the values that they begin with.
+            trace = tf.function(lambda data: model.train_step(data)).get_concrete_function(data)
+            self._variables = variables_of(tf, trace.graph)
+        return found.take(tf, samples, step, self._read, self._write)
+
+    def _read(self):
+        read = self._tf.raw_ops.ReadVariableOp
+        return [(handle, dtype, read(resource=handle, dtype=dtype).numpy()) for handle, dtype in self._variables]
+
+    def _write(self, values):
+        for handle, dtype, value in values:
+            self._tf.raw_ops.AssignVariableOp(resource=handle, value=self._tf.constant(value, dtype))
+
+
+def variables_of(tf, graph):
+    """[(handle, dtype)] of the variables that a traced function reads or writes."""
+    found = []
+    for handle in graph.external_captures:
+        data = getattr(handle, "_handle_data", None)
+        if handle.dtype == tf.resource and data is not None and data.is_set:
+            found.append((handle, tf.as_dtype(data.shape_and_type[0].dtype)))
+    return found
+
+
+def _without_none(data):
+    """A batch without the parts that it does not have: a dataset takes no None."""
+    if not isinstance(data, tuple):
+        return data
+    parts = list(data)
+    while parts and parts[-1] is None:
+        parts.pop()
+    return tuple(parts)
+
+
+def install(model, step, recompute):
+    """Let the training step of a model find its size, or no longer where its `Fitting` does not look."""
+    attributes = vars(model)
+    if not fitting.fitting_of(model).looks:
+        if attributes.pop("make_train_function", None) is not None:
+            model.train_function = None
+        return
+
+    def cut(size):
+        if (step.size, step.recompute) != (size, recompute):
+            step.size, step.recompute = size, recompute
+            model_step.make_anew(model)
+
+    function = FittingFunction(model, cut)
+    attributes["make_train_function"] = function.make
+    is_made, model.train_function = model.train_function is not None, None
+    if is_made:
+        model.make_train_function()

@@ -1,0 +1,199 @@
+"""micro_batch(model, "auto"): the size that fits is found, and the numbers are to the bit those of that size."""
+
+import numpy as np
+import pytest
+import skips
+import test_micro_batch
+from kinds import MOMENTUM, RATE
+from test_micro_batch import BATCH, START, X, Y
+
+import legacyga
+
+pytestmark = pytest.mark.capability("micro_batch")
+start_anew = test_micro_batch.start_anew
+
+
+def layer_that_fails(home, fails):
+    """A layer that changes nothing, and exhausts the memory where `fails(samples)`."""
+    tf = home.tf
+    v1 = getattr(getattr(tf, "compat", None), "v1", tf)
+
+    def check(samples):
+        if fails(int(samples)):
+            raise MemoryError("{} samples".format(samples))
+        return np.int32(0)
+
+    class Failing(home.keras.layers.Layer):
+        def call(self, inputs):
+            with tf.control_dependencies([v1.py_func(check, [tf.shape(inputs)[0]], tf.int32)]):
+                return tf.identity(inputs)
+
+        def compute_output_shape(self, shape):
+            return shape
+
+    return Failing()
+
+
+def constraint_that_fails(home, fails):
+    """A constraint that changes nothing, called by the optimizer, which exhausts the memory where `fails(0)`."""
+    tf = home.tf
+    v1 = getattr(getattr(tf, "compat", None), "v1", tf)
+
+    def check(value):
+        if fails(0):
+            raise MemoryError("in the optimizer")
+        return np.int32(0)
+
+    def constraint(weights):
+        weights = tf.convert_to_tensor(weights)
+        with tf.control_dependencies([v1.py_func(check, [v1.zeros([])], tf.int32)]):
+            return tf.identity(weights)
+
+    return constraint
+
+
+def trained(home, size, fails=lambda samples: False, fails_in_update=lambda samples: False, way="fit"):
+    """(all weights, history) of a model with normalization, after an epoch of batches of 8, 8 and 5."""
+    home.reset(plain_session=True)
+    keras, options = home.keras, {"jit_compile": False} if home.is_keras3 else {}
+    inputs = keras.layers.Input((3,))
+    hidden = layer_that_fails(home, fails)(inputs)
+    hidden = keras.layers.Dense(4, activation="tanh")(hidden)
+    hidden = keras.layers.BatchNormalization()(hidden)
+    constraint = constraint_that_fails(home, fails_in_update)
+    model = keras.models.Model(inputs, keras.layers.Dense(2, kernel_constraint=constraint)(hidden))
+    weights = model.get_weights()
+    weights[0], weights[-2] = START[0], START[2]
+    model.set_weights(weights)
+    optimizer = legacyga.MySGD(RATE, MOMENTUM, steps_per_update=1, keras=keras)
+    model.compile(optimizer=optimizer, loss="mse", metrics=["mae"], **options)
+    if size is not None:
+        legacyga.micro_batch(model, size)
+    if way == "fit":
+        told = model.fit(X, Y, batch_size=BATCH, epochs=1, shuffle=False, verbose=0).history
+    else:
+        told = {"told": [model.train_on_batch(X[i : i + BATCH], Y[i : i + BATCH]) for i in (0, 8)]}
+    return model, model.get_weights(), told
+
+
+def once_at(number):
+    """A function that says True the `number`-th time that it is called, counted from 1."""
+    calls = []
+
+    def fails(samples):
+        calls.append(samples)
+        return len(calls) == number
+
+    return fails
+
+
+def assert_same(found, wanted):
+    assert any(np.abs(now - start).max() > 0.01 for now, start in zip(found[1][:1], START))
+    for now, then in zip(found[1], wanted[1]):
+        np.testing.assert_array_equal(now, then)
+    assert sorted(found[2]) == sorted(wanted[2])
+    for name, values in found[2].items():
+        np.testing.assert_array_equal(values, wanted[2][name])
+
+
+@pytest.mark.parametrize("way", ["fit", "train_on_batch"])
+def test_the_size_that_fits_is_found(home, way):
+    """Slices of 8 and of 4 do not fit, those of 2 do."""
+    with pytest.warns(UserWarning, match="found slices of 2 samples.*legacyga.micro_batch.model, 2."):
+        found = trained(home, "auto", lambda samples: samples > 3, way=way)
+    assert legacyga.micro_batch_size(found[0]) == 2
+    assert_same(found, trained(home, 2, way=way))
+
+
+@pytest.mark.parametrize("place", ["first slice", "later slice", "optimizer"])
+def test_a_batch_begins_again_from_its_own_state(home, place):
+    """The second batch fails once: in slices of 4 it goes on from where it began."""
+    if place == "optimizer":
+        found = trained(home, "auto", fails_in_update=once_at(2))
+    else:
+        # The whole of the first batch fails, and then a slice of the second of its two slices of 4.
+        calls = []
+
+        def fails(samples):
+            calls.append(samples)
+            whole = len(calls) == 1
+            return whole or samples > 2 and len(calls) == (4 if place == "first slice" else 5)
+
+        found = trained(home, "auto", fails)
+    sizes = {"first slice": 2, "later slice": 2, "optimizer": 4}
+    assert legacyga.micro_batch_size(found[0]) == sizes[place]
+    home_again = trained(home, sizes[place])
+    if place == "optimizer":
+        # The first batch trained whole.
+        assert found[1][0].shape == home_again[1][0].shape
+        wanted = of_sizes(home, [None, 4, 4])
+    else:
+        wanted = of_sizes(home, [4, 2, 2])
+    for now, then in zip(found[1], wanted):
+        np.testing.assert_allclose(now, then, rtol=0, atol=1e-6)
+
+
+def of_sizes(home, sizes):
+    """The weights after batches that each have slices of such a size from the start."""
+    home.reset(plain_session=True)
+    made = {}
+
+    def fails(samples):
+        return made["size"] is not None and samples > made["size"]
+
+    made["size"] = None
+    model, _, _ = trained_by_batches(home, sizes)
+    return model.get_weights()
+
+
+def trained_by_batches(home, sizes):
+    keras, options = home.keras, {"jit_compile": False} if home.is_keras3 else {}
+    inputs = keras.layers.Input((3,))
+    hidden = layer_that_fails(home, lambda samples: False)(inputs)
+    hidden = keras.layers.Dense(4, activation="tanh")(hidden)
+    hidden = keras.layers.BatchNormalization()(hidden)
+    constraint = constraint_that_fails(home, lambda samples: False)
+    model = keras.models.Model(inputs, keras.layers.Dense(2, kernel_constraint=constraint)(hidden))
+    weights = model.get_weights()
+    weights[0], weights[-2] = START[0], START[2]
+    model.set_weights(weights)
+    optimizer = legacyga.MySGD(RATE, MOMENTUM, steps_per_update=1, keras=keras)
+    model.compile(optimizer=optimizer, loss="mse", metrics=["mae"], **options)
+    for i, size in zip((0, 8, 16), sizes):
+        legacyga.micro_batch(model, size or BATCH)
+        model.train_on_batch(X[i : i + BATCH], Y[i : i + BATCH])
+    return model, None, None
+
+
+def test_nothing_fits(home):
+    """One sample is too much: an error that says what helps, and all is as before."""
+    home.reset(plain_session=True)
+    keras, options = home.keras, {"jit_compile": False} if home.is_keras3 else {}
+    inputs = keras.layers.Input((3,))
+    hidden = layer_that_fails(home, lambda samples: True)(keras.layers.Dense(2)(inputs))
+    model = keras.models.Model(inputs, hidden)
+    model.compile(optimizer=legacyga.MySGD(RATE, steps_per_update=1, keras=keras), loss="mse", **options)
+    legacyga.micro_batch(model, "auto")
+    before = model.get_weights()
+    with pytest.raises(home.tf.errors.ResourceExhaustedError, match="A slice of one sample exhausts the memory"):
+        model.train_on_batch(X[:8], Y[:8])
+    for now, then in zip(model.get_weights(), before):
+        np.testing.assert_array_equal(now, then)
+
+
+def test_what_fits_trains_whole(home):
+    found = trained(home, "auto")
+    assert legacyga.micro_batch_size(found[0]) is None
+    wanted = trained(home, 1000)
+    for now, then in zip(found[1], wanted[1]):
+        np.testing.assert_allclose(now, then, rtol=0, atol=1e-6)
+
+
+def test_several_steps_of_one_execution(home):
+    if home.mode == "graph" or home.tf_version < (2, 4):
+        skips.keras_lacks("steps_per_execution")
+    model = home.network(START)
+    model.compile(home.bare_sgd(lr=RATE), "mse", steps_per_execution=2)
+    legacyga.micro_batch(model, "auto")
+    with pytest.raises(ValueError, match="steps_per_execution=2 batches cannot"):
+        model.fit(X, Y, batch_size=BATCH, verbose=0)

@@ -192,7 +192,7 @@ def test_rows_of_an_embedding(home, name, kwargs):
 def test_the_optimizer_given_is_not_changed_and_its_state_is_kept(home):
     """Two updates, a wrap, and two more are four; the slots of the original stay where they were."""
     if home.mode == "graph":
-        skips.we_lack("a trained optimizer of tf.compat.v1.train is not wrapped in a graph")
+        skips.senseless("refused in a graph, as test_a_trained_optimizer_is_not_wrapped_in_a_graph asserts")
     whole, _ = apply_to(home, lambda: make(home, "AdamOptimizer"), means(5))
     variables, inner = [home.tf.Variable(value) for value in START], make(home, "AdamOptimizer")
 

@@ -46,13 +46,13 @@ class FittingFunction(object):
         steps = int(getattr(model, "steps_per_execution", None) or getattr(model, "_steps_per_execution", None) or 1)
         if steps > 1:
             raise ValueError(SEVERAL_STEPS.format(steps))
-        data = _without_none(next(iterator))
+        data, spec = _without_none(next(iterator)), getattr(iterator, "element_spec", None)
         samples = int(batches.samples_in(tf, data))
         found = fitting.fitting_of(model)
 
         def step():
             self._cut(found.size)
-            return self._function(iter(tf.data.Dataset.from_tensors(data)))
+            return self._function(iter(_dataset_of(tf, data, spec)))
 
         self._cut(found.size)
         if self._variables is None:
@@ -68,6 +68,20 @@ class FittingFunction(object):
     def _write(self, values):
         for handle, dtype, value in values:
             self._tf.raw_ops.AssignVariableOp(resource=handle, value=self._tf.constant(value, dtype))
+
+
+def _dataset_of(tf, data, spec):
+    """A dataset of one batch, whose static shapes are those of `spec`: so the same operations are made of it."""
+
+    def relaxed(tensor, known):
+        is_known = not isinstance(known, tf.TensorSpec) or not known.shape.rank or known.shape[0] is not None
+        return tensor if is_known else tf.raw_ops.PlaceholderWithDefault(input=tensor, shape=known.shape)
+
+    def relax(*parts):
+        return tf.nest.map_structure(relaxed, parts if isinstance(data, tuple) else parts[0], spec)
+
+    dataset = tf.data.Dataset.from_tensors(data)
+    return dataset if spec is None else dataset.map(relax)
 
 
 def variables_of(tf, graph):

@@ -2,7 +2,7 @@
 
 import weakref
 
-from legacyga.backend import homes
+from legacyga.backend import autograph, homes
 from legacyga.fit import model_step
 from legacyga.slices import batches, fitting
 
@@ -57,7 +57,8 @@ class FittingFunction(object):
         self._cut(found.size)
         if self._variables is None:
             # A trace that never runs makes what variables are missing, with the values that they begin with.
-            trace = tf.function(lambda data: model.train_step(data)).get_concrete_function(data)
+            one_step = autograph.as_written(tf, lambda data: model.train_step(data))
+            trace = tf.function(one_step).get_concrete_function(data)
             self._variables = variables_of(tf, trace.graph)
         return found.take(tf, samples, step, self._read, self._write)
 

@@ -82,7 +82,8 @@ class Fitting(object):
             try:
                 result = step()
                 break
-            except tf.errors.ResourceExhaustedError as error:
+            # Python raises its own for an operation that runs eagerly.
+            except (tf.errors.ResourceExhaustedError, MemoryError) as error:
                 write(before)
                 largest = min(self.size or samples, samples)
                 if largest <= 1:

@@ -5,6 +5,7 @@ import copy
 import warnings
 
 from legacyga.backend import ops as _ops
+from legacyga.backend.tensors import is_variable
 from legacyga.optimizers import horovod
 from legacyga.optimizers import inner as _inner
 from legacyga.optimizers.steps import Steps
@@ -160,7 +161,19 @@ class Accumulation(object):
 
     def giving(self, weight):
         """A context that gives this replica's mini-steps this `Weight`."""
-        return self.weights.giving(weight, self.registry())
+        return self.weights.giving(weight, self._counted, self.registry().is_graph)
+
+    def _counted(self):
+        """What changes where a function that was traced earlier takes mini-steps, or is called in a function."""
+        registry = self.registry()
+        counters = [window.kept.mini_step for window in registry.windows.values()]
+        if not self.ops.tf.executing_eagerly():
+            return [self.ops.uses(counter) for counter in counters]
+        if not self.is_handed_sums:
+            # Whole windows leave the counters as they were. A LossScaleOptimizer counts what it does not hand over.
+            updates = self.optimizer.iterations
+            counters.append(updates if is_variable(updates) else updates.value)
+        return registry.read(counters) if counters else []
 
     def registry(self):
         """The `Registry` of the default session's graph, or else of the current context."""

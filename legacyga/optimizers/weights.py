@@ -46,20 +46,19 @@ class Weights(object):
         return weight._replace(value=self._ops.cast(weight.value, "float64"))
 
     @contextlib.contextmanager
-    def giving(self, weight, registry):
+    def giving(self, weight, count, is_graph):
         """A context that gives this replica's mini-steps this `Weight`.
 
         Args:
-            registry: the optimizer's `Registry` of the current context.
+            count: function without arguments, of what mini-steps change that a function traced earlier takes.
+            is_graph: whether this is graph mode.
         """
         ops, given = self._ops, weight.value
         if not weight.is_sample_count:
             weight = weight._replace(value=checks.check_weight(ops, given), given_in=ops.graph_here())
-        # A function traced earlier takes mini-steps here without making any; only the windows' counts reveal it.
-        watched = (
-            self.are_traced and not weight.is_sample_count and ops.tf.executing_eagerly() and not registry.is_graph
-        )
-        counted = registry.under_way() if watched else None
+        # A function traced earlier takes mini-steps here without making any; only what they count reveals it.
+        watched = self.are_traced and not weight.is_sample_count and not is_graph
+        counted = count() if watched else None
         number, made = ops.replicas.number, self.made
         before, self._given[number] = self._given.get(number), weight
         self.knows = True
@@ -69,7 +68,7 @@ class Weights(object):
             self._given[number] = before
             if before is None:
                 del self._given[number]
-        if self.made == made and (registry.is_graph or watched and registry.under_way() != counted):
+        if self.made == made and (is_graph or watched and count() != counted):
             raise ValueError(NOTHING_MADE.format(given))
 
     def count_anew(self, value):

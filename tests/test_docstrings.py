@@ -22,7 +22,7 @@ NEEDS = {
     "flush": ((1, 11), skips.we_lack, "wrap needs TF 1.11 or newer for the v1 API"),
     "train_step": ((2, 2), skips.keras_lacks, "Keras calls train_step from TF 2.2 on, in eager mode"),
     "micro_batch": ((2, 2), skips.we_lack, "micro_batch in eager mode needs TF 2.2 or newer"),
-    "micro_batch_size": ((0,), None, None),
+    "micro_batch_size": ((2, 2), skips.we_lack, "micro_batch in eager mode needs TF 2.2 or newer"),
     "recomputes": ((2, 2), skips.we_lack, "micro_batch in eager mode needs TF 2.2 or newer"),
     "GradientAccumulator": ((2,), skips.senseless, "eager execution is TensorFlow's default from 2.0 on"),
     "AccumulatingOptimizer": ((2,), skips.senseless, "eager execution is TensorFlow's default from 2.0 on"),

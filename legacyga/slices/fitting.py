@@ -35,8 +35,8 @@ def micro_batch_size(model):
         >>> model = keras.Model(inputs, keras.layers.Dense(1)(inputs))
         >>> model.compile("sgd", "mse")
         >>> legacyga.micro_batch(model, 8)
-        >>> legacyga.micro_batch_size(model)
-        8
+        >>> legacyga.micro_batch_size(model), int(model.optimizer.iterations.numpy())
+        (8, 0)
     """
     found = _FITTINGS.get(inner_model(model))
     return None if found is None else found.size

@@ -233,7 +233,7 @@ class SlicedFunction(object):
         return [(i, each) for i, each in enumerate(used) if each is not None]
 
     def _sample_weights(self, fed, parts):
-        """Return {index of a feed: its sample weights for each part}, corrected where Keras divides per slice.
+        """Return {index of a feed: its sample weights for each part}, corrected for what Keras divides a slice by.
 
         Up to Keras 2.2 and TF 1.12 Keras divides a loss function by the number of weights that are not 0. That number
         differs between slices, so each slice's weights compensate for it. Delete with Keras 2.2 and TF 1.12.
@@ -251,7 +251,10 @@ class SlicedFunction(object):
         return self._one_number[place]
 
     def _with_shares(self, weights, parts):
-        """Return the parts of `weights`, each scaled by its own share of weights other than 0 over the whole share."""
+        """Return the parts of `weights`, each times its fraction of weights other than 0, over that of the batch.
+
+        Where Keras divides by the sum of the weights, return the parts unchanged.
+        """
         if features.divides_functions_by_weights(self._home):
             return [weights[part] for part in parts]
         share, made = (weights != 0).mean(), []

@@ -1,4 +1,4 @@
-"""The training function of an eager model whose slices find their own size."""
+"""Eager mode: a training function that finds the slice size that fits in memory (`size="auto"`)."""
 
 import weakref
 
@@ -14,11 +14,11 @@ SEVERAL_STEPS = (
 
 
 class FittingFunction(object):
-    """Stands in the place of a model's `make_train_function`, and of the training function that this makes.
+    """Replaces a model's `make_train_function`, and the training function that this method makes.
 
     Args:
-        model: the model, to which it keeps only a weak reference.
-        cut: function of a size: lets the training step cut slices of it from now on.
+        model: the model. This object keeps only a weak reference to it.
+        cut: function of a size. From then on the training step uses slices of that size.
     """
 
     def __init__(self, model, cut):
@@ -27,11 +27,11 @@ class FittingFunction(object):
         self._function = self._variables = None
 
     def __deepcopy__(self, memo):
-        # A copy of a model finds a size of its own: legacyga.micro_batch(copy, "auto").
+        # A copied model needs its own call: legacyga.micro_batch(copy, "auto").
         return None
 
     def make(self, *args, **kwargs):
-        """What Keras calls: make its own training function, and put this one in its place."""
+        """Make Keras's own training function and put this object in its place. Keras calls this."""
         model = self._model()
         if model.train_function is not None and not (args or kwargs):
             return model.train_function
@@ -56,7 +56,7 @@ class FittingFunction(object):
 
         self._cut(found.size)
         if self._variables is None:
-            # A trace that never runs makes what variables are missing, with the values that they begin with.
+            # A trace that never runs creates the missing variables with their initial values.
             one_step = autograph.as_written(tf, lambda data: model.train_step(data))
             trace = tf.function(one_step).get_concrete_function(data)
             self._variables = variables_of(tf, trace.graph)
@@ -72,7 +72,7 @@ class FittingFunction(object):
 
 
 def _dataset_of(tf, data, spec):
-    """A dataset of one batch, whose static shapes are those of `spec`: so the same operations are made of it."""
+    """Return a dataset of one batch with the static shapes of `spec`, so that it traces to the same operations."""
 
     def relaxed(tensor, known):
         is_known = not isinstance(known, tf.TensorSpec) or not known.shape.rank or known.shape[0] is not None
@@ -86,7 +86,7 @@ def _dataset_of(tf, data, spec):
 
 
 def variables_of(tf, graph):
-    """[(handle, dtype)] of the variables that a traced function reads or writes."""
+    """Return [(handle, dtype)] of the variables that a traced function reads or writes."""
     found = []
     for handle in graph.external_captures:
         data = getattr(handle, "_handle_data", None)
@@ -96,7 +96,7 @@ def variables_of(tf, graph):
 
 
 def _without_none(data):
-    """A batch without the parts that it does not have: a dataset takes no None."""
+    """Return a batch without its trailing None parts, because a dataset accepts no None."""
     if not isinstance(data, tuple):
         return data
     parts = list(data)
@@ -106,7 +106,7 @@ def _without_none(data):
 
 
 def install(model, step, recompute):
-    """Let the training step of a model find its size, or no longer where its `Fitting` does not look."""
+    """Make a model's training step find its slice size, or undo this if the model's `Fitting` does not look for one."""
     attributes = vars(model)
     if not fitting.fitting_of(model).looks:
         if attributes.pop("make_train_function", None) is not None:

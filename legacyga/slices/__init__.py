@@ -1,1 +1,1 @@
-"""A batch in slices, within one training step."""
+"""Train on a batch in slices within one training step."""

@@ -1,10 +1,10 @@
-"""What a batch of fit's data holds: its tensors, how many samples, and slices of these."""
+"""Read a batch that `fit` trains on: its tensors, its number of samples, its slices."""
 
 SIZES = "Each part of a batch in slices must have the same first dimension. Received: {} and {} samples."
 
 
 def parts_of(tf, data):
-    """The tensors of a batch that have samples: not None, and no number."""
+    """Return the tensors of a batch that hold samples. This leaves out None and scalars."""
     return [leaf for leaf in tf.nest.flatten(data) if leaf is not None and not _is_number(tf, leaf)]
 
 
@@ -13,16 +13,20 @@ def _is_number(tf, leaf):
 
 
 def samples_in(tf, data):
-    """The number of samples in a batch, a scalar tensor: the first dimension of its first target, else of its inputs.
+    """Return the number of samples in a batch, a scalar tensor: the first dimension of its first target.
 
-    The loss is a mean over the targets. An input may have a row for each part of a sample, as in batches of graphs.
+    The targets decide because the loss is a mean over them, and an input may have several rows per sample, as in
+    batches of graphs. Without targets, the first input decides.
     """
     targets = parts_of(tf, data[1:2]) if isinstance(data, (tuple, list)) else []
     return size_of(tf, (targets or parts_of(tf, data))[0])
 
 
 def number_in(tf, data):
-    """The number of samples, an int where a part of the data knows it, else a tensor."""
+    """Return the number of samples: an int if any part of the data has it as a static dimension, else a tensor.
+
+    Raises ValueError if two static dimensions differ.
+    """
     static = {known_size(tf, leaf) for leaf in parts_of(tf, data)} - {None}
     if len(static) > 1:
         raise ValueError(SIZES.format(*sorted(static)[:2]))
@@ -30,7 +34,7 @@ def number_in(tf, data):
 
 
 def checked(tf, data, samples):
-    """Operations that raise where a part of the data has another number of samples."""
+    """Return operations that raise if a part of the data has another number of samples; [] if shapes already tell."""
     sizes = [known_size(tf, leaf) for leaf in parts_of(tf, data)]
     if isinstance(samples, int) and None not in sizes:
         return []
@@ -40,7 +44,7 @@ def checked(tf, data, samples):
 
 
 def size_of(tf, tensor):
-    """The first dimension of a tensor, dense, ragged or sparse: an int32 scalar."""
+    """Return the first dimension of a dense, ragged or sparse tensor: an int32 scalar."""
     # TF up to 1.12 has no ragged tensors. Delete with TF 1.12.
     if isinstance(tensor, getattr(tf, "RaggedTensor", ())):
         return tf.cast(tensor.nrows(), tf.int32)
@@ -48,43 +52,43 @@ def size_of(tf, tensor):
 
 
 def slice_of(tf, leaf, begin, length):
-    """So many samples of a tensor from `begin` on; None of None, and a number as it is."""
+    """Return `length` samples of a tensor, starting at `begin`. None and scalars come back unchanged."""
     if leaf is None or _is_number(tf, leaf):
         return leaf
     if isinstance(leaf, tf.SparseTensor):
         others = leaf.dense_shape[1:]
         starts = tf.concat([[tf.cast(begin, "int64")], tf.zeros_like(others)], 0)
         part = tf.sparse.slice(leaf, starts, tf.concat([[tf.cast(length, "int64")], others], 0))
-        # Layers that are yet to be built ask for the static shape, which the slice has lost.
+        # The slice has lost its static shape, which layers need to build.
         sizes = [part.dense_shape[i] if not i or size is None else size for i, size in enumerate(leaf.shape)]
         return tf.SparseTensor(part.indices, part.values, tf.stack([tf.cast(each, "int64") for each in sizes]))
     shape = tf.TensorShape(leaf.shape)
     if isinstance(leaf, getattr(tf, "RaggedTensor", ())) or shape.ndims is None:
         return leaf[begin : begin + length]
-    # By its size, not by its end: of an end that is no constant XLA makes a dynamic size, which some kernels lose.
+    # Give a size, not an end: XLA turns an end that is not constant into a dynamic size, which some kernels lose.
     sizes = [length] + [tf.shape(leaf)[i] if shape[i] is None else shape[i] for i in range(1, shape.ndims)]
     return tf.slice(leaf, [begin] + [0] * (shape.ndims - 1), sizes)
 
 
 def known_size(tf, leaf):
-    """The first dimension of a tensor, an int, None where that is not static or there is none."""
+    """Return the static first dimension of a tensor: an int, None if it is unknown or the tensor has none."""
     shape = tf.TensorShape(leaf.shape)
     return shape[0] if shape.ndims else None
 
 
 def part_of(value, samples, part):
-    """The samples of one slice; what is no batch, such as the learning phase, as it is."""
+    """Return the samples of one slice. A scalar, such as the learning phase, comes back unchanged."""
     shape = getattr(value, "shape", ())
     if not shape:
         return value
     if shape[0] != samples:
         raise ValueError(SIZES.format(samples, shape[0]))
-    # Not every form of scipy's sparse matrices takes a slice.
+    # Some formats of scipy's sparse matrices cannot be sliced.
     return (value.tocsr() if hasattr(value, "tocsr") else value)[part]
 
 
 def joined(arrays):
-    """Arrays one after the other. The package itself imports no NumPy."""
+    """Concatenate NumPy arrays. The package itself does not import NumPy."""
     joined, start = arrays[0].take([0] * sum(len(each) for each in arrays), axis=0), 0
     for each in arrays:
         joined[start : start + len(each)] = each
@@ -93,5 +97,5 @@ def joined(arrays):
 
 
 def inner_model(model):
-    """The model that trains: within a Sequential of Keras up to 2.1 there is another. Delete with Keras 2.1."""
+    """Return the model that trains: up to Keras 2.1 a Sequential wraps another model. Delete with Keras 2.1."""
     return vars(model).get("model") or model

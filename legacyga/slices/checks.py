@@ -1,4 +1,4 @@
-"""What cannot be trained in slices, which is an error; and, in graph mode, what no slice's loss alone is right for."""
+"""Refuse what cannot train in slices, and find the losses that graph mode must compute over the whole batch."""
 
 from legacyga.backend import features
 from legacyga.slices import losses as _losses
@@ -16,7 +16,7 @@ LOSS_SCALE = (
 
 
 def check_compiled(home, model, size):
-    """Raise where a compiled model cannot train in slices."""
+    """Raise ValueError if a compiled model cannot train in slices."""
     strategy = getattr(model, "distribute_strategy", None)
     if strategy is not None:
         with strategy.scope():
@@ -26,7 +26,7 @@ def check_compiled(home, model, size):
 
 
 def check_strategy(tf):
-    """Raise under a strategy of which a step is more than the function that one replica runs."""
+    """Raise ValueError under any strategy but OneDeviceStrategy: replicas exchange values within a step."""
     distribute = getattr(tf, "distribute", None)
     if not hasattr(distribute, "has_strategy") or not distribute.has_strategy():
         return
@@ -36,17 +36,17 @@ def check_strategy(tf):
 
 
 def doubt_in_graph(home, model, loss):
-    """The `means.Doubt` about what a model of graph mode computes of each batch, None without one.
+    """Return the `means.Doubt` about the loss and metrics of a graph-mode model, None if there is none.
 
     Args:
-        loss: the model's, a tensor.
+        loss: the model's loss, a tensor.
     """
     if is_divided_by_masks(home, model):
         return means.Doubt("an output with a mask, by which the loss is divided", True)
-    # A dimension is an object in TensorFlow 1.
+    # In TensorFlow 1 a dimension is an object with a `value`.
     if any(getattr(each, "value", each) != 1 for each in loss.shape.dims or ()):
         return means.Doubt("what add_loss is given, which has a number for each sample", True)
-    # Standalone Keras does, and tf.keras up to TF 1.12. Delete with TF 1.12.
+    # Standalone Keras and tf.keras up to TF 1.12 sum activity regularizers over the batch. Delete with TF 1.12.
     sums_up = home.is_standalone or hasattr(model, "stateful_metric_names")
     if sums_up and any(getattr(each, "activity_regularizer", None) is not None for each in _all_layers(model)):
         return means.Doubt("an activity_regularizer, which is a sum over the batch", True)
@@ -61,17 +61,17 @@ def _all_layers(model):
 
 
 def is_divided_by_masks(home, model):
-    """Whether, in graph mode, an output's loss is divided by what its mask leaves."""
+    """Whether graph mode divides the loss of an output by the number of elements that its mask keeps."""
     if not getattr(model, "inputs", None):
         return False
-    # The values of loss functions are, up to TF 1.13; those of loss objects are not. Delete with TF 1.13.
+    # Up to TF 1.13 Keras divides for loss functions, not for loss objects. Delete with TF 1.13.
     functions = [each for each in getattr(model, "loss_functions", None) or [] if not hasattr(each, "reduction")]
     masks = []
     if functions and features.divides_functions_by_masks(home):
-        # These Kerases keep what it returns, and have called it in compile. A Sequential takes no list.
+        # compile has already called compute_mask, and these Kerases keep its result. A Sequential accepts no list.
         inputs = model.inputs if len(model.inputs) > 1 else model.inputs[0]
         masks = means.leaves(model.compute_mask(inputs, None))
     elif features.divides_by_masks(home):
-        # Here it would call the layers once more, and count their losses twice.
+        # Do not call compute_mask here: it would call the layers again and count their losses twice.
         masks = [_losses.mask_of(each) for each in model.outputs]
     return any(each is not None for each in masks)

@@ -1,4 +1,4 @@
-"""A batch in slices within one training step: the batch's gradient, and one call of the optimizer. Eager mode."""
+"""Eager mode: sum the gradients of a batch's slices in one training step, then call the optimizer once."""
 
 import contextlib
 
@@ -12,19 +12,19 @@ NOT_ONCE = "A batch in slices needs a train_step that calls the optimizer once. 
 
 
 def is_cut(model, data, size):
-    """Whether a batch has more than one slice of at most `size` samples, as far as is known before it trains."""
+    """Whether a batch may need more than one slice of at most `size` samples. True if its size is not static."""
     tf = homes.home_of(model.optimizer).tf
     checks.check_strategy(tf)
     samples = batches.number_in(tf, data)
-    # Where there is nothing to train there is no gradient, and the optimizer is not called.
+    # A model without trainable weights has no gradients and does not call the optimizer.
     is_frozen = model.built and not model.trainable_weights
     return not is_frozen and not (isinstance(samples, int) and samples <= size)
 
 
 def train_step(model, own, data, size):
-    """`own(model, data)`, in slices of at most `size` samples, and one call of the model's optimizer.
+    """Run `own(model, data)` in slices of at most `size` samples, then call the model's optimizer once.
 
-    What does not fill a slice comes first; the others are added in a loop.
+    The first slice takes the remainder, so the loop over the others has slices of exactly `size` samples.
 
     Args:
         model: a compiled model.
@@ -33,7 +33,7 @@ def train_step(model, own, data, size):
         size: an int of at least 1.
 
     Returns:
-        What `own` returns after the last slice.
+        The logs that `own` returns for the last slice, with the loss metrics of the whole batch.
     """
     step = _Step(model, own, size)
     with step.metrics_put_back():
@@ -52,13 +52,13 @@ class _Step(object):
 
     @contextlib.contextmanager
     def metrics_put_back(self):
-        """A context: where a slice raises, no metric has what the slices before it gave. A traced function cannot."""
+        """A context that restores the metrics if a slice raises. It does nothing in a traced function."""
         metrics = self.model.metrics if self.ops.tf.executing_eagerly() else []
         before = [[variable + 0 for variable in each.variables] for each in metrics]
         try:
             yield
         except BaseException:
-            # Some are made by the first batch of all.
+            # The first batch makes some metrics, which have no earlier value: reset these.
             for each in [each for each in self.model.metrics if metrics and each not in metrics]:
                 _reset(each)
             for each, values in zip(metrics, before):
@@ -72,11 +72,11 @@ class _Step(object):
             full = (samples - 1) // size if isinstance(samples, int) else tf.maximum((samples - 1) // size, 0)
         rest = samples - full * size
         logs, pairs, call = self._take(data, 0, rest)
-        # A batch of one slice is as it is.
+        # Weights count in full slices. A batch of one slice has weight 1, so its values stay as they are.
         is_alone, one = ops.equal(full, 0), tf.ones([], "float64")
         part = ops.where(is_alone, one, ops.cast(rest, "float64") / size)
         whole = ops.where(is_alone, one, ops.cast(samples, "float64") / size)
-        # Those that have a gradient.
+        # Places of the variables that have a gradient.
         at = [i for i, (each, _) in enumerate(pairs) if each is not None]
         self.sums = GradientSums(ops, [var for _, var in pairs], full + 1)
         sums = [self.sums.begun(i, pairs[i][0], part) for i in at]
@@ -91,7 +91,7 @@ class _Step(object):
         return self.means.tell(losses, samples, tf.nest.pack_sequence_as(logs, flat))
 
     def _loop(self, data, rest, full, at, first):
-        """The sums, losses and logs after the `full` slices that come after the first `rest` samples.
+        """Add the `full` slices that follow the first `rest` samples, and return the sums, losses and logs.
 
         Args:
             at: the places of the pairs that have a gradient.
@@ -100,7 +100,7 @@ class _Step(object):
         ops, tf = self.ops, self.ops.tf
 
         def ready(number, sums, losses, flat):
-            # The next slice waits for this one, whose activations are then no more.
+            # The next slice waits for this one, so that memory never holds the activations of both.
             with ops.after([total[0] for total in sums if len(total) == 1], losses, flat):
                 return ops.identity(number), sums, losses, flat
 
@@ -114,7 +114,10 @@ class _Step(object):
         return tf.while_loop(lambda number, *_: number < full, body, first, parallel_iterations=1)[1:]
 
     def _take(self, data, begin, length):
-        """The logs, the (gradient, variable) pairs, and what else the optimizer was called with, of one slice."""
+        """Run one slice. Return its logs, its (gradient, variable) pairs, and the optimizer's other arguments.
+
+        The other arguments are None if the optimizer was not called.
+        """
         recorded, attributes = [], vars(self.model)
         part = self.ops.tf.nest.map_structure(lambda leaf: batches.slice_of(self.ops.tf, leaf, begin, length), data)
         attributes["optimizer"] = _recorder(self.optimizer, recorded)
@@ -124,7 +127,7 @@ class _Step(object):
         finally:
             attributes["optimizer"] = self.optimizer
         if not recorded and not self.model.trainable_weights:
-            # This slice built the model, which has nothing to train: Keras then does not call the optimizer.
+            # This slice built a model without trainable weights, so Keras does not call the optimizer.
             return logs, [], None
         if len(recorded) != 1:
             raise ValueError(NOT_ONCE.format(len(recorded), self.model))
@@ -132,7 +135,7 @@ class _Step(object):
         return logs, pairs, (args, kwargs)
 
     def _check_given(self, given, y_pred, sample_weight):
-        """Raise where what a slice's losses gave is no mean over its samples."""
+        """Raise ValueError if the loss of a slice is not a mean over its samples."""
         is_masked = any(_losses.mask_of(leaf) is not None for leaf in self.ops.tf.nest.flatten(y_pred))
         if is_masked and features.divides_by_masks(self.home):
             raise ValueError(means.WRONG.format("an output with a mask, by which the loss is divided"))
@@ -149,20 +152,20 @@ class _Step(object):
 
 
 def _flat(tf, logs):
-    """What a train_step returned, as a list of tensors."""
+    """Return the logs of a train_step as a list of tensors."""
     return [tf.convert_to_tensor(each) for each in tf.nest.flatten(logs)]
 
 
 class _Means(object):
-    """The metrics that take the mean of a batch's loss as it is: of a batch in slices once, as without.
+    """Loss metrics that average over batches, not samples: each batch must update them once, not once per slice.
 
-    What they take of each slice is put apart. They are those of Keras 3, and of a model of TensorFlow's Keras that has
-    no loss but by `add_loss`. (The others weigh a slice's loss by its samples.)
+    This class collects what each slice would give them. Keras 3 has such metrics; in TensorFlow's Keras only a model
+    whose losses all come from `add_loss` does. All other metrics weigh the loss of a slice by its samples.
     """
 
     def __init__(self, model, home, ops):
         self._model, self._home, self._ops = model, home, ops
-        # (mean, what it was weighed by) of each metric.
+        # (mean, its weight) of each metric, from the last slice.
         self.taken = []
 
     def _metrics(self):
@@ -173,7 +176,7 @@ class _Means(object):
 
     @contextlib.contextmanager
     def apart(self):
-        """A context: what the metrics are given in it goes to `taken`, and they are as before."""
+        """A context that collects the metrics' updates in `taken` and then restores the metrics."""
         metrics = self._metrics()
         before = [[variable + 0 for variable in each.variables] for each in metrics]
         for each in metrics:
@@ -183,22 +186,22 @@ class _Means(object):
         for each, values in zip(metrics, before):
             for variable, value in zip(each.variables, values):
                 variable.assign(value)
-        # Some are made by the first batch of all.
+        # The first batch makes some metrics: reset these.
         for each in self._metrics()[len(metrics) :]:
             _reset(each)
 
     def tell(self, losses, samples, logs):
-        """Give the metrics the batch's losses; the logs with what they then say.
+        """Update the metrics with the losses of the batch, and return the logs with their new results.
 
         Args:
-            losses: the batch's mean of each, and the sum of what the slices' were weighed by.
-            samples: of the batch: an int where it is static.
-            logs: of the last slice.
+            losses: for each metric the mean over the batch, and the sum of its weights over the slices.
+            samples: the number of samples in the batch, an int if it is static.
+            logs: the logs of the last slice.
         """
         is_keras3 = self._home.is_keras3
         for i, (each, (loss, sizes)) in enumerate(zip(self._metrics(), losses)):
             size = self._ops.cast(samples, sizes.dtype)
-            # Keras 3 weighs the loss of an output by its samples where their number is static, tf.keras does not.
+            # Keras 3 weighs the loss of an output by its samples if their number is static; tf.keras never does.
             weighs = self._ops.equal(sizes, size) if is_keras3 and not i else is_keras3 and isinstance(samples, int)
             each.update_state(loss, sample_weight=self._ops.where(weighs, size, self._ops.ones_like(size)))
             if each.name in logs:
@@ -207,22 +210,22 @@ class _Means(object):
 
 
 def _reset(metric):
-    # Its name is `reset_states` up to TF 2.4. Delete with TF 2.4.
+    # Up to TF 2.4 the name is `reset_states`. Delete with TF 2.4.
     (getattr(metric, "reset_state", None) or metric.reset_states)()
 
 
 def _clips_before(optimizer):
-    """Whether `fit` clips gradients ahead of `apply_gradients`: that of TF 2.2 and 2.3. Delete with TF 2.3."""
+    """Whether `fit` clips gradients before `apply_gradients`, as in TF 2.2 and 2.3. Delete with TF 2.3."""
     return hasattr(optimizer, "_aggregate_gradients") and not hasattr(optimizer, "_transform_gradients")
 
 
 def _recorder(optimizer, recorded):
-    """The same optimizer, all of its state included, that puts what it is to apply into the list `recorded`."""
+    """Return an optimizer that shares all state with `optimizer` but only appends its arguments to `recorded`."""
 
     class Recorder(type(optimizer)):
-        """What Keras's fit calls of an optimizer, writing nothing."""
+        """Receives the calls of Keras's fit and changes no variable."""
 
-        # fit of TF 2.2 and 2.3 calls these two, to exchange and to clip. Delete with TF 2.3.
+        # In TF 2.2 and 2.3 fit uses these two to exchange gradients and to clip. Delete with TF 2.3.
         _HAS_AGGREGATE_GRAD = False
 
         def _clip_gradients(self, grads):

@@ -1,4 +1,4 @@
-"""Slices that find their own size: the whole batch first, and half of it each time that memory is exhausted."""
+"""Find the slice size that fits in memory: start with the whole batch, halve it each time memory is exhausted."""
 
 import warnings
 import weakref
@@ -20,13 +20,13 @@ _FITTINGS = weakref.WeakKeyDictionary()
 
 
 def micro_batch_size(model):
-    """The largest number of samples in a slice of a model's batches, as `micro_batch` was given it or has found it.
+    """Return the largest number of samples in a slice: the size given to `micro_batch`, or the size that it found.
 
     Args:
         model: a model that was given to `micro_batch`.
 
     Returns:
-        An int. None where batches train whole: without `micro_batch`, or while memory was never exhausted.
+        An int. None if batches train whole: without `micro_batch`, or with "auto" until memory is exhausted.
 
     Example:
         >>> from tensorflow import keras
@@ -43,7 +43,7 @@ def micro_batch_size(model):
 
 
 def fitting_of(model):
-    """The `Fitting` of a model, made if there is none."""
+    """Return the `Fitting` of a model, and make it if there is none."""
     model = inner_model(model)
     if model not in _FITTINGS:
         _FITTINGS[model] = Fitting(model)
@@ -51,11 +51,11 @@ def fitting_of(model):
 
 
 class Fitting(object):
-    """How large the slices of a model are.
+    """The slice size of a model.
 
     Attributes:
         size: the largest number of samples in a slice, None for whole batches.
-        looks: whether slices find their own size.
+        looks: whether the size adapts to memory.
     """
 
     def __init__(self, model):
@@ -63,26 +63,31 @@ class Fitting(object):
         self.size, self.looks = None, False
 
     def set(self, size):
-        """Take over what `micro_batch` is given: an int, None or "auto"."""
+        """Set the size that `micro_batch` received: an int, None or "auto". A second "auto" keeps the size found."""
         if size == AUTO and self.looks:
             return
         self.size, self.looks = (None, True) if size == AUTO else (size, False)
 
     def take(self, tf, samples, step, read, write):
-        """What `step()` returns, which trains on a batch: with the largest slices that fit.
+        """Train on a batch with the largest slices that fit, and return what `step()` returns.
+
+        If memory is exhausted, restore the variables and repeat the batch with half the size. Warn if the size changed.
 
         Args:
-            samples: how many the batch has.
-            step: function without arguments. It cuts slices of `size` samples.
-            read: function without arguments: the values of all variables that a step may write.
-            write: function of these values.
+            samples: the number of samples in the batch.
+            step: function without arguments that trains on the batch in slices of `size` samples.
+            read: function without arguments that returns the values of all variables that a step may write.
+            write: function that restores these values.
+
+        Raises:
+            ResourceExhaustedError: a slice of one sample exhausts the memory.
         """
         before, begun_with = read(), self.size
         while True:
             try:
                 result = step()
                 break
-            # Python raises its own for an operation that runs eagerly.
+            # An operation that runs eagerly can raise Python's MemoryError.
             except (tf.errors.ResourceExhaustedError, MemoryError) as error:
                 write(before)
                 largest = min(self.size or samples, samples)

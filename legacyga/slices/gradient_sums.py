@@ -1,36 +1,36 @@
-"""The sums of the slices' gradients, one for each variable, as a tf.while_loop over slices keeps them."""
+"""Sum the gradients of slices, one sum per variable, in the loop variables of a tf.while_loop."""
 
 from legacyga.backend.tensors import is_sparse
 
 
 class GradientSums(object):
-    """How the gradients of some variables are added up.
+    """Adds up the gradients of a model's variables.
 
     Args:
         ops: an `ops.Ops`.
-        variables: the model's.
-        slices: how many there are, an int or a tensor.
+        variables: the variables of the model.
+        slices: the number of slices, an int or a tensor.
     """
 
     def __init__(self, ops, variables, slices):
         self._ops = ops
-        # The scales of float8 are handed over as gradients: values of which the largest holds.
+        # Keras passes float8 scales as gradients; their result is the largest value, not the sum.
         self._is_largest = [getattr(each, "overwrite_with_gradient", False) for each in variables]
         self._pieces = Pieces(ops, slices, True)
 
     def begun(self, place, gradient, share=None):
-        """The sum after the first slice: a list of tensors and TensorArrays.
+        """Return the sum after the first slice: one tensor, or two TensorArrays (values, indices) for IndexedSlices.
 
         Args:
-            place: the variable's.
-            gradient: of the first slice, a tensor or IndexedSlices.
-            share: what it counts, a float64 scalar, None for 1.
+            place: the index of the variable.
+            gradient: the gradient of the first slice, a tensor or IndexedSlices.
+            share: its weight, a float64 scalar, None for 1.
         """
         ops = self._ops
         if self._is_largest[place]:
             return [gradient]
         dtype = ops.accumulator_dtype(gradient.dtype)
-        # XLA has no arrays of tensors of several shapes.
+        # XLA's TensorArrays need equal shapes, so there the sum is dense.
         if is_sparse(gradient) and not ops.is_compiled():
             values = gradient.values if share is None else ops.weighted(gradient.values, share, dtype)
             return [self._pieces.begun(ops.cast(values, dtype)), self._pieces.begun(gradient.indices)]
@@ -38,7 +38,7 @@ class GradientSums(object):
         return [gradient if share is None else ops.weighted(gradient, share, dtype)]
 
     def added(self, place, total, gradient, number):
-        """The sum with the gradient of slice `number`, counted from 0."""
+        """Return the sum plus the gradient of slice `number`, counted from 0."""
         ops = self._ops
         if self._is_largest[place]:
             return [ops.maximum(total[0], gradient)]
@@ -48,7 +48,7 @@ class GradientSums(object):
         return [total[0].write(number, values), total[1].write(number, gradient.indices)]
 
     def result(self, place, total, gradient, whole=None):
-        """The sum, divided by `whole` where that is given, in the form and dtype of the first slice's gradient."""
+        """Return the sum, divided by `whole` unless None, as IndexedSlices or a tensor in the dtype of `gradient`."""
         if self._is_largest[place]:
             return total[0]
         values = total[0] if len(total) == 1 else total[0].concat()
@@ -60,12 +60,12 @@ class GradientSums(object):
 
 
 class Pieces(object):
-    """Tensors of which each slice gives its rows, as a tf.while_loop keeps them: TensorArrays.
+    """Collects the rows that each slice adds to a tensor, in a TensorArray that a tf.while_loop carries.
 
     Args:
         ops: an `ops.Ops`.
-        slices: how many there are, an int or a tensor.
-        uneven: whether they may have different numbers of rows. XLA takes none such, but of the first slice.
+        slices: the number of slices, an int or a tensor.
+        uneven: whether slices may differ in their number of rows. Under XLA only the first slice may differ.
     """
 
     def __init__(self, ops, slices, uneven=False):

@@ -1,4 +1,4 @@
-"""A batch in slices in graph mode: the training function of Keras, called once for each slice of what it is fed."""
+"""Graph mode: call Keras's training function once per slice of its feeds, then update once."""
 
 import contextlib
 
@@ -6,7 +6,7 @@ from legacyga.backend import features, graph
 from legacyga.slices import batches, checks, fitting, graph_recompute, graph_results, graph_update, means
 from legacyga.slices import losses as _losses
 
-# The methods that make training functions, and the attributes that keep these. The second is that of fit in TF 1.13:
+# {method that makes a training function: attribute that stores it}. Only fit in TF 1.13 uses the second pair.
 # Delete with TF 1.13.
 FUNCTIONS = {"_make_train_function": "train_function", "_make_fit_function": "_fit_function"}
 
@@ -26,7 +26,7 @@ OF_TWO = (
 
 
 def install(model, home, size, recompute):
-    """Let the functions that the model makes to train with be cut, or no longer where `size` is None."""
+    """Make the model's training functions run in slices of `size` samples, or whole again if `size` is None."""
     model = batches.inner_model(model)
     if size is not None:
         checks.check_compiled(home, model, size)
@@ -41,10 +41,14 @@ def install(model, home, size, recompute):
 
 
 def _under_way(model, names):
-    """The optimizer's state, and those of the names whose training function has it: they are to be made anew with it.
+    """Return the optimizer's state, and the `names` of methods whose existing training function uses that state.
 
-    Optimizers of the v1 API make their variables with each function, and know those of the last one alone, whichever
-    model it trains. What `compile` has made since begins anew by itself.
+    The caller makes these functions again and copies the state, because optimizers of the v1 API create new variables
+    with each function. They know only those of the last function, whichever model it trains. After a new `compile`
+    there is no function, and nothing to carry over.
+
+    Raises:
+        ValueError: the state belongs to another model, or only to one of two functions.
     """
     there = [name for name in names if getattr(model, FUNCTIONS[name], None) is not None]
     state = _state_of(model.optimizer)
@@ -57,7 +61,7 @@ def _under_way(model, names):
 
 
 def _copy_values(backend, variables, others):
-    """Give `others` the values of `variables`, where they are of one optimizer's function, and not the same."""
+    """Copy the values of `variables` to `others`, pair by pair, if both lists have the same length."""
     pairs = [(old, new) for old, new in zip(variables, others) if old is not new]
     if len(variables) == len(others):
         values = backend.batch_get_value([old for old, _ in pairs])
@@ -65,30 +69,30 @@ def _copy_values(backend, variables, others):
 
 
 def _state_of(optimizer):
-    """The optimizer's variables that are a model's."""
+    """Return the optimizer's variables that belong to a model: all but `iterations`."""
     try:
         weights = list(getattr(optimizer, "weights", ()))
     except NotImplementedError:
-        # Keras's cover of an optimizer of tf.train knows none.
+        # Keras's wrapper around a tf.train optimizer does not know its variables.
         return []
     return [each for each in weights if each is not getattr(optimizer, "iterations", None)]
 
 
 def _writes(function, variables):
-    """Whether a training function's update needs one of these variables."""
+    """Whether the update of a training function depends on one of these variables."""
     handles = {getattr(getattr(each, "handle", None), "op", each.op) for each in variables}
     return graph.reaches(function.updates_op, handles)
 
 
 class Maker(object):
-    """Stands in the place of the method that makes a training function, and makes the same in slices.
+    """Replaces the method that makes a training function, and makes one that works in slices.
 
     Args:
         model: the model.
         home: its `homes.Home`.
-        size: as `micro_batch` takes it, None for a function as it would be.
+        size: as `micro_batch` takes it. None makes Keras's own function.
         recompute: as `micro_batch` takes it.
-        name: that of the method.
+        name: the name of the method.
     """
 
     def __init__(self, model, home, size, recompute, name):
@@ -98,7 +102,7 @@ class Maker(object):
         model, attributes, made = self._model, vars(self._model), []
         optimizer, attribute = attributes["optimizer"], FUNCTIONS[self._name]
         if self._size is not None:
-            # It may have been compiled again.
+            # The user may have compiled the model again.
             checks.check_compiled(self._home, model, self._size)
             attributes["optimizer"] = graph_update.recorder(optimizer, self._home, model, made)
         try:
@@ -112,12 +116,12 @@ class Maker(object):
 
 
 class SlicedFunction(object):
-    """Stands in the place of a training function.
+    """Replaces a training function and trains on each batch in slices.
 
     Args:
-        home, model, recompute, name: as of its `Maker`.
+        home, model, recompute, name: the arguments of its `Maker`.
         accumulate: Keras's own function, with a mini-step in place of the update.
-        mini_step: that one, a `graph_update.MiniStep`.
+        mini_step: this mini-step, a `graph_update.MiniStep`.
     """
 
     def __init__(self, home, model, recompute, accumulate, mini_step, name):
@@ -126,12 +130,12 @@ class SlicedFunction(object):
         self._recompute, self._mini_step, self._name = recompute, mini_step, name
         self._doubt = None if recompute else checks.doubt_in_graph(home, model, mini_step.loss)
         self._session = self._twice = None
-        # Whether the loss of an output is one number for a whole batch, by its place among those that have one.
+        # {index among the outputs that have a loss: whether this loss is one number for a whole batch}
         self._one_number = {}
 
     @property
     def updates_op(self):
-        """The operation of the update, as Keras's own functions name it."""
+        """The operation of the update, under the name that Keras's functions use."""
         return self._mini_step.update.op
 
     def __getattr__(self, name):
@@ -154,24 +158,24 @@ class SlicedFunction(object):
         )
 
     def _written(self):
-        """The variables that the training function uses."""
+        """Return the variables that the training function uses."""
         if self._variables is None:
             ends = [self._accumulate.updates_op, self._mini_step.update.op]
             used = graph.ancestors(ends + [each.op for each in self._accumulate.outputs])
             known = self._home.v1.global_variables()
-            # Keras initializes them with the first that it reads.
+            # Keras initializes all of them when it reads the first.
             self._variables = [each for each in known if getattr(getattr(each, "handle", None), "op", each.op) in used]
         return self._variables
 
     def _take(self, fed, samples):
-        """Train on a batch, in slices of the size that there is."""
+        """Train on a batch in slices of the current size, and return the outputs for the whole batch."""
         size = self._fitting.size or samples or 1
         parts = [slice(start, start + size) for start in range(0, samples or 1, size)]
         is_twice = len(parts) > 1 and means.choose(self._model, self._recompute, lambda: self._doubt_of(fed, parts))
         if is_twice:
             if self._twice is None:
                 self._twice = graph_recompute.Twice(self._home, self._model, self._accumulate, self._mini_step)
-                # It may have made variables, which begin with the session.
+                # Twice may have made variables: initialize them again, as in a new session.
                 self._session = None
             with self._update_after() as session:
                 return self._twice(session, fed, parts)
@@ -188,11 +192,11 @@ class SlicedFunction(object):
 
     @contextlib.contextmanager
     def _update_after(self):
-        """A context that ends with the update. Yields the session."""
+        """A context that yields the session and runs the update at its end. An error restores the metrics instead."""
         session = self._home.session
         if session is not self._session:
             session.run([each.initializer for each in self._mini_step.variables])
-        # Whatever ends a batch early leaves sums behind: the next one then starts them anew.
+        # A batch that fails leaves its sums behind. Without a session here, the next batch initializes them.
         self._session = None
         metrics = getattr(self._model, "metrics", None) or []
         metrics = [value for each in metrics for value in getattr(each, "weights", [])]
@@ -200,19 +204,19 @@ class SlicedFunction(object):
         try:
             yield session
         except BaseException:
-            # They have what the slices before gave.
+            # The metrics hold the slices before the error.
             self._home.backend.batch_set_value(list(zip(metrics, before)))
             raise
         session.run(self._mini_step.update)
         self._session = session
 
     def _doubt_of(self, fed, parts):
-        """The `means.Doubt` about a batch, None without one."""
+        """Return the `means.Doubt` about a batch, None if there is none."""
         for i, weights in self._weights(fed):
             differ = _differ([float(weights[part].mean()) for part in parts])
             if differ and self._is_one_number(i):
                 return means.Doubt("sample weights for a loss of one number for a whole batch", True)
-            # Weighted metrics that are functions divide by it, too.
+            # Weighted metric functions also divide by the sum of the weights.
             is_function = not hasattr(_given_losses(self._model)[i], "reduction")
             divides = is_function or any(getattr(self._model, "_per_output_weighted_metrics", None) or ())
             if differ and divides and features.divides_functions_by_weights(self._home):
@@ -220,19 +224,19 @@ class SlicedFunction(object):
         return self._doubt
 
     def _weights(self, fed):
-        """[(place among the outputs that have a loss, its sample weights)]."""
+        """Return [(index among the outputs that have a loss, sample weights of this output)]."""
         model = self._model
         weights = fed[len(model._feed_inputs) + len(model._feed_targets) :]
-        # Up to TF 1.13 tf.keras is fed weights for every output, later for those that use them. Delete with TF 1.13.
+        # Up to TF 1.13 tf.keras feeds weights for every output, later only where they are used. Delete with TF 1.13.
         count = len(_given_losses(model))
         used = weights[:count] if len(model._feed_sample_weights) == count else []
         return [(i, each) for i, each in enumerate(used) if each is not None]
 
     def _sample_weights(self, fed, parts):
-        """{place: the sample weights of each part}, where an output's loss is divided by how many of them are not 0.
+        """Return {index of a feed: its sample weights for each part}, corrected for what Keras divides a slice by.
 
-        So it is with losses that are functions, up to Keras 2.2 and TF 1.12: a slice's weights make up for its own
-        share. Delete with Keras 2.2 and TF 1.12.
+        Up to Keras 2.2 and TF 1.12 Keras divides a loss function by the number of weights that are not 0. That number
+        differs between slices, so each slice's weights compensate for it. Delete with Keras 2.2 and TF 1.12.
         """
         first, model = len(self._model._feed_inputs) + len(self._model._feed_targets), self._model
         return {
@@ -247,19 +251,26 @@ class SlicedFunction(object):
         return self._one_number[place]
 
     def _with_shares(self, weights, parts):
-        """The parts of an array of weights, each times its share of those that are not 0 over that of them all."""
+        """Return the parts of `weights`, each times its fraction of weights other than 0, over that of the batch.
+
+        Where Keras divides by the sum of the weights, return the parts unchanged.
+        """
         if features.divides_functions_by_weights(self._home):
             return [weights[part] for part in parts]
         share, made = (weights != 0).mean(), []
         for part in parts:
             of_part = (weights[part] != 0).mean()
-            # A part without any has no mean: to what it gives, almost nothing. In float16 6.2e-5 is the least.
+            # With all weights 0, Keras would divide by 0. A tiny weight adds almost nothing; float16 needs 6.2e-5.
             little = 6.2e-5 if self._home.backend.floatx() == "float16" else 1e-30
             made.append(weights[part] * (of_part / share) if of_part else weights[part] + little)
         return made
 
     def _told(self, outputs, losses, sizes):
-        """The outputs over the batch: from `losses`, the last slice's where that is of all so far, all, or the mean."""
+        """Return the outputs of the training function for the whole batch.
+
+        An output comes from `losses` if they have it. Otherwise a stateful one is the last slice's value, one with a
+        row per sample is joined from all slices, and any other is the mean over the samples.
+        """
         told = losses.of_the_batch(sizes)
         for place, values in enumerate(zip(*outputs)):
             if place not in told and (len(values) == 1 or self._is_stateful(place)):
@@ -268,12 +279,12 @@ class SlicedFunction(object):
                 told[place] = batches.joined(values)
             elif place not in told:
                 mean = sum(value * size for value, size in zip(values, sizes)) / float(sum(sizes))
-                # As Keras has it: an array, or NumPy's number, of the same width.
+                # Keras returns an array or a NumPy scalar of this dtype.
                 told[place] = mean.astype(values[0].dtype)
         return [told[place] for place in sorted(told)]
 
     def _has_samples(self, place):
-        """Whether an output has a first dimension that only a batch settles."""
+        """Whether the first dimension of an output is unknown until a batch is fed."""
         shape = self._accumulate.outputs[place].shape
         return bool(shape.dims) and shape.as_list()[0] is None
 
@@ -282,14 +293,14 @@ class SlicedFunction(object):
         if names is not None:
             return self._model.metrics_names[place] in names
         if hasattr(self._model, "metrics_tensors"):
-            # Delete with Keras 2.0, which has no stateful metrics.
+            # Keras 2.0 has no stateful metrics. Delete with Keras 2.0.
             return False
         if self._name == "_make_train_function" and hasattr(self._model, "_make_fit_function"):
-            # train_on_batch reports the batch's own value of a metric function. Delete with TF 1.13.
+            # In TF 1.13 train_on_batch reports a metric function for this batch alone. Delete with TF 1.13.
             names = self._model.metrics_names
             ways = [getattr(self._model, way) for way in ("_all_metrics_tensors", "_all_stateful_metrics_tensors")]
             return place > 0 and ways[0][names[place]] is ways[1][names[place]]
-        # All metrics are.
+        # Everything but the loss, at place 0, is a stateful metric.
         return place > 0
 
 

@@ -1,7 +1,7 @@
-"""Any loss in slices, in graph mode: the outputs of all slices first, then the loss, then each slice once more.
+"""Recompute in graph mode, for any loss: outputs of all slices first, then the loss, then each slice a second time.
 
-A session takes any tensor as a feed. So the loss and the metrics of the whole batch are computed by Keras's own graph,
-in which the outputs of the model are fed as what the slices gave.
+A session accepts a feed for any tensor. So we feed the slices' joined outputs as the outputs of the model, and Keras's
+own graph computes the loss and the metrics of the whole batch.
 """
 
 from legacyga.backend import graph
@@ -16,9 +16,12 @@ class Twice(object):
 
     Args:
         home: a `homes.Home`.
-        model: its model.
-        function: Keras's own training function, in which a mini-step stands for the update.
-        mini_step: a `graph_update.MiniStep`.
+        model: the model.
+        function: Keras's own training function, with a mini-step in place of the update.
+        mini_step: this mini-step, a `graph_update.MiniStep`.
+
+    Raises:
+        ValueError: the outputs depend on random numbers that cannot be drawn a second time.
     """
 
     def __init__(self, home, model, function, mini_step):
@@ -31,8 +34,8 @@ class Twice(object):
         fed = [each.op for each in model._feed_targets + list(model._feed_sample_weights)]
         with at[0].graph.as_default():
             updates = [each for each in _grouped(function.updates_op) if each is not mini_step.operation]
-            # What layers update, such as moving averages, hangs on no output, on nothing that these are compared with,
-            # and on no variable of a metric.
+            # Updates that depend on outputs, targets, sample weights or metric variables run with the loss. The others,
+            # such as moving averages of layers, run with each slice.
             of_loss = [each for each in updates if graph.reaches(each, set(at + fed + _variables_of_metrics(model)))]
             by_outputs = tf.gradients(mini_step.loss, self._outputs, stop_gradients=self._outputs)
             others = tf.gradients(mini_step.loss, mini_step.params, stop_gradients=self._outputs)
@@ -42,7 +45,8 @@ class Twice(object):
             if at:
                 given = [self._upstream[i] for i in at]
                 gradients = tf.gradients([self._outputs[i] for i in at], mini_step.params, grad_ys=given)
-            # The accumulator takes means: where there are both kinds, one weighs as much as all slices of the other.
+            # The accumulator takes a mean. If both kinds of gradient exist, `others` weighs as much as all slices
+            # together, so multiply each kind by the number of kinds to get the sum.
             self._kinds = sum(any(each is not None for each in found) for found in (others, gradients))
             taken = _take(mini_step, [each if each is None else _times(tf, each, self._kinds) for each in others])
             self._told = [list(function.outputs), [tf.convert_to_tensor(by_outputs[i]) for i in at], of_loss + taken]
@@ -56,11 +60,14 @@ class Twice(object):
             raise ValueError(RANDOM.format(self._model, name))
 
     def __call__(self, session, fed, parts):
-        """Add up the gradients of a batch, and return what the training function tells of it.
+        """Accumulate the gradients of a batch, and return the outputs of the training function for it.
 
         Args:
-            fed: what the training function is fed.
-            parts: the slices.
+            fed: the arrays fed to the training function.
+            parts: the slices of the batch, as Python slices.
+
+        Raises:
+            ValueError: an output does not have one row per sample.
         """
         samples = fed[0].shape[0]
         cut = [self._feeds([batches.part_of(each, samples, part) for each in fed]) for part in parts]
@@ -81,20 +88,20 @@ class Twice(object):
         return told
 
     def _feeds(self, values):
-        """{placeholder: value}, as a session takes them."""
-        # Weights that are not given have a default in TF 1.13. Delete with TF 1.13.
+        """Return {placeholder: value} for a session."""
+        # In TF 1.13 missing weights are None and have a default. Delete with TF 1.13.
         return {key: _sparse(each) for key, each in zip(self._function.inputs, values) if each is not None}
 
 
 def _variables_of_metrics(model):
-    """The operations that the variables of a model's metrics are; old Kerases have metrics without."""
+    """Return the operations of the variables of a model's metrics. In old Kerases metrics have no variables."""
     metrics = list(getattr(model, "metrics", None) or []) + list(getattr(model, "_output_loss_metrics", None) or [])
     variables = [value for each in metrics for value in getattr(each, "weights", ())]
     return [getattr(getattr(each, "handle", None), "op", each.op) for each in variables]
 
 
 def _sparse(value):
-    """A matrix of scipy as a session takes it."""
+    """Return a scipy matrix in the form that a session accepts; any other value unchanged."""
     if not hasattr(value, "tocoo"):
         return value
     value = value.tocoo()
@@ -102,7 +109,7 @@ def _sparse(value):
 
 
 def _take(mini_step, gradients):
-    """The operation of a mini-step with some gradients, in a list; an empty one without any."""
+    """Return a list with the operation of a mini-step that takes `gradients`; [] if all are None."""
     return [mini_step.take(gradients).op] if any(each is not None for each in gradients) else []
 
 
@@ -113,7 +120,7 @@ def _times(tf, gradient, factor):
 
 
 def _grouped(operation):
-    """The operations that a group is made of, which may be groups themselves."""
+    """Return the operations of a group, with nested groups flattened."""
     if operation.type != "NoOp":
         return [operation]
     return [each for inner in operation.control_inputs for each in _grouped(inner)]

@@ -1,17 +1,17 @@
-"""What a batch in slices tells in graph mode: its losses, and outputs that have samples."""
+"""Graph mode: report the losses of a batch in slices as if the batch were whole."""
 
 
 class LossMeans(object):
-    """The metrics that take the mean of each output's losses over the batches: one a batch in slices, too.
+    """Keras's running means of each output's loss over batches, in which a batch in slices counts once.
 
-    Models of several outputs have them, from Keras 2.3 and TF 1.14 on.
+    Models with several outputs have them, from Keras 2.3 and TF 1.14 on.
     """
 
     def __init__(self, home, model, parts):
         found = getattr(model, "_output_loss_metrics", None) or []
         losses = getattr(model, "loss_functions", None) or []
         if len(losses) == len(found):
-            # Keras 2.3 has one for an output without a loss, too, and reports nothing of it. Delete with Keras 2.3.
+            # Keras 2.3 also has one, which it never reports, for an output without a loss. Delete with Keras 2.3.
             found = [each for each, loss in zip(found, losses) if loss is not None]
         self._backend, self._means = home.backend, [each for each in found if each is not None and len(parts) > 1]
         self._read = [self._values()]
@@ -21,16 +21,16 @@ class LossMeans(object):
         return [value for each in self._means for value in (each.total, each.count)]
 
     def _values(self):
-        """[(total, count)] of each."""
+        """Return the (total, count) of each mean."""
         values = [float(value) for value in self._backend.batch_get_value(self._variables)]
         return list(zip(values[::2], values[1::2]))
 
     def note(self):
-        """A slice was taken."""
+        """Read the means. Call this after each slice."""
         self._read.append(self._values())
 
     def of_the_batch(self, sizes):
-        """Let the metrics have taken the batch at once; {place of an output: what it then tells}."""
+        """Rewrite the means as if the batch had come whole. Return {place in the function's outputs: mean}."""
         made = []
         for i, (total, count) in enumerate(self._read[0]):
             read = [values[i] for values in self._read]

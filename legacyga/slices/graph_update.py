@@ -1,4 +1,4 @@
-"""The update of a batch in slices in graph mode: what the optimizer is called with in place of the loss."""
+"""Graph mode: sum the gradients of slices, and give the optimizer their mean in place of the gradient of a loss."""
 
 import contextlib
 
@@ -13,13 +13,13 @@ GRADIENT = "LegacygaMeanGradient"
 
 
 class MiniStep(object):
-    """What stands for the update in a training function: a mini-step of an accumulator.
+    """A mini-step of an accumulator, which replaces the update in a training function.
 
     Attributes:
-        loss, params: those that `get_updates` was given.
-        operation: of the mini-step with the gradients of the loss.
-        update: a tensor, there when the update is made.
-        variables: those of the accumulator.
+        loss, params: the arguments of `get_updates`.
+        operation: the mini-step with the gradients of the loss.
+        update: the update of the optimizer, a tensor. `make_update` sets it.
+        variables: the variables of the accumulator.
     """
 
     def __init__(self, home, model, loss, params):
@@ -30,7 +30,7 @@ class MiniStep(object):
         self.operation = self.take(home.tf.gradients(loss, params)).op
 
     def take(self, gradients):
-        """A mini-step with these gradients, which weighs as many samples as are fed: a tensor."""
+        """Return a mini-step with these gradients, a tensor. Its weight is the number of samples fed."""
         known = set(self._home.v1.global_variables())
         taken = self._accumulator(gradients, self._samples)
         made = [each for each in self._home.v1.global_variables() if each not in known]
@@ -42,18 +42,18 @@ class MiniStep(object):
         ops, means, params = self._ops, self._accumulator.gradients, self.params
 
         def updates():
-            # A loss of which the means are the gradients: what the optimizer does with gradients, it does with them.
+            # get_updates needs a loss: build one whose gradients are the means.
             terms = [_term(ops, mean, param) for mean, param in zip(means, params) if mean is not None]
             return optimizer.get_updates(loss=ops.tf.add_n(terms), params=params)
 
-        # One that accumulates has its own order.
+        # An accumulating optimizer orders its update itself.
         update = updates() if lookup.optimizers_in(optimizer) else update_order.ordered(updates, ops, means)
         with ops.after(update):
             self.update = self._accumulator.reset()
 
 
 def recorder(optimizer, home, model, made):
-    """The same optimizer, all of its state included, whose `get_updates` makes a `MiniStep`, put into a list."""
+    """Return an optimizer that shares all state with `optimizer`, whose `get_updates` puts a `MiniStep` in `made`."""
     cls = type(optimizer)
 
     def get_updates(self, loss, params):
@@ -70,7 +70,7 @@ def recorder(optimizer, home, model, made):
 
 
 def _make_local(home, variables):
-    """Keep variables out of what a Saver saves, and Keras."""
+    """Make variables local, so that neither a Saver nor Keras saves them."""
     v1 = home.v1
     known = v1.get_collection_ref(v1.GraphKeys.GLOBAL_VARIABLES)
     known[:] = [each for each in known if not any(each is variable for variable in variables)]
@@ -79,13 +79,13 @@ def _make_local(home, variables):
 
 
 def _term(ops, mean, param):
-    """A scalar whose gradient by `param` is `mean`."""
+    """Return a scalar whose gradient with respect to `param` is `mean`."""
     tf, has_rows = ops.tf, is_sparse(mean)
 
     def gradient(op, upstream, *_):
         return [None, ops.cast(upstream, op.inputs[2].dtype) * op.inputs[2], None]
 
-    # Registered once. That of a tf.custom_gradient would be kept for ever, and its graph with it.
+    # Register one gradient for all. tf.custom_gradient would register each for good, and keep its graph alive.
     with contextlib.suppress(KeyError):
         tf.RegisterGradient(GRADIENT)(gradient)
     point = tf.gather(param, mean.indices) if has_rows else tf.convert_to_tensor(param)

@@ -1,4 +1,4 @@
-"""What a batch's losses give and are divided by, seen where Keras computes them, in eager mode."""
+"""Watch Keras compute a batch's losses: their values, their masks, and the number that divides them."""
 
 import collections
 import contextlib
@@ -21,15 +21,16 @@ BY_WEIGHTS = (
 
 
 class Given(collections.namedtuple("Given", ["loss", "losses", "mask", "ignored"])):
-    """What a loss gave: the loss object, its losses, the mask of the output, and that which the loss itself has set."""
+    """One call of a loss: the loss object, the losses it returned, the output's mask, and the mask the loss set."""
 
 
 @contextlib.contextmanager
 def looked_at(home, model, look):
-    """A context, in eager mode: `look(given, y_pred, sample_weight)` is called after the model's losses are computed.
+    """A context, in eager mode, that calls `look(given, y_pred, sample_weight)` after Keras computes the losses.
 
     Args:
-        look: a function of a list of `Given`, one for each output that has a loss, and what Keras computed them with.
+        look: a function. `given` is a list of `Given`, one for each output that has a loss; the other two are the
+            arguments that Keras computed the losses with.
     """
     name, attributes = features.loss_container(home), vars(model)
     own = attributes.get(name)
@@ -37,7 +38,7 @@ def looked_at(home, model, look):
         yield
         return
     if isinstance(own, _Looked):
-        # Replicas take turns within a step: another one's is still there.
+        # Replicas take turns within a step, and another replica's _Looked is still in place.
         own = own._own
     attributes[name] = _Looked(home, own, look)
     try:
@@ -47,7 +48,7 @@ def looked_at(home, model, look):
 
 
 class _Looked(object):
-    """Stands in the place of what computes a model's losses, for the time of a training step."""
+    """Replaces a model's loss container during a training step."""
 
     def __init__(self, home, own, look):
         self._home, self._own, self._look = home, own, look
@@ -65,14 +66,14 @@ class _Looked(object):
         return value
 
     def _objects(self, y_true, y_pred):
-        """The loss objects, each once. The first batch of all makes them."""
+        """Return the loss objects, each once. The first batch makes them."""
         found = features.losses_in(self._home, self._own, y_true, y_pred)
         return list({id(each): each for each in found if each is not None}.values())
 
 
 @contextlib.contextmanager
 def _noted(loss, given):
-    """A context: a loss object puts what it gives into the list `given`."""
+    """A context in which each call of a loss object appends a `Given` to the list `given`."""
     attributes, own = vars(loss), loss.call
     before = {name: value for name, value in attributes.items() if name == "call"}
 
@@ -90,21 +91,21 @@ def _noted(loss, given):
 
 
 def mask_of(tensor):
-    """The mask that Keras keeps with a tensor, None where there is none."""
+    """Return the mask that Keras attaches to a tensor, None if there is none."""
     return getattr(tensor, "_keras_mask", None)
 
 
 def one_number(home, given):
-    """The first loss, in eager mode, that is one number for a whole batch, as the user gave it; None without one."""
+    """Return the first loss that gives one number for a whole batch, as the user gave it; else None. Eager mode."""
     found = (each.loss for each in given if home.tf.TensorShape(getattr(each.losses, "shape", ())).ndims == 0)
     return next((getattr(loss, "fn", loss) for loss in found), None)
 
 
 def is_one_number(model, place):
-    """Whether, in graph mode, the loss of an output is one number for a whole batch.
+    """Whether the loss of an output is one number for a whole batch. Graph mode.
 
     Args:
-        place: the number of the output among those that have a loss.
+        place: the index of the output among the outputs that have a loss.
     """
     pairs = [pair for pair in zip(model.outputs, model.loss_functions) if pair[1] is not None]
     output, loss = pairs[place]
@@ -114,8 +115,8 @@ def is_one_number(model, place):
 
 
 def number_in_graph(model):
-    """The first loss of a model of graph mode that is one number for a whole batch, None where there is none."""
-    # A Sequential trains a Model within it. Delete with Keras 2.1 and TF 1.8.
+    """Return the first loss that gives one number for a whole batch, None if there is none. Graph mode."""
+    # A Sequential trains a Model inside it. Delete with Keras 2.1 and TF 1.8.
     model = model if hasattr(model, "loss_functions") else getattr(model, "model", model)
     losses = [each for each in getattr(model, "loss_functions", None) or [] if each is not None]
     targets = getattr(model, "_feed_targets", None) or []
@@ -124,14 +125,14 @@ def number_in_graph(model):
 
 
 def divisor(home, given, y_pred, sample_weight):
-    """What a batch's loss is divided by, and why that is not all that a micro-batch would have to weigh.
+    """Return the number that divides a batch's loss, and why it may not be an exact weight for a micro-batch.
 
     Returns:
-        The number of elements that the masks leave: a scalar tensor, None where it is the samples. And a sentence for
-        the user, None where the weight is exact.
+        A pair: the number of elements that the masks keep, a scalar tensor, or None if the number of samples divides;
+        and a sentence for the user, None if the weight is exact.
     """
     tf, divides = home.tf, features.divides_by_masks(home)
-    # A loss that computes in another dtype than its output, as in mixed precision, gets the output without its mask.
+    # A loss whose dtype differs from the output's, as in mixed precision, receives the output without its mask.
     outputs = [mask_of(each) for each in tf.nest.flatten(y_pred)] if divides else []
     is_lost = any(each is not None for each in outputs) and all(each.mask is None for each in given)
     masks = {}
@@ -140,7 +141,7 @@ def divisor(home, given, y_pred, sample_weight):
         is_mean = getattr(each.loss, "reduction", None) not in ("sum", "none", None)
         found = [part for part in (mask, each.ignored) if part is not None and is_mean]
         if one_number(home, [each]) is not None:
-            # It takes no notice of a mask.
+            # A loss that is one number ignores masks.
             found = []
         masks[tuple(id(part) for part in found)] = found
     counts = [tf.math.count_nonzero(_all_of(tf, found)) for found in masks.values() if found]
@@ -149,7 +150,7 @@ def divisor(home, given, y_pred, sample_weight):
 
 
 def _why_weights_matter(home, given, sample_weight):
-    """Why a batch's sample weights leave its losses without a weight that is right, None where they do not."""
+    """Return why no micro-batch weight is right with a batch's sample weights, None if one is."""
     if sample_weight is None:
         return None
     found = one_number(home, given)

@@ -1,4 +1,4 @@
-"""Whether a batch's loss is known to be the mean over its samples, so that each slice is differentiated at once."""
+"""Decide whether a batch's loss is known to be a mean over its samples: if so, each slice is computed only once."""
 
 import collections
 import warnings
@@ -16,29 +16,29 @@ TWICE = (
     "and so are the metrics, recompute=False computes it once. recompute=True says nothing."
 )
 
-# {model: whether its slices are computed twice}, as they were last.
+# {model: whether its last batch in slices computed them twice}
 _CHOSEN = weakref.WeakKeyDictionary()
 
 
 def check_recompute(recompute):
-    """`recompute`; raise where it is none of its values."""
+    """Return `recompute`; raise ValueError unless it is True, False or None."""
     if recompute not in (None, True, False):
         raise ValueError("recompute must be True, False or None. Received: {!r}".format(recompute))
     return recompute
 
 
 class Doubt(collections.namedtuple("Doubt", ["text", "is_wrong"])):
-    """Why a loss or metric is not known to be a mean over the samples, and whether it is known to be none."""
+    """Why a loss or metric may not be a mean over the samples. `is_wrong`: it is certain not to be one."""
 
 
 def recomputes(model):
-    """Whether the slices of a model, set by `micro_batch`, are computed twice: the answer is that of its last batch.
+    """Whether the last batch of a model under `micro_batch` computed each slice twice.
 
     Args:
         model: a model.
 
     Returns:
-        True, False, or None where it has trained on no batch of several slices.
+        True or False. None if the model has not trained on a batch of several slices yet.
 
     Example:
         >>> import numpy as np
@@ -56,11 +56,14 @@ def recomputes(model):
 
 
 def choose(model, recompute, find_doubt):
-    """Whether a model's slices are computed twice; told once where they are without being asked for.
+    """Decide whether to compute a model's slices twice, and warn once if a doubt is the reason.
 
     Args:
         recompute: as `micro_batch` takes it.
-        find_doubt: a function without arguments that returns a `Doubt`, or None.
+        find_doubt: a function without arguments that returns a `Doubt` or None.
+
+    Raises:
+        ValueError: `recompute` is False, and the loss is certain not to be a mean over the samples.
     """
     doubt = None if recompute else find_doubt()
     if recompute is False and doubt is not None and doubt.is_wrong:
@@ -73,10 +76,10 @@ def choose(model, recompute, find_doubt):
 
 
 def doubt_of_batch(home, model, data, look):
-    """The `Doubt` about what a model computes of a batch in eager mode, None without one.
+    """Return the `Doubt` about a model's losses and metrics for a batch, None if there is none. Eager mode.
 
     Args:
-        look: a function without arguments that returns what a call of the model does, a `recompute.Seen`.
+        look: a function without arguments that returns a `recompute.Seen`: what a call of the model does.
     """
     parts = data if isinstance(data, (tuple, list)) else (data,)
     weighted = len(parts) > 2 and parts[2] is not None
@@ -97,10 +100,10 @@ def doubt_of_batch(home, model, data, look):
 
 
 def doubt_of_compiled(home, model, weighted):
-    """The `Doubt` about the losses and metrics that a model was compiled with, None without one."""
+    """Return the `Doubt` about the losses and metrics that a model was compiled with, None if there is none."""
     for loss in given_losses(model):
         reduction = getattr(loss, "reduction", "sum_over_batch_size")
-        # In graph mode Keras itself takes the mean of what is not reduced.
+        # In graph mode Keras takes the mean of an unreduced loss itself.
         if reduction == "sum" or reduction in (None, "none") and not home.graph_mode:
             return Doubt("the loss {!r} with reduction={!r}".format(loss, reduction), True)
         if weighted and reduction == "mean_with_sample_weight":
@@ -126,12 +129,12 @@ def _is_homes_method(home, model, name):
 
 
 def _is_homes(home, given, module):
-    """Whether a loss or metric is Keras's own: its name, its function, or an object of one."""
+    """Whether a loss or metric is Keras's own, given as a name, a function or an object."""
     if isinstance(given, str):
         try:
             given = module.get(given)
         except ValueError:
-            # "accuracy" is one that only a compiled model knows.
+            # Only a compiled model resolves names such as "accuracy".
             return True
     parts = [given] + [getattr(given, name, None) for name in ("fn", "_fn")]
     modules = [getattr(each, "__module__", None) or "" for each in parts if each is not None]
@@ -139,15 +142,15 @@ def _is_homes(home, given, module):
 
 
 def _ignored_class(loss):
-    """The class that a loss of Keras leaves out of its mean, None where there is none."""
-    # A loss object keeps the arguments of its function; or it is a functools.partial of one.
+    """Return the class that a Keras loss leaves out of its mean (`ignore_class`), None if there is none."""
+    # A loss object stores the arguments of its function; a functools.partial has `keywords`.
     kept = [getattr(loss, name, None) or {} for name in ("_fn_kwargs", "keywords")]
     found = [each.get("ignore_class") for each in kept] + [getattr(loss, "ignore_class", None)]
     return next((each for each in found if each is not None), None)
 
 
 def _joins_samples(home, loss):
-    """Whether a loss is one of Keras 3 that is made of the sums over a whole batch, or of its pairs."""
+    """Whether a loss is one of the Keras 3 losses that combine sums over the whole batch, or pairs of its samples."""
     name = loss if isinstance(loss, str) else getattr(loss, "__name__", type(loss).__name__)
     if not home.is_keras3 or name.lower() not in ("dice", "tversky", "circle"):
         return False
@@ -156,14 +159,14 @@ def _joins_samples(home, loss):
 
 
 def given_losses(model):
-    """The losses that a model was compiled with, without the places that have none."""
+    """Return the losses that a model was compiled with, without the None of outputs that have no loss."""
     return [each for each in leaves(getattr(model, "loss", None)) if each is not None]
 
 
 def _given_metrics(model):
-    """The metrics that a model was compiled with."""
+    """Return the metrics that a model was compiled with."""
     found = []
-    # Eager mode of TensorFlow's Kerases and of Keras 3, then graph mode, of old Kerases too.
+    # First eager mode, in TensorFlow's Keras and in Keras 3. The second loop is for graph mode, old Kerases included.
     for kept in (getattr(model, "compiled_metrics", None), getattr(model, "_compile_metrics", None)):
         found += [getattr(kept, name, None) for name in ("_user_metrics", "_user_weighted_metrics")]
     for name in ("_compile_metrics", "_compile_weighted_metrics", "metrics", "weighted_metrics"):
@@ -173,7 +176,7 @@ def _given_metrics(model):
 
 
 def leaves(value):
-    """The elements of nested lists and dicts."""
+    """Return the leaves of nested lists, tuples and dicts."""
     if isinstance(value, dict):
         value = list(value.values())
     return [leaf for each in value for leaf in leaves(each)] if isinstance(value, (list, tuple)) else [value]

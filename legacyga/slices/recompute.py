@@ -1,8 +1,9 @@
-"""Any loss in slices, in eager mode: the outputs of all slices first, then the loss, then each slice once more.
+"""Recompute in eager mode, for any loss: outputs of all slices first, then the loss, then each slice a second time.
 
-A loss that is no mean over the samples needs the whole batch's outputs, not the activations behind them. So the model's
-`call` alone is cut: its outputs come without a tape. The home's own training step takes loss, metrics and the gradient
-by the outputs as without slices. That gradient's parts then go back through the slices, each computed again.
+A loss that is not a mean over the samples needs the outputs of the whole batch, but not the activations behind them. So
+only the model's `call` works in slices, without a tape. The home's own training step computes the loss, the metrics and
+the gradient of the loss with respect to the outputs as usual. Each slice is then computed a second time and takes its
+part of that gradient backward.
 """
 
 import contextlib
@@ -27,15 +28,15 @@ RANDOM = (
     "TensorFlow 2.8 on, tf_keras), or leave the layer out. For a loss that is a mean over the samples, give "
     "recompute=False."
 )
-# What only reads a variable.
+# Operations that read a variable but do not write it.
 READS = ("ReadVariableOp", "ResourceGather", "ResourceGatherNd", "VariableShape", "VarIsInitializedOp")
 
-# {model: {what it was called with: Seen}}, of calls outside of traced functions.
+# {model: {description of the arguments: Seen}}, for calls outside traced functions.
 _SEEN = weakref.WeakKeyDictionary()
 
 
 def look(home, model, data, size):
-    """What the call of a model on a slice of a batch does: a `Seen`."""
+    """Return a `Seen`: what the call of a model does on a slice of a batch."""
     x = data[0] if isinstance(data, (tuple, list)) else data
     call = Cut(home, model, size)
     takes_training = "training" in inspect.signature(model.call).parameters
@@ -45,18 +46,18 @@ def look(home, model, data, size):
 
 @contextlib.contextmanager
 def cut(home, model, size):
-    """A context: what calls the model in it, gets its outputs of slices of at most `size` samples."""
+    """A context in which a call of the model computes its outputs in slices of at most `size` samples."""
     with contextlib.ExitStack() as stack:
         for each in _called(home, model):
             call = autograph.as_written(home.tf, Cut(home, each, size).__call__)
-            # Keras asks what it takes.
+            # Keras inspects the signature.
             call.__signature__ = inspect.signature(each.call)
             stack.enter_context(_replaced(each, call))
         yield
 
 
 def _called(home, model):
-    """The models that a training step calls: the model, or those within one that has no `call` of its own."""
+    """Return the models that a training step calls: the model, or its inner models if it has no `call` of its own."""
     if type(model).call is not home.module.Model.call:
         return [model]
     found = {id(each): each for each in means.leaves(list(vars(model).values())) if isinstance(each, home.module.Model)}
@@ -65,7 +66,7 @@ def _called(home, model):
 
 @contextlib.contextmanager
 def _replaced(model, call):
-    """A context: the model's attribute `call` is another; where that is None, the class's own."""
+    """A context in which the model's `call` is another function, or the class's method if `call` is None."""
     attributes = vars(model)
     before = {name: value for name, value in attributes.items() if name == "call"}
     attributes.pop("call", None)
@@ -79,7 +80,7 @@ def _replaced(model, call):
 
 
 class Cut(object):
-    """Stands in the place of a model's `call`, and gives the same in slices of at most `size` samples."""
+    """Replaces a model's `call`, and returns the same outputs, computed in slices of at most `size` samples."""
 
     def __init__(self, home, model, size):
         self._home, self._model, self._size = home, model, size
@@ -109,8 +110,8 @@ class _Call(object):
             (samples - 1) // self.size if isinstance(samples, int) else tf.maximum((samples - 1) // self.size, 0)
         )
         self.rest = samples - self.full * self.size
-        # By the places of the tensors that a slice gives: {a loss of one number: whether it is a sum}, {the values of a
-        # ragged tensor: how many tensors of row lengths come after them}, and those with a row for each sample.
+        # A slice returns a flat list of tensors. By their places in it: {loss of one number: whether it is a sum},
+        # {values of a ragged tensor: how many tensors of row lengths follow}, tensors with a row for each sample.
         self.scalars, self.ragged, self.rows = {}, {}, set()
         # The layers that added the losses.
         self.adding = []
@@ -124,7 +125,7 @@ class _Call(object):
             before = self._read(seen.written)
             template, joined = self._run_forward()
         variables = [(each, _raw(each)) for each in self.model.trainable_variables]
-        # Recorded: by these reads the tape leads to the variables.
+        # The tape records these reads, which connect the outputs to the variables.
         values = [raw.read_value() for _, raw in variables]
         inputs = [each for each in tf.nest.flatten(self.given) if isinstance(each, tf.Tensor) and _has_gradient(each)]
         inputs = [each for each in inputs if tape.should_record_backprop([each])]
@@ -144,7 +145,7 @@ class _Call(object):
         return self._put_together(template, joined)
 
     def _run_forward(self):
-        """What the first slice gives, and the tensors of the whole batch: as `_tensors_of` has them."""
+        """Return the outputs of the first slice, and the tensors of the whole batch in the order of `_tensors_of`."""
         ops, tf = self.ops, self.tf
         template, first = self._take(0, self.rest)
         pieces = Pieces(ops, self.full + 1)
@@ -173,14 +174,14 @@ class _Call(object):
         return template, joined
 
     def _counted(self, place, scalar, length):
-        """What a slice's scalar adds to the batch's sum of it, or to the sum behind the batch's mean."""
+        """Return what a slice's scalar adds to the batch: itself if it is a sum, else itself times the samples."""
         return scalar if self.scalars[place] else scalar * self.ops.cast(length, scalar.dtype)
 
     def _take(self, begin, length, cut=()):
-        """(outputs, tensors) of one slice.
+        """Run one slice and return (outputs, tensors).
 
         Args:
-            cut: {id of an argument's tensor: its slice}, of those that are cut already.
+            cut: {id of an argument's tensor: its slice}, for tensors that are already sliced.
         """
         outputs, added = self._call(self._slice(begin, length, cut))
         found = self._tensors_of(outputs, length)
@@ -192,7 +193,7 @@ class _Call(object):
         return outputs, found
 
     def _slice(self, begin, length, cut=()):
-        """The arguments of one slice."""
+        """Return the arguments of one slice."""
         tf = self.tf
 
         def part(leaf):
@@ -201,7 +202,7 @@ class _Call(object):
         return tf.nest.map_structure(part, self.given)
 
     def _call(self, part):
-        """The outputs of one slice, and [(a loss that was added, whether it is a sum, the layer)]."""
+        """Return the outputs of one slice, and [(loss from add_loss, whether it is a sum, its layer)]."""
         model, (args, kwargs) = self.model, part
         with _replaced(model, None):
             model._clear_losses()
@@ -215,7 +216,10 @@ class _Call(object):
         return outputs, added
 
     def _tensors_of(self, outputs, length):
-        """The tensors that an outputs' structure is made of, and then the masks."""
+        """Return the tensors of nested outputs, followed by their masks.
+
+        Raises ValueError if an output does not have one row per sample.
+        """
         tf, found = self.tf, []
         leaves = [each for each in tf.nest.flatten(outputs) if each is not None]
         for leaf in leaves:
@@ -234,7 +238,7 @@ class _Call(object):
         return found + masks
 
     def _put_together(self, template, joined):
-        """The outputs, with their masks, of the whole batch; the losses that layers added are the model's."""
+        """Return the outputs of the whole batch with their masks, and add the layers' losses to their layers."""
         tf, joined, leaves = self.tf, iter(joined), []
         for leaf in tf.nest.flatten(template):
             if isinstance(leaf, tf.RaggedTensor):
@@ -246,15 +250,15 @@ class _Call(object):
             if leaf is not None and losses.mask_of(leaf) is not None:
                 made._keras_mask = next(joined)
         for layer, loss in zip(self.adding, joined):
-            # A functional model of Keras 3 refuses its own.
+            # The add_loss of a functional model in Keras 3 raises, so use the one of Layer.
             self.home.module.layers.Layer.add_loss(layer, loss)
         return tf.nest.pack_sequence_as(template, leaves)
 
     def _run_backward(self, upstream, joined, variables, inputs):
-        """The gradients by the variables, and by the inputs.
+        """Compute each slice again, and return the gradients of the variables, then those of the inputs.
 
         Args:
-            upstream: {place: gradient by this tensor of the whole batch}.
+            upstream: {place: gradient of the whole batch's tensor at this place}.
         """
         ops, tf = self.ops, self.tf
         sums = GradientSums(ops, [each for each, _ in variables], self.full + 1)
@@ -295,7 +299,7 @@ class _Call(object):
         return first + of_inputs
 
     def _part(self, upstream, joined, place, begin, length):
-        """A slice's part of the gradient by a tensor of the whole batch."""
+        """Return a slice's part of the gradient of the whole batch's tensor at `place`."""
         ops, tf, gradient = self.ops, self.tf, upstream[place]
         if place in self.scalars:
             share = ops.cast(length, gradient.dtype) / ops.cast(self.samples, gradient.dtype)
@@ -307,7 +311,7 @@ class _Call(object):
         return batches.slice_of(tf, gradient, begin, length)
 
     def seen(self):
-        """What a call of one slice does, seen in a trace that is never run."""
+        """Return what a call on one slice does, found in a trace that never runs."""
         is_eager = self.tf.executing_eagerly()
         known = _SEEN.setdefault(self.model, {}) if is_eager else {}
         leaves = self.tf.nest.flatten(self.given)
@@ -341,9 +345,9 @@ class Seen(object):
 
     Attributes:
         written: [(handle, dtype)] of the variables that it writes, or may write within a loop or branch.
-        random: the name of an operation that draws numbers which no state decides, None without one.
+        random: the name of an operation for which `is_random` is true, None if there is none.
         masked: whether an output has a mask.
-        ranks: of the outputs.
+        ranks: the ranks of the outputs.
         adds_rows: whether a layer adds a loss that is more than one number.
     """
 
@@ -362,13 +366,13 @@ class Seen(object):
 
 
 def is_random(kind, name):
-    """Whether an operation draws numbers that no state decides."""
+    """Whether an operation draws random numbers without a state or seed as input, so it cannot repeat them."""
     kinds = ("TruncatedNormal", "ParameterizedTruncatedNormal", "Multinomial")
     return kind in kinds or kind.startswith("Random") and "Dataset" not in kind
 
 
 def _raw(variable):
-    """TensorFlow's variable within one that casts itself (mixed precision) or is Keras 3's own."""
+    """Return TensorFlow's variable inside an AutoCastVariable (mixed precision) or a variable of Keras 3."""
     for name in ("_variable", "_value"):
         inner = getattr(variable, name, None)
         if is_variable(inner):

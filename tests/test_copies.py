@@ -597,3 +597,10 @@ def test_a_mysgd_of_eager_mode_that_is_made_again_in_a_graph(home, rate):
         for gradient in gradients:
             session.run(step, {fed: gradient})
         np.testing.assert_allclose(session.run(variable), weights[0], rtol=0, atol=4e-7)
+
+
+def test_a_shallow_copy_has_a_k_of_its_own_until_it_trains(home, sgd):
+    optimizer = sgd.make(4)
+    copied = copy.copy(optimizer)
+    copied.gradient_accumulation_steps = 2
+    assert (optimizer.gradient_accumulation_steps, copied.gradient_accumulation_steps) == (4, 2)

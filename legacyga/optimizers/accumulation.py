@@ -53,7 +53,8 @@ class Accumulation(object):
         """An `Accumulation` for another optimizer that shares this one's variables and windows."""
         shared = copy.copy(self)
         shared.optimizer, shared.inner = optimizer, copy.copy(self.inner)
-        shared.inner.optimizer = optimizer
+        shared.steps = copy.copy(self.steps)
+        shared.inner.optimizer, shared.inner.steps = optimizer, shared.steps
         shared.windows = self.windows.shared_with(shared)
         return shared
 

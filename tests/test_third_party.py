@@ -91,7 +91,9 @@ def assert_as_the_large_batch(found, wanted, start):
 
 
 def test_the_large_batch(home, make):
-    wanted = trained(home.network(START), make(), X, Y, K * SAMPLES)
+    # In a graph the bare AdamW of TensorFlow Addons races with itself: 3 equal runs, 3 results. At K = 1 it has an order.
+    bare = legacyga.wrap(make(), 1) if home.mode == "graph" else make()
+    wanted = trained(home.network(START), bare, X, Y, K * SAMPLES)
     found = trained(home.network(START), legacyga.wrap(make(), K), X, Y, SAMPLES)
     assert_as_the_large_batch(found, wanted, START)
 

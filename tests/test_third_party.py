@@ -91,7 +91,7 @@ def assert_as_the_large_batch(found, wanted, start):
 
 
 def test_the_large_batch(home, make):
-    # In a graph the bare AdamW of TensorFlow Addons races with itself: 3 equal runs, 3 results. At K = 1 it has an order.
+    # The bare AdamW of TensorFlow Addons races in a graph: 3 equal runs gave 3 results. At K = 1 it has an order.
     bare = legacyga.wrap(make(), 1) if home.mode == "graph" else make()
     wanted = trained(home.network(START), bare, X, Y, K * SAMPLES)
     found = trained(home.network(START), legacyga.wrap(make(), K), X, Y, SAMPLES)

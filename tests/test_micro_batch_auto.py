@@ -52,8 +52,8 @@ def constraint_that_fails(home, fails):
     return constraint
 
 
-def trained(home, size, fails=lambda samples: False, fails_in_update=lambda samples: False, way="fit"):
-    """(all weights, history) of a model with normalization, after an epoch of batches of 8, 8 and 5."""
+def made(home, fails=lambda samples: False, fails_in_update=lambda samples: False):
+    """A compiled model with normalization, which exhausts the memory where it is told to."""
     home.reset(plain_session=True)
     keras, options = home.keras, {"jit_compile": False} if home.is_keras3 else {}
     inputs = keras.layers.Input((3,))
@@ -67,13 +67,27 @@ def trained(home, size, fails=lambda samples: False, fails_in_update=lambda samp
     model.set_weights(weights)
     optimizer = legacyga.MySGD(RATE, MOMENTUM, steps_per_update=1, keras=keras)
     model.compile(optimizer=optimizer, loss="mse", metrics=["mae"], **options)
-    if size is not None:
-        legacyga.micro_batch(model, size)
+    return model
+
+
+def trained(home, size, way="fit", **fails):
+    """(model, all weights, history) after an epoch of batches of 8, 8 and 5."""
+    model = made(home, **fails)
+    legacyga.micro_batch(model, size)
     if way == "fit":
         told = model.fit(X, Y, batch_size=BATCH, epochs=1, shuffle=False, verbose=0).history
     else:
         told = {"told": [model.train_on_batch(X[i : i + BATCH], Y[i : i + BATCH]) for i in (0, 8)]}
     return model, model.get_weights(), told
+
+
+def trained_in_sizes(home, sizes):
+    """All weights after batches of 8, 8 and 5, each in slices of a size of its own from the start."""
+    model = made(home)
+    for i, size in zip((0, 8, 16), sizes):
+        legacyga.micro_batch(model, size)
+        model.train_on_batch(X[i : i + BATCH], Y[i : i + BATCH])
+    return model.get_weights()
 
 
 def once_at(number):
@@ -100,9 +114,9 @@ def assert_same(found, wanted):
 def test_the_size_that_fits_is_found(home, way):
     """Slices of 8 and of 4 do not fit, those of 2 do."""
     with pytest.warns(UserWarning, match="found slices of 2 samples.*legacyga.micro_batch.model, 2."):
-        found = trained(home, "auto", lambda samples: samples > 3, way=way)
+        found = trained(home, "auto", way, fails=lambda samples: samples > 3)
     assert legacyga.micro_batch_size(found[0]) == 2
-    assert_same(found, trained(home, 2, way=way))
+    assert_same(found, trained(home, 2, way))
 
 
 @pytest.mark.parametrize("place", ["first slice", "later slice", "optimizer"])
@@ -119,50 +133,12 @@ def test_a_batch_begins_again_from_its_own_state(home, place):
             whole = len(calls) == 1
             return whole or samples > 2 and len(calls) == (4 if place == "first slice" else 5)
 
-        found = trained(home, "auto", fails)
-    sizes = {"first slice": 2, "later slice": 2, "optimizer": 4}
-    assert legacyga.micro_batch_size(found[0]) == sizes[place]
-    home_again = trained(home, sizes[place])
-    if place == "optimizer":
-        # The first batch trained whole.
-        assert found[1][0].shape == home_again[1][0].shape
-        wanted = of_sizes(home, [None, 4, 4])
-    else:
-        wanted = of_sizes(home, [4, 2, 2])
-    for now, then in zip(found[1], wanted):
+        found = trained(home, "auto", fails=fails)
+    # In the optimizer the second batch fails whole: the first has trained so.
+    sizes = [BATCH, 4, 4] if place == "optimizer" else [4, 2, 2]
+    assert legacyga.micro_batch_size(found[0]) == sizes[-1]
+    for now, then in zip(found[1], trained_in_sizes(home, sizes)):
         np.testing.assert_allclose(now, then, rtol=0, atol=1e-6)
-
-
-def of_sizes(home, sizes):
-    """The weights after batches that each have slices of such a size from the start."""
-    home.reset(plain_session=True)
-    made = {}
-
-    def fails(samples):
-        return made["size"] is not None and samples > made["size"]
-
-    made["size"] = None
-    model, _, _ = trained_by_batches(home, sizes)
-    return model.get_weights()
-
-
-def trained_by_batches(home, sizes):
-    keras, options = home.keras, {"jit_compile": False} if home.is_keras3 else {}
-    inputs = keras.layers.Input((3,))
-    hidden = layer_that_fails(home, lambda samples: False)(inputs)
-    hidden = keras.layers.Dense(4, activation="tanh")(hidden)
-    hidden = keras.layers.BatchNormalization()(hidden)
-    constraint = constraint_that_fails(home, lambda samples: False)
-    model = keras.models.Model(inputs, keras.layers.Dense(2, kernel_constraint=constraint)(hidden))
-    weights = model.get_weights()
-    weights[0], weights[-2] = START[0], START[2]
-    model.set_weights(weights)
-    optimizer = legacyga.MySGD(RATE, MOMENTUM, steps_per_update=1, keras=keras)
-    model.compile(optimizer=optimizer, loss="mse", metrics=["mae"], **options)
-    for i, size in zip((0, 8, 16), sizes):
-        legacyga.micro_batch(model, size or BATCH)
-        model.train_on_batch(X[i : i + BATCH], Y[i : i + BATCH])
-    return model, None, None
 
 
 def test_nothing_fits(home):

@@ -117,7 +117,10 @@ def trackable_base(tf):
 
 
 def has_branches_that_are_functions(tf):
-    """Whether graph conditionals are functions, which cannot write reference variables; False up to TF 1.13."""
+    """Whether graph conditionals are functions, which cannot write reference variables.
+
+    TF up to 1.13 has no such function to ask, and no such conditionals. Delete with TF 1.13.
+    """
     return getattr(v1_of(tf), "control_flow_v2_enabled", bool)()
 
 

@@ -6,17 +6,13 @@ TF 2.3" means: once TF 2.3 is no longer supported, the function answers the same
 
 import contextlib
 import importlib
+import re
 
 
 def version_of(module):
     """Return the version of `module` as a tuple of its leading integers, `()` if it has none."""
-    numbers = []
-    for part in str(getattr(module, "__version__", "")).split("."):
-        digits = part.split("-")[0].split("+")[0]
-        if not digits.isdigit():
-            break
-        numbers.append(int(digits))
-    return tuple(numbers)
+    numbers = re.match(r"[\d.]*", str(getattr(module, "__version__", ""))).group()
+    return tuple(int(number) for number in numbers.split(".") if number)
 
 
 def restores_as_it_saves(tf):
@@ -117,10 +113,7 @@ def trackable_base(tf):
 
 
 def has_branches_that_are_functions(tf):
-    """Whether graph conditionals are functions, which cannot write reference variables.
-
-    TF up to 1.13 has no such function to ask, and no such conditionals. Delete with TF 1.13.
-    """
+    """Whether graph conditionals are functions; TF up to 1.13 cannot be asked, and has none. Delete with TF 1.13."""
     return getattr(v1_of(tf), "control_flow_v2_enabled", bool)()
 
 
@@ -136,27 +129,18 @@ def is_loss_scale_optimizer(home, optimizer):
 
 
 def has_dynamic_scale(optimizer):
-    """Whether a LossScaleOptimizer adapts its scale to the gradients. In Keras 3 it always does.
-
-    The attribute `dynamic` exists from TF 2.4 on. Delete with TF 2.3.
-    """
+    """Whether a LossScaleOptimizer adapts its scale; Keras 3's always does. `dynamic` says so. Delete with TF 2.3."""
     return getattr(optimizer, "dynamic", type(vars(optimizer).get("_loss_scale")).__name__ != "FixedLossScale")
 
 
 def filter_of_gradients(module):
-    """Return Keras's function that warns of variables without a gradient, from an optimizer's module, or None.
-
-    TF 2.0 to 2.3 call it `_filter_grads`. Delete with TF 2.3.
-    """
+    """Return what warns of missing gradients in an optimizer's module, or None. Delete the first with TF 2.3."""
     names = vars(module)
     return names.get("_filter_grads") or getattr(names.get("optimizer_utils"), "filter_empty_gradients", None)
 
 
 def shares_raw_logs(home):
-    """Whether callbacks that take raw logs share the dict of all others: from TF 2.6 on. Delete with TF 2.5.
-
-    TF 2.3 to 2.5 pass them a separate dict. What they add to it does not reach History and CSVLogger.
-    """
+    """Whether what a callback adds to raw logs reaches the other callbacks: from TF 2.6 on. Delete with TF 2.5."""
     return version_of(home.tf) >= (2, 6)
 
 
@@ -220,15 +204,13 @@ def divides_functions_by_masks(home):
 
 
 def divides_functions_by_weights(home):
-    """Whether graph mode divides a loss function's values by the sum of their weights. Delete with TF 1.13.
-
-    tf.keras of TF 1.11 to 1.13 does. Older ones, and Keras up to 2.2, divide by how many weights are not 0.
-    """
+    """Whether graph mode divides a loss function's values by the sum of their weights. Delete with TF 1.13."""
+    # Older ones, and Keras up to 2.2, divide by how many weights are not 0.
     return not home.is_standalone and (1, 11) <= version_of(home.tf) < (1, 14)
 
 
 def loss_container(home):
-    """The attribute of a model in eager mode that computes its losses: Keras 3 has another name for it."""
+    """The attribute of a model in eager mode that computes its losses."""
     return "_compile_loss" if home.is_keras3 else "compiled_loss"
 
 
@@ -242,12 +224,10 @@ def losses_in(home, container, y_true, y_pred):
     nest = home.tf.nest
     # Keras up to 3.6 has no name for each loss. Delete with Keras 3.6.
     has_names = hasattr(container, "_flat_losses")
-    if not container.built and not has_names:
-        container.build(y_true, y_pred)
     targets = nest.flatten(y_true)
-    if not container.built and has_names and len(targets) == len(nest.flatten(y_pred)):
-        # Keras first brings the targets into the form of the outputs, and keeps that.
-        container.build(nest.pack_sequence_as(y_pred, targets), y_pred)
+    if not container.built and (not has_names or len(targets) == len(nest.flatten(y_pred))):
+        # Newer Keras first brings the targets into the form of the outputs, and keeps that.
+        container.build(nest.pack_sequence_as(y_pred, targets) if has_names else y_true, y_pred)
     # Keras has not built them yet where there are fewer targets than outputs.
     found = container._flat_losses if has_names else container.flat_losses
     return [getattr(each, "loss", each) for each in found or []]

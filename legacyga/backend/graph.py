@@ -18,14 +18,9 @@ def check_branches_take(tf, variable):
 
 @contextlib.contextmanager
 def lifted_variables(tf, made):
-    """Return a context for a conditional's branch that creates its variables outside of the branch.
+    """Return a context for a conditional's branch that creates its variables, from constants, outside of the branch.
 
-    Their initial values must be constants (zeros, like the slots of the v1 optimizers).
-
-    Args:
-        tf: TensorFlow.
-        made: list of the variables that an earlier build of the branch created. They are reused in that order, and new
-            ones are appended.
+    It reuses in their order the variables `made` by an earlier build of the branch, and appends new ones.
     """
     again = iter(list(made))
 
@@ -59,13 +54,9 @@ def constant_value(tf, tensor):
 
 
 class Mutex(object):
-    """A lock in a graph: a window takes the mini-steps of one session call one at a time.
+    """A lock in a graph: a window takes the mini-steps of one session call, which nothing else orders, one at a time.
 
-    Without it nothing orders them, because no mini-step needs another's results.
-
-    Args:
-        ops: an `ops.Ops`.
-        beside: a variable of the window. If it is on a parameter server, so is the lock, one for all workers.
+    If `beside`, a variable of the window, is on a parameter server, so is the lock, one for all workers.
     """
 
     def __init__(self, ops, beside):
@@ -97,11 +88,8 @@ class Mutex(object):
 def with_values_of(pairs, update, ops):
     """Run `update`, which is already in this graph, on the values of other variables than those it was made for.
 
-    Args:
-        pairs: list of (other variable, variable). Before the update each variable takes the other's value, and after it
-            the other takes the variable's.
-        update: a tensor or operation that runs after all writes.
-        ops: an `ops.Ops`.
+    In each pair (other, variable) the variable takes the other's value before the update, and the other takes the
+    variable's after it.
     """
     made = ops.v1.get_default_graph().get_operations()
     begun = [new.assign(old.read_value()).op for old, new in pairs]
@@ -127,18 +115,17 @@ def ancestors(operations, stop=()):
         each = stack.pop()
         if each not in seen:
             seen.add(each)
-            if each not in stop:
-                stack.extend(tensor.op for tensor in each.inputs)
-                stack.extend(each.control_inputs)
+            stack.extend(() if each in stop else sources(each))
     return seen
 
 
-def function_with(graph, operations, is_one):
-    """The name of an operation within the functions that operations call, None without one.
+def sources(operation):
+    """The operations whose outputs an operation takes, or that it waits for: a list."""
+    return [tensor.op for tensor in operation.inputs] + list(operation.control_inputs)
 
-    Args:
-        is_one: a function of an operation's type and name.
-    """
+
+def function_with(graph, operations, is_one):
+    """The name of an operation that `is_one(type, name)` within the functions that operations call, else None."""
     called = {value.func.name for each in operations for value in each.node_def.attr.values() if value.func.name}
     functions = {each.signature.name: each for each in graph.as_graph_def().library.function} if called else {}
     seen = set()

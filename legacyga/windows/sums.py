@@ -137,7 +137,7 @@ class Sums(object):
                 values, indices = each.sum(given.get(i), held[i] * ops.cast(ops.logical_not(begins), "int32"))
             state = self.states[i]
             values = ops.cast(reduce(values), state.dtype)
-            reduced[i] = ops.indexed_slices(values, indices, state.total)
+            reduced[i] = ops.tf.IndexedSlices(values, indices, ops.constant(state.total.shape.as_list(), "int64"))
         return reduced
 
     def empty(self, reduced):

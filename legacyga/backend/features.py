@@ -8,11 +8,13 @@ import contextlib
 import importlib
 import re
 
+_NUMBERS = re.compile(r"[\d.]*")
+
 
 def version_of(module):
     """Return the version of `module` as a tuple of its leading integers, `()` if it has none."""
-    numbers = re.match(r"[\d.]*", str(getattr(module, "__version__", ""))).group()
-    return tuple(int(number) for number in numbers.split(".") if number)
+    numbers = _NUMBERS.match(str(getattr(module, "__version__", ""))).group()
+    return tuple(map(int, filter(None, numbers.split("."))))
 
 
 def restores_as_it_saves(tf):

@@ -86,14 +86,6 @@ class GradientAccumulator(object):
         values = [each.numpy() for each in self._variables]
         return _unpickled, (self._sums.reduction, kinds, self._sums.forms, values)
 
-    def _restore(self, kinds, forms, values):
-        if values:
-            zeros = [kind and self._ops.zeros(*kind) for kind in kinds]
-            self._prepare(zeros, [kind and kind[0] for kind in kinds])
-        self._sums.forms = dict(forms)
-        for variable, value in zip(self._variables, values):
-            variable.assign(value)
-
     @property
     def _variables(self):
         return [each for each in (self._step, self._weight, self._held) if each is not None] + self._sums.variables
@@ -172,7 +164,12 @@ class GradientAccumulator(object):
         if not self._sums.states:
             raise ValueError(checks.NO_CALL)
         self._note()
-        self._check_nothing_is_missing()
+        # A traced function cannot read the numbers.
+        if self._home.tf.executing_eagerly() and self._is_here() and int(self.step):
+            held = self._local(self._held).numpy()
+            missing = [i for i, state in enumerate(self._sums.states) if state is None and held[i] != NOTHING]
+            if missing:
+                raise ValueError(checks.MISSING.format(missing))
         return self._as_written(self._on_each_replica)(self._reduced)
 
     def reset(self):
@@ -197,15 +194,6 @@ class GradientAccumulator(object):
     def _state_is_to_come(self):
         """Whether a restored checkpoint still waits for the variables that will take its window."""
         return bool(getattr(self, "_deferred_dependencies", None))
-
-    def _check_nothing_is_missing(self):
-        # A traced function cannot read the number.
-        if not self._home.tf.executing_eagerly() or not self._is_here() or not int(self.step):
-            return
-        held = self._local(self._held).numpy()
-        missing = [i for i, state in enumerate(self._sums.states) if state is None and held[i] != NOTHING]
-        if missing:
-            raise ValueError(checks.MISSING.format(missing))
 
     def _reduced(self):
         # Until the first mini-step of this window, the sums still hold the previous window's values.
@@ -301,5 +289,10 @@ class GradientAccumulator(object):
 
 def _unpickled(reduction, kinds, forms, values):
     accumulator = GradientAccumulator(reduction)
-    accumulator._restore(kinds, forms, values)
+    if values:
+        zeros = [kind and accumulator._ops.zeros(*kind) for kind in kinds]
+        accumulator._prepare(zeros, [kind and kind[0] for kind in kinds])
+    accumulator._sums.forms = dict(forms)
+    for variable, value in zip(accumulator._variables, values):
+        variable.assign(value)
     return accumulator

@@ -208,7 +208,9 @@ class Window(object):
             def update_present(each):
                 return update(each, present)
 
-            return self._guard.end(run, reduced, added, left_out, update_present, empty_and_close, self._names())
+            variables = [reference() for reference in self.var_list]
+            names = [str(getattr(each, "path", None) or getattr(each, "name", each)) for each in variables]
+            return self._guard.end(run, reduced, added, left_out, update_present, empty_and_close, names)
 
         return ops.cond(condition(mini_step, steps), end_window, lambda: ops.done([], False))
 
@@ -217,10 +219,6 @@ class Window(object):
         kept = self.kept
         with self.ops.after(kept.mini_step.read_value()):
             return self._move_to(0, 0, 0, kept.steps.read_value(), kept.held.read_value(), updated=False, anew=True)
-
-    def _names(self):
-        variables = [reference() for reference in self.var_list]
-        return [str(getattr(each, "path", None) or getattr(each, "name", each)) for each in variables]
 
     def _absent(self, in_window):
         """Return the places known to have no gradient at the end of a window that holds `in_window`."""

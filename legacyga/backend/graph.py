@@ -124,6 +124,11 @@ def sources(operation):
     return [tensor.op for tensor in operation.inputs] + list(operation.control_inputs)
 
 
+def contexts(context):
+    """A control flow context and those around it: a list, empty for None."""
+    return [] if context is None else [context] + contexts(context.outer_context)
+
+
 def function_with(graph, operations, is_one):
     """The name of an operation that `is_one(type, name)` within the functions that operations call, else None."""
     called = {value.func.name for each in operations for value in each.node_def.attr.values() if value.func.name}

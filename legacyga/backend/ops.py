@@ -6,7 +6,7 @@ import math
 import signal
 import threading
 
-from legacyga.backend import features, replicas
+from legacyga.backend import features, graph, replicas
 from legacyga.backend.tensors import is_sparse, leaves_of, parts_of
 
 
@@ -19,18 +19,18 @@ def trackable(tf, cls):
     return type(cls.__name__, (cls, base), dict(__doc__=cls.__doc__, __module__=cls.__module__))
 
 
-def _is_traced_with_outer(graph):
+def _is_traced_with_outer(here):
     """Whether a graph belongs to the function around it, and is traced anew with it: a loop or a branch."""
-    kind = type(graph).__name__
+    kind = type(here).__name__
     if kind != "FuncGraph":
         return kind in ("CondBranchFuncGraph", "WhileBodyFuncGraph")
     # Only the name identifies the graphs of Dataset.reduce, and of AutoGraph's loops over datasets.
-    return graph.name.startswith(("reduce_", "Dataset_", "tf_data_"))
+    return here.name.startswith(("reduce_", "Dataset_", "tf_data_"))
 
 
-def _with_outer(graph):
+def _with_outer(here):
     """Return a graph and those of the functions around it: a list, empty for None."""
-    return [] if graph is None else [graph] + _with_outer(getattr(graph, "outer_graph", None))
+    return [] if here is None else [here] + _with_outer(getattr(here, "outer_graph", None))
 
 
 class Ops(object):
@@ -173,35 +173,30 @@ class Ops(object):
 
     def is_compiled(self):
         """Whether code here is traced for XLA, which drops assertions."""
-        for graph in _with_outer(self.v1.get_default_graph()):
-            context = graph._get_control_flow_context()
-            while context is not None:
-                if context.IsXLAContext():
-                    return True
-                context = context.outer_context
-        return False
+        found = [each._get_control_flow_context() for each in _with_outer(self.v1.get_default_graph())]
+        return any(context.IsXLAContext() for innermost in found for context in graph.contexts(innermost))
 
     def tensors_of_other_functions(self, values):
         """Return the tensors in nested values that belong to functions, except those being traced here."""
         graphs, leaves = _with_outer(self.graph_here()), leaves_of(values)
         tensors = [each for each in leaves if isinstance(each, self.tf.Tensor) and not hasattr(each, "numpy")]
-        return [each for each in tensors if not any(each.graph is graph for graph in graphs)]
+        return [each for each in tensors if not any(each.graph is here for here in graphs)]
 
     def graph_here(self):
         """Return the graph under construction; in eager mode None."""
         return None if self.tf.executing_eagerly() else self.v1.get_default_graph()
 
-    def is_made_with(self, graph):
-        """Whether operations made here are in `graph`, its loops or branches, and in no function that it calls."""
+    def is_made_with(self, other):
+        """Whether operations made here are in the graph `other`, its loops or branches, and in no function it calls."""
         here = self.graph_here()
-        while here is not graph and _is_traced_with_outer(here):
+        while here is not other and _is_traced_with_outer(here):
             here = here.outer_graph
-        return here is graph
+        return here is other
 
     def uses(self, variable):
         """Count the operations, but for plain reads, by which the function being traced here uses a variable."""
-        graph, handle = self.graph_here(), parts_of(variable)[0].handle
-        inner = [each for outer, each in zip(graph.external_captures, graph.internal_captures) if outer is handle]
+        here, handle = self.graph_here(), parts_of(variable)[0].handle
+        inner = [each for outer, each in zip(here.external_captures, here.internal_captures) if outer is handle]
         return sum(operation.type != "ReadVariableOp" for each in inner for operation in each.consumers())
 
     def choose(self, condition, when_true, when_false):

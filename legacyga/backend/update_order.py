@@ -4,7 +4,7 @@ import collections
 import itertools
 import re
 
-from legacyga.backend.graph import ancestors, sources
+from legacyga.backend.graph import ancestors, contexts, sources
 from legacyga.backend.tensors import leaves_of
 
 # These operations pass on a variable or its value.
@@ -194,8 +194,9 @@ class _Order(object):
 
         It is None if the operation was made before the update, or if `context` is the other branch.
         """
-        while operation is not None and not _encloses(_context_of(operation), context):
-            if _excludes(_context_of(operation), context):
+        around = contexts(context) + [None]
+        while operation is not None and _context_of(operation) not in around:
+            if _excludes(_context_of(operation), around):
                 return None
             after = self._made[self._place(operation) + 1 :] if operation in self._places else ()
             outer = _context_of(operation).outer_context
@@ -251,13 +252,11 @@ def _uses(needed, writes):
     """Return {variable: [(its read, the operation that uses it)]}. Using a reference variable's value reads it."""
     uses = collections.defaultdict(list)
     for each in needed:
-        if each.type not in _ALIASES:
-            written = {id(tensor) for tensor in _written_inputs(each)}
-            for tensor in each.inputs:
-                if id(tensor) not in written:
-                    for variable, read in _origins(tensor):
-                        if variable in writes:
-                            uses[variable].append((read or each, each))
+        written = {id(tensor) for tensor in _written_inputs(each)}
+        read_only = [tensor for tensor in each.inputs if id(tensor) not in written and each.type not in _ALIASES]
+        for variable, read in itertools.chain(*map(_origins, read_only)):
+            if variable in writes:
+                uses[variable].append((read or each, each))
     return uses
 
 
@@ -267,24 +266,13 @@ def _context_of(operation):
     return context.outer_context if context is not None and operation.type in ("Exit", "RefExit") else context
 
 
-def _encloses(context, other):
-    """Whether `context` is `other`, or encloses it."""
-    while other is not None and other is not context:
-        other = other.outer_context
-    return other is context
-
-
-def _excludes(branch, context):
-    """Whether `context` is in the other branch of a conditional: both share the condition's tensor."""
+def _excludes(branch, around):
+    """Whether a context of `around` is the other branch of a conditional: both share the condition's tensor."""
     condition = getattr(branch, "pred", None)
-    while context is not None and (condition is None or getattr(context, "pred", None) is not condition):
-        context = context.outer_context
-    return context is not None
+    return condition is not None and any(getattr(each, "pred", None) is condition for each in around)
 
 
 def _enters_loop(operation, outer):
     """Whether an operation is in a loop that `outer` is not in: an edge must enter by the loop's own operations."""
-    context, outer = _context_of(operation), _context_of(outer)
-    while context is not outer and not context.IsWhileContext():
-        context = context.outer_context
-    return context is not outer
+    around = contexts(_context_of(outer))
+    return any(each.IsWhileContext() for each in contexts(_context_of(operation)) if each not in around)

@@ -236,23 +236,22 @@ def _made_by(home, text):
                 )
             )
         return lambda steps: legacyga.wrap(make(), steps), make, home
-    given = importlib.import_module(module)
-    for part in name.split("."):
-        given = getattr(given, part)
+    given = functools.reduce(getattr, name.split("."), importlib.import_module(module))
     is_made = callable(given) and homes.generation_of(type(given)) is None
     made = given() if is_made else given
     if homes.generation_of(type(made)) is None:
         raise ValueError("--optimizer {} must be, or make, an optimizer. Received: {!r}".format(text, made))
+    home = homes.home_of(made) or home
     # A function may return an existing optimizer.
     if is_made and given() is not made:
-        return lambda steps: legacyga.wrap(given(), steps), given, homes.home_of(made) or home
+        return lambda steps: legacyga.wrap(given(), steps), given, home
     copy = functools.partial(_copied_by_config, made)
     try:
         has_whole_config = _parts(copy()) == _parts(made)
     # The user's class may raise anything.
     except Exception:
         has_whole_config = False
-    return lambda steps: legacyga.wrap(made, steps), copy if has_whole_config else None, homes.home_of(made) or home
+    return lambda steps: legacyga.wrap(made, steps), copy if has_whole_config else None, home
 
 
 def _copied_by_config(optimizer):

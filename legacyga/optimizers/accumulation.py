@@ -89,7 +89,7 @@ class Accumulation(object):
         ops.replicas.check_workers_wait()
         self.is_handed_sums = _inner.are_exchanged(kwargs)
         registry = self.windows.of(present[0][1])
-        grads_and_vars = checks.as_tensors(ops, grads_and_vars)
+        grads_and_vars = [(ops.as_tensors(gradient, var.dtype), var) for gradient, var in grads_and_vars]
         checks.check_fit(ops.tf, grads_and_vars)
         is_traced = not registry.is_graph and not ops.tf.executing_eagerly()
         self.weights.are_traced = self.weights.are_traced or is_traced

@@ -27,11 +27,6 @@ ROWS = (
 )
 
 
-def as_tensors(ops, grads_and_vars):
-    """Return (gradient, variable) pairs with tensors in IndexedSlices; numbers in a list take the variable's dtype."""
-    return [(ops.as_tensors(gradient, var.dtype), var) for gradient, var in grads_and_vars]
-
-
 def check_gradients(ops, gradients, number):
     """Return `gradients` as a list of tensors, IndexedSlices and None; `number` is how many came before, or None."""
     if hasattr(gradients, "dtype") or isinstance(gradients, (str, dict)) or not hasattr(gradients, "__iter__"):

@@ -12,7 +12,6 @@ BUILD = ", or call optimizer.{}(model.trainable_variables)"
 
 
 def is_to_come(optimizer):
-    """Whether restored values wait for variables of an optimizer."""
     return any(_waiting_for(optimizer))
 
 

@@ -19,8 +19,6 @@ HAS_TRAINED = (
 
 
 class Inner(_inner.Inner):
-    """The hooks of the `train` generation."""
-
     def __init__(self, *args):
         super(Inner, self).__init__(*args)
         self.iterations = self.ops.constant(0, "int64")
@@ -57,7 +55,6 @@ class Inner(_inner.Inner):
         if self.steps.has_windows:
             for var in var_list:
                 _graph.check_branches_take(self.home.tf, var)
-        return True
 
     def apply(self, pairs, global_step=None, name=None, **kwargs):
         if not self.steps.has_windows:
@@ -133,8 +130,6 @@ class Inner(_inner.Inner):
 
 
 class AccumulatingOptimizer(surface.AccumulatingOptimizer):
-    """Intercepts the calls of a tf.compat.v1.train optimizer."""
-
     _legacyga_steps = ("_apply_dense", "_resource_apply_dense", "_apply_sparse", "_resource_apply_sparse")
 
     @property
@@ -153,7 +148,6 @@ class AccumulatingOptimizer(surface.AccumulatingOptimizer):
 
 
 def _own(optimizer):
-    """The optimizer's own variables."""
     slots = [slot for by_variable in optimizer._slots.values() for slot in by_variable.values()]
     return slots + list(optimizer._non_slot_dict.values())
 

@@ -16,8 +16,6 @@ NO_STATE = (
 
 
 class Inner(_inner.Inner):
-    """The hooks of the `v2` generation."""
-
     # In graph mode, the copied values for variables that are made later, in order.
     _inherited = ()
     exchanging = ("apply_gradients", "_transform_unaggregated_gradients", "_aggregate_gradients")
@@ -51,7 +49,6 @@ class Inner(_inner.Inner):
         if self._inherited:
             self.home.backend.batch_set_value(list(zip(self.keeper._weights, self._inherited)))
             self._inherited = ()
-        return True
 
     @property
     def exchanges(self):
@@ -71,7 +68,6 @@ class Inner(_inner.Inner):
         return super(AccumulatingOptimizer, self.optimizer).apply_gradients(pairs, *args, **kwargs)
 
     def create_inner_weights(self, var_list):
-        """Make the inner optimizer's variables for these model variables."""
         keeper = self.keeper
         inner = super(AccumulatingOptimizer, keeper) if keeper is self.optimizer else keeper
         # TF 2.0 to 2.2 lack this method. Delete with TF 2.2.
@@ -111,13 +107,8 @@ class Inner(_inner.Inner):
         keeper._weights.append(created)
         return created
 
-    def session(self, variable, action):
-        return self.home.session
-
 
 class AccumulatingOptimizer(config.ConfiguredOptimizer):
-    """Intercepts Keras's calls of an OptimizerV2."""
-
     _legacyga_steps = ("_resource_apply_dense", "_resource_apply_sparse", "_resource_apply_sparse_duplicate_indices")
 
     def apply_gradients(self, grads_and_vars, *args, **kwargs):

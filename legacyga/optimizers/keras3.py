@@ -20,6 +20,8 @@ OVER_FUNCTION = (
 
 
 class Inner(_inner.Inner):
+    """The hooks of the `keras3` generation."""
+
     # Variables made in a function have no value before it has run.
     reads_when_traced = False
     exchanging = ("apply_gradients", "apply", "_all_reduce_sum_gradients")

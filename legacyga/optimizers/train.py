@@ -19,6 +19,8 @@ HAS_TRAINED = (
 
 
 class Inner(_inner.Inner):
+    """The hooks of the `train` generation."""
+
     def __init__(self, *args):
         super(Inner, self).__init__(*args)
         self.iterations = self.ops.constant(0, "int64")
@@ -130,6 +132,8 @@ class Inner(_inner.Inner):
 
 
 class AccumulatingOptimizer(surface.AccumulatingOptimizer):
+    """Intercepts the calls of a tf.compat.v1.train optimizer."""
+
     _legacyga_steps = ("_apply_dense", "_resource_apply_dense", "_apply_sparse", "_resource_apply_sparse")
 
     @property

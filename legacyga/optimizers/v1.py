@@ -22,6 +22,8 @@ RUNS_SESSION = (
 
 
 class Inner(_inner.Inner):
+    """The hooks of the `v1` generation."""
+
     def __init__(self, *args):
         super(Inner, self).__init__(*args)
         # The reduced gradients while the inner optimizer makes an update, else None.

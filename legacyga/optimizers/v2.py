@@ -16,6 +16,8 @@ NO_STATE = (
 
 
 class Inner(_inner.Inner):
+    """The hooks of the `v2` generation."""
+
     # In graph mode, the copied values for variables that are made later, in order.
     _inherited = ()
     exchanging = ("apply_gradients", "_transform_unaggregated_gradients", "_aggregate_gradients")
@@ -109,6 +111,8 @@ class Inner(_inner.Inner):
 
 
 class AccumulatingOptimizer(config.ConfiguredOptimizer):
+    """Intercepts Keras's calls of an OptimizerV2."""
+
     _legacyga_steps = ("_resource_apply_dense", "_resource_apply_sparse", "_resource_apply_sparse_duplicate_indices")
 
     def apply_gradients(self, grads_and_vars, *args, **kwargs):

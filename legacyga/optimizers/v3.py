@@ -15,6 +15,8 @@ UNLISTED = (
 
 
 class Inner(_inner.Inner):
+    """The hooks of the `v3` generation."""
+
     exchanging = ("apply_gradients", "aggregate_gradients")
 
     def inherit(self, optimizer):
@@ -66,6 +68,8 @@ class Inner(_inner.Inner):
 
 
 class AccumulatingOptimizer(config.ConfiguredOptimizer):
+    """Intercepts Keras's calls of an optimizer of TF 2.11 or newer."""
+
     # With XLA, `_update_step_xla` is traced once for all callers, so it needs its own conditional around it.
     _legacyga_steps = ("_update_step_xla", "update_step")
 

@@ -27,8 +27,7 @@ def check(optimizer, settings):
     """Raise if a Horovod optimizer cannot accumulate with these `settings.Settings`."""
     if _made_by_horovod(type(optimizer)) is None:
         return
-    if optimizer._agg_helper is not None:
-        raise ValueError(TWICE.format(optimizer))
+    check_inside(optimizer)
     if settings.guards:
         raise ValueError(NO_POLICY.format(settings.on_nonfinite, optimizer))
 

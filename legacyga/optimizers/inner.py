@@ -60,8 +60,7 @@ class Inner(object):
     Each generation implements the hooks in a subclass.
     """
 
-    # The inner optimizer's methods that take part in the exchange between replicas. If a user's class overrides one,
-    # the exchange is left to it.
+    # Methods that take part in the exchange between replicas, which is left to a user's class that overrides one.
     exchanging = ()
     # Whether the state can be read while a function is traced.
     reads_when_traced = True
@@ -69,8 +68,7 @@ class Inner(object):
     def __init__(self, optimizer, home, ops, steps):
         self.optimizer, self.home, self.ops, self.steps = optimizer, home, ops, steps
         self.scales_loss = features.is_loss_scale_optimizer(home, optimizer)
-        # Updates in progress, by whether their gradients are already summed over the replicas. Counts, not flags,
-        # because the replicas' threads update at the same time.
+        # Updates in progress, by whether their gradients are exchanged. Counts, because replicas' threads run together.
         self._applying = {False: 0, True: 0}
         # {variable key: boolean tensor}: whether the update in progress has a gradient, if known only at run time.
         self._present = {}

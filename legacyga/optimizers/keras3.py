@@ -88,8 +88,7 @@ class Inner(_inner.Inner):
             self.apply_inner(grads, given, *args, **kwargs)
             return
         if not optimizer.built:
-            # Build in this context, as the inner optimizer does: outside, variables that this function makes have no
-            # value yet.
+            # Build in this context, as Keras does: outside, variables that this function makes have no value yet.
             with self.home.module.name_scope(optimizer.name, caller=optimizer):
                 self.build_inner(variables)
         accumulation.take_mini_step(list(zip(grads, variables)), (called,) + args, kwargs, scope=optimizer.name)

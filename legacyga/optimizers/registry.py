@@ -185,7 +185,7 @@ class Registry(object):
     def check_all_is_here(self, action):
         """Raise if restored state still waits for its variables; `action` says what needs it."""
         if self._state_is_to_come:
-            state_to_come.check_is_not_to_come(self._owner.optimizer, self._owner.inner.keeper, action)
+            raise state_to_come.error_of(self._owner.optimizer, self._owner.inner.keeper, action)
 
     @property
     def _state_is_to_come(self):
@@ -231,13 +231,16 @@ class Registry(object):
         latest = self.latest
         if latest is not None and self._built is None and latest.is_of(var_list):
             return latest
-        key = _key_of(var_list)
+        key, built = _key_of(var_list), self._built
         is_new = key not in self.windows
-        if is_new:
-            self._adopt(key)
-        if self._built == key:
+        if key == built:
             self._built = None
-        if key not in self.windows:
+        elif is_new and built is not None and set(key) <= set(built):
+            # The window that `build` made for all is unused, and holds these.
+            self._built, window = None, self.windows.pop(built)
+            window.restrict([built.index(each) for each in key])
+            self.windows[key] = window
+        elif is_new:
             self.windows[key] = self._make(var_list)
         self.latest = self.windows[key]
         if is_new:
@@ -249,13 +252,6 @@ class Registry(object):
     def _look_for_sharing(self, at_hand=()):
         self._sharing.look(lambda: {key for key, _ in self.under_way()}.union(at_hand), self._owner)
 
-    def _adopt(self, key):
-        """Let these variables have the window that `build` made for all, if it is unused and holds them."""
-        if self._built is not None and set(key) <= set(self._built):
-            window, built, self._built = self.windows.pop(self._built), self._built, None
-            window.restrict([built.index(each) for each in key])
-            self.windows[key] = window
-
     def _make(self, var_list):
         owner, prefix = self._owner, "window_{}/".format(len(self.windows))
         # Check before any variable of the window is made.
@@ -264,8 +260,7 @@ class Registry(object):
         def scalar(name, value, dtype, shape=()):
             return owner.inner.make_variable(prefix + name, value, shape, owner.home.tf.as_dtype(dtype))
 
-        # The replicas' threads switch at each variable made. So set the attributes that decide which variables to make
-        # only after the last one.
+        # Replicas' threads switch at each variable made: set the attributes that decide which to make after the last.
         is_first, settings = not self.has_steps, owner.settings
         # Ask before making the variables that the restored state waits for.
         drops_first = self._drops_first

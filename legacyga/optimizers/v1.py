@@ -59,8 +59,7 @@ class Inner(_inner.Inner):
     def _values_of(self, variables):
         """The variables' values in Keras's session, or their initial values if there is no session yet."""
         if not self.home.has_session:
-            # Do not make Keras open a session: it would consider all variables initialized from then on, even if the
-            # program sets another session later.
+            # Do not make Keras open one: it would take all variables for initialized, even in a session set later.
             with contextlib.suppress(ValueError):
                 return [_initial_value(self.home.tf, variable) for variable in variables]
         session, is_initialized = self.home.session, self.home.v1.is_variable_initialized

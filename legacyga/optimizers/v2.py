@@ -117,8 +117,7 @@ class AccumulatingOptimizer(config.ConfiguredOptimizer):
 
     def apply_gradients(self, grads_and_vars, *args, **kwargs):
         """Take one mini-step. A window's end calls the inner optimizer's own method, with the same arguments."""
-        # Returns an operation, like the inner optimizer: programs run it by name, and LossScaleOptimizer needs one in
-        # its branches.
+        # Returns an operation, as Keras does: programs run it by name, and LossScaleOptimizer's branches need one.
         home = type(self)._legacyga_class[1]
         # In TF 2.0 to 2.13 init_scope leaves the default graph if no `with` has entered it. Delete with TF 2.13.
         with home.v1.get_default_graph().as_default() if home.graph_mode else contextlib.ExitStack():

@@ -34,8 +34,8 @@ class Inner(_inner.Inner):
             present = iter(self._clip([gradient for gradient, _ in pairs if gradient is not None]))
             pairs = [(None if gradient is None else next(present), var) for gradient, var in pairs]
         if self.is_applying_exchanged and not self._lets_be:
-            part = 1.0 / self.ops.replicas.count
-            pairs = [(each if each is None else self.ops.weighted(each, part, each.dtype), var) for each, var in pairs]
+            gradients, variables = zip(*pairs)
+            pairs = list(zip(self.as_each_replicas(gradients, 1.0 / self.ops.replicas.count), variables))
         return super(Inner, self).apply(pairs, *args, **kwargs)
 
     @property

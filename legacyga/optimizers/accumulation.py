@@ -85,9 +85,8 @@ class Accumulation(object):
         if is_traced and len(present) < len(grads_and_vars):
             self.inner.say_what_is_missing(grads_and_vars)
         checks.check_rows(ops, *zip(*[(each, var.shape) for each, var in grads_and_vars]))
-        mini_step = self._made(window, grads_and_vars, forms, args, kwargs, before)
         with ops.uninterrupted():
-            taken = self._take(window, mini_step, result)
+            taken = self._take(window, grads_and_vars, forms, (args, kwargs), before, result)
         if registry.is_graph:
             self.inner.keep_attributes(window)
             registry.forget_end(window)
@@ -107,31 +106,27 @@ class Accumulation(object):
             sums.note_held(window.kept.held.read_value().numpy())
         return forms
 
-    def _made(self, window, grads_and_vars, forms, args, kwargs, before):
+    def _take(self, window, grads_and_vars, forms, call, before, result):
+        """Let a window take this replica's mini-step; returns what `take_mini_step` does."""
+        ops, weight, is_handed_sums = self.ops, self.weights.here(), self.is_handed_sums
         pairs = [(each, place) for (each, _), place in zip(grads_and_vars, window.places) if each is not None]
         gradients, places = map(list, zip(*pairs))
-        if self.is_handed_sums:
-            gradients = self.inner.as_each_replicas(gradients, 1.0 / self.ops.replicas.count)
-        window.call = args, kwargs
-        return MiniStep(gradients, places, forms, args, kwargs, self.weights.here(), before)
-
-    def _take(self, window, mini_step, result):
-        """Let a window take this replica's `MiniStep`; returns what `take_mini_step` does."""
-        ops, weight = self.ops, mini_step.weight
+        if is_handed_sums:
+            gradients = self.inner.as_each_replicas(gradients, 1.0 / ops.replicas.count)
 
         def take(run, gradients, value=None):
-            if value is not None and _inner.are_exchanged(mini_step.kwargs):
+            if value is not None and is_handed_sums:
                 # The gradients are equal on all replicas; equal weights keep the sums equal too.
                 value = ops.replicas.sum_of_scalars(value) / ops.replicas.count
-            of_all = mini_step._replace(gradients=gradients, weight=weight and weight._replace(value=value))
-            updated = window.take(of_all, self.inner.update_of(window, mini_step.args, mini_step.kwargs), run)
+            mini_step = MiniStep(gradients, places, forms, weight and weight._replace(value=value), before)
+            window.call = call
+            updated = window.take(mini_step, self.inner.update_of(window), run)
             if result is None:
                 return updated
             with ops.after(updated):
                 return result()
 
-        parts = (mini_step.gradients,) if weight is None else (mini_step.gradients, weight.value)
-        return ops.replicas.on_all(take, parts)
+        return ops.replicas.on_all(take, (gradients,) if weight is None else (gradients, weight.value))
 
     def giving(self, weight):
         return self.weights.giving(weight, self._counted, self.registry().is_graph)

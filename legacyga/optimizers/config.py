@@ -115,7 +115,7 @@ class ConfiguredOptimizer(surface.AccumulatingOptimizer):
         made = load(surface.NAME, inner, home, config, custom_objects)
         if "_legacyga_class" in vars(cls):
             return made
-        # Horovod has subclassed our class. The inner class's `from_config` calls its `__init__`, which its methods need.
+        # Horovod has subclassed our class. The inner class's `from_config` calls its `__init__`, as its methods need.
         extended = super(surface.AccumulatingOptimizer, cls).from_config(config["optimizer"]["config"])
         surface.start(extended, surface.accumulation_of(made).settings)
         return extended

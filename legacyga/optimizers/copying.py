@@ -34,7 +34,7 @@ def copy_attributes(optimizer, copied, own, new_variable, kept=()):
         pins.memo.pop(id(each), None)
     pairs = [(optimizer, copied)] + pins.inner
     for tracker in [vars(each)["_tracker"] for each, _ in pairs if "_tracker" in vars(each)]:
-        # It appends every object whose id it does not know, even as deepcopy fills a container: tell it the copies' ids.
+        # It appends every object whose id it does not know, even as deepcopy fills a container: tell it the copies'.
         pins.memo[id(tracker.stored_ids)] = {
             name: {id(pins.memo[key]) if key in pins.memo else key for key in ids}
             for name, ids in tracker.stored_ids.items()

@@ -145,8 +145,9 @@ class Inner(object):
         finally:
             self._applying[exchanged] -= 1
 
-    def update_of(self, window, args, kwargs):
+    def update_of(self, window):
         """The `update` function for `Window.take`: updates the window's variables, except any that no longer exist."""
+        args, kwargs = window.call
 
         def update(reduced, present):
             exchanges = self.ops.replicas.are_several and self.exchanges and not are_exchanged(kwargs)

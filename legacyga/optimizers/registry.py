@@ -173,7 +173,7 @@ class Registry(object):
         if unknown:
             raise ValueError(UNKNOWN_ARGUMENT.format(unknown[0]))
         inner = self._owner.inner
-        update = inner.update_of(window, args, kwargs)
+        update = inner.update_of(window)
         with inner.as_kept(window):
             return self._owner.ops.replicas.on_all(lambda run: window.flush(update, run), ())
 

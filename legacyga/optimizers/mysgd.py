@@ -143,21 +143,16 @@ class _MySGD(object):
     @classmethod
     def from_config(cls, config, custom_objects=None):
         """An optimizer of this class; `model_to_estimator` recreates an eager mode optimizer in a graph this way."""
-        return _made(cls, **_arguments(cls, config, custom_objects))
-
-
-def _arguments(cls, config, custom_objects):
-    """The arguments of MySGD in a config, with a schedule's config replaced by the schedule."""
-    found = dict(config)
-    if "learning_rate" in found:
-        found["lr"] = found.pop("learning_rate")
-    if "lr" in found:
-        found["lr"] = _schedule_of(cls, found["lr"], custom_objects)
-    found.pop("is_legacy_optimizer", None)
-    if not _takes_schedules(cls):
-        # A config from eager mode has a name, which the v1 SGD does not take.
-        found.pop("name", None)
-    return found
+        found = dict(config)
+        if "learning_rate" in found:
+            found["lr"] = found.pop("learning_rate")
+        if "lr" in found:
+            found["lr"] = _schedule_of(cls, found["lr"], custom_objects)
+        found.pop("is_legacy_optimizer", None)
+        if not _takes_schedules(cls):
+            # A config from eager mode has a name, which the v1 SGD does not take.
+            found.pop("name", None)
+        return _made(cls, **found)
 
 
 def _from_config(home, config, custom_objects=None):

@@ -24,7 +24,9 @@ def fitting(optimizer, accumulation, values):
     settings = 0 if windows else len(registry.unlisted) + 3
     values = values[: len(variables)] + _without_empty_windows(values[len(variables) :], settings)
     wanted = _layout_of(len(values), variables, windows)
-    if _are_of_an_unbuilt(values) and len(values) < len(wanted):
+    # The file of an optimizer that was not built holds `iterations` of 0, and the learning rate if it is a variable.
+    are_of_an_unbuilt = bool(values) and not any(map(_shape_of, values)) and not _int_of(values[0])
+    if are_of_an_unbuilt and len(values) < len(wanted):
         if not accumulation.home.value_of(optimizer.iterations) and not registry.mini_steps_under_way:
             return accumulation.home.values_of([each for _, each in variables])
     accumulation.refused = _misfit(optimizer, wanted, values)
@@ -33,7 +35,9 @@ def fitting(optimizer, accumulation, values):
     # A file may hand over h5py datasets, which a strategy's variables do not take.
     values = [value[()] if hasattr(value, "shape") else value for value in values]
     given = {key: value for (key, _), value in zip(wanted, values)}
-    return _with_no_other_window_open(given, counts, variables, accumulation.home)
+    # The others keep their values, but no window of theirs stays open.
+    present = zip(variables, accumulation.home.values_of([each for _, each in variables]))
+    return [given[key] if key in given else 0 * value if key in counts else value for (key, _), value in present]
 
 
 def _layout_of(number, variables, windows):
@@ -63,17 +67,6 @@ def _without_empty_windows(values, settings):
 
 def _int_of(value):
     return int(value[()] if hasattr(value, "shape") else value)
-
-
-def _with_no_other_window_open(given, counts, variables, home):
-    """The given values; for other variables, zeros if they are counts of windows, else their present values."""
-    present = zip(variables, home.values_of([each for _, each in variables]))
-    return [given[key] if key in given else 0 * value if key in counts else value for (key, _), value in present]
-
-
-def _are_of_an_unbuilt(values):
-    """Whether values are from an unbuilt optimizer: `iterations` of 0, and the learning rate if it is a variable."""
-    return bool(values) and not any(map(_shape_of, values)) and not _int_of(values[0])
 
 
 def _misfit(optimizer, wanted, values):

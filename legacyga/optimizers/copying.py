@@ -96,9 +96,12 @@ class _Pins(object):
                 self.know([variable])
                 self.memo[id(variable)] = self._new_variable(variable)
         for name, value in list(vars(optimizer).items()):
-            inside = values_in([value])
+            if isinstance(value, PLAIN):
+                continue
+            is_container = isinstance(value, CONTAINERS)
+            inside = values_in([value]) if is_container else [value]
             # Keras 3 may later put the optimizer's variables into an empty tracked container, so it is not shared.
-            is_empty = isinstance(value, CONTAINERS) and not value and hasattr(value, "tracker")
+            is_empty = is_container and not value and hasattr(value, "tracker")
             if name in self._kept or is_empty or any(map(self._is_copied, inside)):
                 self._pin(inside)
             elif "deferred" in name or "restor" in name:

@@ -94,7 +94,7 @@ def ask(home, optimizers, schedule):
     steps = []
     with home.default_session():
         for optimizer in optimizers:
-            under_way = surface.accumulation_of(optimizer).mini_steps_under_way
+            under_way = surface.accumulation_of(optimizer).registry().mini_steps_under_way
             updates = None if under_way else home.value_of(optimizer.iterations)
             name = "schedule({})".format(updates)
             steps.append(None if under_way else settings.check_steps(name, schedule(updates)))

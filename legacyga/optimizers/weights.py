@@ -20,8 +20,7 @@ class Weights(object):
     Attributes:
         knows: whether a mini-step has ever had a weight, or the user was warned that none has.
         has_warned: whether the user was warned that no weight can be right for this loss.
-        made: the number of mini-steps made.
-        are_traced: whether any of them was made in a traced function.
+        made, are_traced: the number of mini-steps made, and whether any was made in a traced function.
         knows_losses: in graph mode, whether the losses were inspected, which adds operations to the graph.
     """
 
@@ -49,9 +48,7 @@ class Weights(object):
     def giving(self, weight, count, is_graph):
         """A context that gives this replica's mini-steps this `Weight`.
 
-        Args:
-            count: function without arguments, of what mini-steps change that a function traced earlier takes.
-            is_graph: whether this is graph mode.
+        `count()` tells what mini-steps change that a function traced earlier takes; `is_graph` means graph mode.
         """
         ops, given = self._ops, weight.value
         if not weight.is_sample_count:

@@ -133,6 +133,22 @@ def ancestors(operations, stop=()):
     return seen
 
 
+def descendants(operations):
+    """All operations that read what some operations give, themselves included: a set."""
+    seen, stack = set(), list(operations)
+    while stack:
+        each = stack.pop()
+        if each not in seen:
+            seen.add(each)
+            stack.extend(reader for tensor in each.outputs for reader in tensor.consumers())
+    return seen
+
+
+def operation_of(variable):
+    """Return the operation that holds a variable."""
+    return getattr(getattr(variable, "handle", None), "op", variable.op)
+
+
 def function_with(graph, operations, is_one):
     """The name of an operation within the functions that operations call, None without one.
 

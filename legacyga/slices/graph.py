@@ -176,7 +176,7 @@ class SlicedFunction(object):
             session.run([each.initializer for each in self._mini_step.variables])
         # A batch that fails leaves its sums behind. Without a session here, the next batch initializes them.
         self._session = None
-        told = self._with_metrics_kept(lambda: self._passes[is_twice](session, fed, parts))
+        told = self._with_metrics_kept(lambda: self._passes[is_twice](fed, parts))
         session.run(self._mini_step.update)
         self._session = session
         return told

@@ -17,7 +17,7 @@ class MiniStep(object):
     Attributes:
         loss, params: the arguments of `get_updates`.
         share: a placeholder for the share of a slice's samples in those of the batch.
-        operation: the mini-step with the gradients of a slice's loss, times `share`.
+        operations: the mini-step with the gradients of a slice's loss, times `share`, in a list.
         update: the update of the optimizer, a tensor. `make_update` sets it.
         variables: the variables of the accumulator.
     """
@@ -27,19 +27,18 @@ class MiniStep(object):
         self.loss, self.params, self.variables = loss, params, []
         self._accumulator = GradientAccumulator(reduction="sum")
         self.share = home.v1.placeholder("float64", [])
-        self.operation = self._take(home.tf.gradients(loss, params), self.share)
+        self.operations = self.take(home.tf.gradients(loss, params), self.share)
 
-    def take(self, gradients):
+    def take(self, gradients, weight=1.0):
         """Return [the mini-step with these gradients], [] if there are none."""
-        return [self._take(gradients, 1.0)] if any(each is not None for each in gradients) else []
-
-    def _take(self, gradients, weight):
+        if all(each is None for each in gradients):
+            return []
         known = set(self._home.v1.global_variables())
         taken = self._accumulator(gradients, weight)
         made = [each for each in self._home.v1.global_variables() if each not in known]
         _make_local(self._home, made)
         self.variables.extend(made)
-        return taken.op
+        return [taken.op]
 
     def make_update(self, optimizer):
         ops, gradients, params = self._ops, self._accumulator.gradients, self.params

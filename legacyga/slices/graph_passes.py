@@ -64,8 +64,7 @@ class Passes(object):
 
     def _has_rows(self, tensor):
         """Whether the first dimension of a tensor is the batch's, which is mostly unknown until it is fed."""
-        sizes = [each.shape.as_list()[0] for each in self._model._feed_inputs[:1]]
-        return tensor.shape.dims is None or tensor.shape.as_list()[:1] in ([None], sizes)
+        return _size_of(tensor) in (None, _size_of(self._model._feed_inputs[0]))
 
     def _check_random(self, whole_graph):
         found = graph.ancestors([each.op for each in self._cut])
@@ -125,6 +124,12 @@ class Passes(object):
             if not value.shape or len(value) != size:
                 raise ValueError(ROWS.format(tensor, size, self._model))
         return batches.joined(values)
+
+
+def _size_of(tensor):
+    """Return the first dimension of a tensor, None if it is unknown and 0 if there is none."""
+    shape = tensor.get_shape()
+    return None if shape.ndims is None else (shape.as_list() or [0])[0]
 
 
 def variables_of_metrics(model):

@@ -1,5 +1,7 @@
 """Graph mode: run Keras's training function in slices of its feeds, then update once."""
 
+import functools
+
 from legacyga.backend import features, graph
 from legacyga.slices import batches, checks, fitting, graph_passes, graph_update, means
 from legacyga.slices import losses as _losses
@@ -16,7 +18,6 @@ ANOTHERS = (
     "{!r} keeps the state of what was trained last, and that is another than {!r}, which has trained with it before. "
     "Give each model an optimizer of its own, or call micro_batch right after compile."
 )
-
 OF_TWO = (
     "Each of fit and train_on_batch has trained {!r} with moments of its own of {!r}, as in TensorFlow 1.13, and those "
     "of one would be lost. Call micro_batch right after compile, or train by one of the two."
@@ -31,39 +32,34 @@ def install(model, home, size, recompute):
     names = [name for name in FUNCTIONS if hasattr(type(model), name)]
     state, own = _under_way(model, names)
     for name in names:
-        vars(model)[name] = Maker(model, home, size, recompute, name)
+        vars(model)[name] = functools.partial(_make, model, home, size, recompute, name)
         setattr(model, FUNCTIONS[name], None)
     for name in own:
         vars(model)[name]()
-        _copy_values(home.backend, state, _state_of(model.optimizer))
+        others = _state_of(model.optimizer)
+        pairs = [pair for pair in zip(others, state) if pair[0] is not pair[1]] if len(others) == len(state) else []
+        values = home.backend.batch_get_value([old for _, old in pairs])
+        home.backend.batch_set_value(list(zip([new for new, _ in pairs], values)))
 
 
 def _under_way(model, names):
     """Return the optimizer's state, and the `names` of methods whose existing training function uses that state.
 
-    The caller makes these functions again and copies the state, because optimizers of the v1 API create new variables
-    with each function. They know only those of the last function, whichever model it trains. After a new `compile`
-    there is no function, and nothing to carry over.
+    The caller makes these functions again and copies the state: optimizers of the v1 API create new variables with each
+    function, and know only those of the last, whichever model it trains. A new `compile` leaves nothing to carry over.
 
     Raises:
         ValueError: the state belongs to another model, or only to one of two functions.
     """
     there = [name for name in names if getattr(model, FUNCTIONS[name], None) is not None]
     state = _state_of(model.optimizer)
-    own = [name for name in there if _writes(getattr(model, FUNCTIONS[name]), state)]
+    holders = {graph.operation_of(each) for each in state}
+    own = [name for name in there if graph.reaches(getattr(model, FUNCTIONS[name]).updates_op, holders)]
     if there and state and not own:
         raise ValueError(ANOTHERS.format(model.optimizer, model))
     if state and len(own) < len(there):
         raise ValueError(OF_TWO.format(model, model.optimizer))
     return state, own
-
-
-def _copy_values(backend, variables, others):
-    """Copy the values of `variables` to `others`, pair by pair, if both lists have the same length."""
-    pairs = [(old, new) for old, new in zip(variables, others) if old is not new]
-    if len(variables) == len(others):
-        values = backend.batch_get_value([old for old, _ in pairs])
-        backend.batch_set_value(list(zip([new for _, new in pairs], values)))
 
 
 def _state_of(optimizer):
@@ -76,46 +72,28 @@ def _state_of(optimizer):
     return [each for each in weights if each is not getattr(optimizer, "iterations", None)]
 
 
-def _writes(function, variables):
-    """Whether the update of a training function depends on one of these variables."""
-    return graph.reaches(function.updates_op, {graph.operation_of(each) for each in variables})
-
-
-class Maker(object):
-    """Replaces the method that makes a training function, and makes one that works in slices.
-
-    Args:
-        model: the model.
-        home: its `homes.Home`.
-        size: as `micro_batch` takes it. None makes Keras's own function.
-        recompute: as `micro_batch` takes it.
-        name: the name of the method.
-    """
-
-    def __init__(self, model, home, size, recompute, name):
-        self._model, self._home, self._size, self._recompute, self._name = model, home, size, recompute, name
-
-    def __call__(self):
-        model, attributes, made = self._model, vars(self._model), []
-        optimizer, attribute = attributes["optimizer"], FUNCTIONS[self._name]
-        if self._size is not None:
-            # The user may have compiled the model again.
-            checks.check_compiled(self._home, model, self._size)
-            attributes["optimizer"] = graph_update.recorder(optimizer, self._home, made)
-        try:
-            getattr(type(model), self._name)(model)
-        finally:
-            attributes["optimizer"] = optimizer
-        if made:
-            function = getattr(model, attribute)
-            setattr(model, attribute, SlicedFunction(self._home, model, self._recompute, function, made[0]))
+def _make(model, home, size, recompute, name):
+    """Make a training function that works in slices. This replaces the method `name` of the model."""
+    attributes, made = vars(model), []
+    optimizer = attributes["optimizer"]
+    if size is not None:
+        # The user may have compiled the model again.
+        checks.check_compiled(home, model, size)
+        attributes["optimizer"] = graph_update.recorder(optimizer, home, made)
+    try:
+        getattr(type(model), name)(model)
+    finally:
+        attributes["optimizer"] = optimizer
+    if made:
+        function = SlicedFunction(home, model, recompute, getattr(model, FUNCTIONS[name]), made[0])
+        setattr(model, FUNCTIONS[name], function)
 
 
 class SlicedFunction(object):
     """Replaces a training function and trains on each batch in slices.
 
     Args:
-        home, model, recompute: the arguments of its `Maker`.
+        home, model, recompute: the arguments of `_make`.
         function: Keras's own function, without an update.
         mini_step: its `graph_update.MiniStep`.
     """
@@ -125,13 +103,10 @@ class SlicedFunction(object):
         self._fitting, self._variables = fitting.fitting_of(model), None
         self._recompute, self._mini_step = recompute, mini_step
         self._doubt = None if recompute else checks.doubt_in_graph(home, model, mini_step.loss)
+        # Keras's functions have this attribute.
+        self.updates_op = mini_step.update.op
         # {whether there are two passes: Passes}
         self._session, self._passes = None, {}
-
-    @property
-    def updates_op(self):
-        """The operation of the update, under the name that Keras's functions use."""
-        return self._mini_step.update.op
 
     def __getattr__(self, name):
         return getattr(self._function, name)
@@ -143,7 +118,8 @@ class SlicedFunction(object):
         samples, found = fed[0].shape[0], self._fitting
         if not found.looks:
             return self._take(fed, samples)
-        backend, variables = self._home.backend, self._written()
+        self._variables = self._variables or self._written()
+        backend, variables = self._home.backend, self._variables
         return found.take(
             self._home.tf,
             samples,
@@ -154,13 +130,10 @@ class SlicedFunction(object):
 
     def _written(self):
         """Return the variables that the training function uses."""
-        if self._variables is None:
-            ends = [self._function.updates_op, self._mini_step.update.op]
-            used = graph.ancestors(ends + [each.op for each in self._function.outputs])
-            known = self._home.v1.global_variables()
-            # Keras initializes all of them when it reads the first.
-            self._variables = [each for each in known if graph.operation_of(each) in used]
-        return self._variables
+        ends = [self._function.updates_op, self.updates_op]
+        used = graph.ancestors(ends + [each.op for each in self._function.outputs])
+        # Keras initializes all of them when it reads the first.
+        return [each for each in self._home.v1.global_variables() if graph.operation_of(each) in used]
 
     def _take(self, fed, samples):
         """Train on a batch in slices of the current size, and return the outputs for the whole batch."""
@@ -176,40 +149,34 @@ class SlicedFunction(object):
             session.run([each.initializer for each in self._mini_step.variables])
         # A batch that fails leaves its sums behind. Without a session here, the next batch initializes them.
         self._session = None
-        told = self._with_metrics_kept(lambda: self._passes[is_twice](fed, parts))
+        metrics, backend = graph_passes.variables_of_metrics(self._model), self._home.backend
+        before = backend.batch_get_value(metrics)
+        try:
+            told = self._passes[is_twice](fed, parts)
+        except BaseException:
+            # A loss that fails does not stop the updates of the metrics.
+            backend.batch_set_value(list(zip(metrics, before)))
+            raise
         session.run(self._mini_step.update)
         self._session = session
         return told
 
-    def _with_metrics_kept(self, function):
-        """Return `function()`. If it raises, the metrics are as before: a failed loss does not stop their updates."""
-        metrics, backend = graph_passes.variables_of_metrics(self._model), self._home.backend
-        before = backend.batch_get_value(metrics)
-        try:
-            return function()
-        except BaseException:
-            backend.batch_set_value(list(zip(metrics, before)))
-            raise
-
     def _doubt_of(self, fed, parts):
         """Return the `means.Doubt` about a batch, None if there is none."""
-        losses = [each for each in getattr(self._model, "loss_functions", None) or [] if each is not None]
-        for i, weights in self._weights(fed, len(losses)):
-            if _differ(weights, parts) and _losses.is_one_number(self._model, i):
-                return means.Doubt("sample weights for a loss of one number for a whole batch", True)
-            # Some Kerases divide what a function returns by the sum of the weights, others by how many are not 0.
-            counted = weights if features.divides_functions_by_weights(self._home) else weights != 0
-            if not hasattr(losses[i], "reduction") and _differ(counted, parts):
-                return means.Doubt("sample weights, by which the loss is divided", True)
-        return self._doubt
-
-    def _weights(self, fed, count):
-        """Return [(index among the `count` outputs that have a loss, sample weights of this output)]."""
         model = self._model
-        weights = fed[len(model._feed_inputs) + len(model._feed_targets) :]
+        losses = [each for each in getattr(model, "loss_functions", None) or [] if each is not None]
+        given = fed[len(model._feed_inputs) + len(model._feed_targets) :]
         # Up to TF 1.13 tf.keras feeds weights for every output, later only where they are used. Delete with TF 1.13.
-        used = weights[:count] if len(model._feed_sample_weights) == count else []
-        return [(i, each) for i, each in enumerate(used) if each is not None]
+        given = given if len(model._feed_sample_weights) == len(losses) else []
+        for i, (loss, weights) in enumerate(zip(losses, given)):
+            if weights is not None and _differ(weights, parts) and _losses.is_one_number(model, i):
+                return means.Doubt("sample weights for a loss of one number for a whole batch", True)
+            if weights is not None and not hasattr(loss, "reduction"):
+                # Some Kerases divide what a function returns by the sum of the weights, others by how many are not 0.
+                counted = weights if features.divides_functions_by_weights(self._home) else weights != 0
+                if _differ(counted, parts):
+                    return means.Doubt("sample weights, by which the loss is divided", True)
+        return self._doubt
 
 
 def _differ(values, parts):

@@ -29,7 +29,9 @@ class Passes(object):
     def __init__(self, home, model, function, mini_step, is_twice):
         self._home, self._model, self._is_twice = home, model, is_twice
         self._inputs, self._outputs = list(function.inputs), list(function.outputs)
-        updates, of_loss = _grouped(function.updates_op), _of_loss(model)
+        fed = list(model._feed_targets) + list(model._feed_sample_weights)
+        of_loss = [graph.operation_of(each) for each in fed + variables_of_metrics(model)]
+        updates = graph.grouped(function.updates_op)
         # Updates that depend on targets, sample weights or metric variables run with the loss. The others, such as
         # moving averages of layers, run with each slice. Keras orders some after its results, so look at their inputs.
         at_loss = [each for each in updates if any(graph.reaches(value.op, of_loss) for value in each.inputs)]
@@ -64,7 +66,9 @@ class Passes(object):
 
     def _has_rows(self, tensor):
         """Whether the first dimension of a tensor is the batch's, which is mostly unknown until it is fed."""
-        return _size_of(tensor) in (None, _size_of(self._model._feed_inputs[0]))
+        shapes = [each.get_shape() for each in (tensor, self._model._feed_inputs[0])]
+        size, of_batch = [[None] if each.ndims is None else each.as_list()[:1] for each in shapes]
+        return size in ([None], of_batch)
 
     def _check_random(self, whole_graph):
         found = graph.ancestors([each.op for each in self._cut])
@@ -100,52 +104,32 @@ class Passes(object):
         Args:
             fed: the arrays fed to the training function.
             parts: the slices of the batch, as Python slices.
-
-        Raises:
-            ValueError: what the loss needs of the layers does not have one row per sample.
         """
         samples = fed[0].shape[0]
         sizes = [len(range(samples or 1)[part]) for part in parts]
         cut = [[batches.part_of(each, samples, part) for each in fed] for part in parts]
         taken = [self._first(given + [float(size) / sum(sizes)]) for given, size in zip(cut, sizes)]
         joined = [self._of_batch(each, values, sizes) for each, values in zip(self._cut, zip(*taken))]
-        told = self._whole(fed + joined)
-        count = len(self._outputs)
+        told, count = self._whole(fed + joined), len(self._outputs)
         for given, part in zip(cut, parts if self._is_twice else ()):
             self._second(given + [each[part] for each in told[count:]])
         return told[:count]
 
     def _of_batch(self, tensor, values, sizes):
-        """Return the value of a tensor for the batch: the slices' rows, or in one pass the mean of their numbers."""
+        """Return the value of a tensor for the batch: the slices' rows, or in one pass the mean of their numbers.
+
+        Raises ValueError if a slice has another number of rows than samples.
+        """
         if not self._has_rows(tensor) and tensor.dtype.is_floating and not self._is_twice:
-            mean = sum(value * size for value, size in zip(values, sizes)) / float(sum(sizes))
-            return mean.astype(values[0].dtype)
+            total = sum(value * size for value, size in zip(values, sizes))
+            return (total / float(sum(sizes))).astype(values[0].dtype)
         for value, size in zip(values, sizes):
             if not value.shape or len(value) != size:
                 raise ValueError(ROWS.format(tensor, size, self._model))
         return batches.joined(values)
 
 
-def _size_of(tensor):
-    """Return the first dimension of a tensor, None if it is unknown and 0 if there is none."""
-    shape = tensor.get_shape()
-    return None if shape.ndims is None else (shape.as_list() or [0])[0]
-
-
 def variables_of_metrics(model):
     """Return the variables of a model's metrics. In old Kerases metrics have no variables."""
     metrics = list(getattr(model, "metrics", None) or []) + list(getattr(model, "_output_loss_metrics", None) or [])
     return [value for each in metrics for value in getattr(each, "weights", ())]
-
-
-def _of_loss(model):
-    """Return the operations that only the loss and the metrics need: targets, sample weights, metrics' variables."""
-    fed = [each.op for each in model._feed_targets + list(model._feed_sample_weights)]
-    return fed + [graph.operation_of(each) for each in variables_of_metrics(model)]
-
-
-def _grouped(operation):
-    """Return the operations of a group, with nested groups flattened."""
-    if operation.type != "NoOp":
-        return [operation]
-    return [each for inner in operation.control_inputs for each in _grouped(inner)]

@@ -175,7 +175,7 @@ class SlicedFunction(object):
                 # Some Kerases divide what a function returns by the sum of the weights, others by how many are not 0.
                 counted = weights if features.divides_functions_by_weights(self._home) else weights != 0
                 if _differ(counted, parts):
-                    return means.Doubt("sample weights, by which the loss is divided", True)
+                    return means.Doubt("sample weights, by whose sum or number the loss is divided", True)
         return self._doubt
 
 

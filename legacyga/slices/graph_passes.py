@@ -30,14 +30,14 @@ class Passes(object):
         self._home, self._model, self._is_twice = home, model, is_twice
         self._inputs, self._outputs = list(function.inputs), list(function.outputs)
         fed = list(model._feed_targets) + list(model._feed_sample_weights)
-        of_loss = [graph.operation_of(each) for each in fed + variables_of_metrics(model)]
+        of_loss = graph.descendants([graph.operation_of(each) for each in fed + variables_of_metrics(model)])
         updates = graph.grouped(function.updates_op)
-        # Updates that depend on targets, sample weights or metric variables run with the loss. The others, such as
-        # moving averages of layers, run with each slice. Keras orders some after its results, so look at their inputs.
-        at_loss = [each for each in updates if any(graph.reaches(value.op, of_loss) for value in each.inputs)]
+        # Updates that read targets, sample weights or metric variables run with the loss. The others, such as moving
+        # averages of layers, run with each slice.
+        at_loss = [each for each in updates if each in of_loss]
         first, second = [], [each for each in updates if each not in at_loss]
-        self._cut = self._find_cut(at_loss)
         with mini_step.loss.graph.as_default():
+            self._cut = self._find_cut(at_loss)
             if is_twice:
                 self._check_random(mini_step.loss.graph)
                 upstream, gradients, by_cut, others = self._gradients_of(mini_step)

@@ -488,8 +488,6 @@ def test_a_batch_that_raises_leaves_nothing(home):
 @pytest.mark.parametrize("size", [slow(1), 3])
 def test_losses_of_several_outputs(home, size):
     """What is told is weighed as without slices, in slices of one, too."""
-    if (home.name, home.tf_version) == ("tf.keras", (1, 13)):
-        skips.we_lack("TF 1.13 tells an output's loss as a mean that is not that of batches")
 
     def make():
         network = home.network(START)

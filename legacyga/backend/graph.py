@@ -3,6 +3,9 @@
 import contextlib
 
 from legacyga.backend import features
+from legacyga.backend.tensors import is_sparse
+
+GRADIENT = "LegacygaGivenGradient"
 
 
 def check_branches_take(tf, variable):
@@ -103,6 +106,21 @@ def with_values_of(pairs, update, ops):
         return ops.done([old.assign(new.read_value()) for old, new in pairs])
 
 
+def term_of(ops, gradient, param):
+    """Return a scalar whose gradient with respect to `param` is `gradient`."""
+    tf, has_rows = ops.tf, is_sparse(gradient)
+
+    def backward(op, upstream, *_):
+        return [None, ops.cast(upstream, op.inputs[2].dtype) * op.inputs[2], None]
+
+    # Register one gradient for all. tf.custom_gradient would register each for good, and keep its graph alive.
+    with contextlib.suppress(KeyError):
+        tf.RegisterGradient(GRADIENT)(backward)
+    point = tf.gather(param, gradient.indices) if has_rows else tf.convert_to_tensor(param)
+    with ops.v1.get_default_graph().gradient_override_map({"IdentityN": GRADIENT}):
+        return tf.identity_n([tf.constant(0.0), point, gradient.values if has_rows else gradient])[0]
+
+
 def reaches(operation, targets):
     """Whether an operation needs one of the operations in `targets`, directly or not."""
     return bool(ancestors([operation], targets) & set(targets))
@@ -122,6 +140,29 @@ def ancestors(operations, stop=()):
 def sources(operation):
     """The operations whose outputs an operation takes, or that it waits for: a list."""
     return [tensor.op for tensor in operation.inputs] + list(operation.control_inputs)
+
+
+def descendants(operations):
+    """All operations that read what some operations give, themselves included: a set."""
+    seen, stack = set(), list(operations)
+    while stack:
+        each = stack.pop()
+        if each not in seen:
+            seen.add(each)
+            stack.extend(reader for tensor in each.outputs for reader in tensor.consumers())
+    return seen
+
+
+def grouped(operation):
+    """Return the operations of a group, with nested groups flattened."""
+    if operation.type != "NoOp":
+        return [operation]
+    return [each for inner in operation.control_inputs for each in grouped(inner)]
+
+
+def operation_of(variable):
+    """Return the operation that holds a variable, or makes a tensor."""
+    return getattr(getattr(variable, "handle", None), "op", variable.op)
 
 
 def contexts(context):

@@ -116,8 +116,9 @@ def doubt_of_compiled(home, model, weighted):
         if not _is_homes(home, loss, home.module.losses):
             return Doubt("the loss {!r}, which Keras does not know".format(loss), False)
     if not _is_homes_method(home, model, "compute_loss"):
-        return Doubt("a compute_loss of the model's own", False)
-    for metric in _given_metrics(model):
+        return Doubt("a compute_loss of the model's own", True)
+    # In eager mode the metrics are those of the whole batch.
+    for metric in _given_metrics(model) if home.graph_mode else ():
         if not _is_homes(home, metric, home.module.metrics):
             return Doubt("the metric {!r}, which Keras does not know".format(metric), False)
     return None

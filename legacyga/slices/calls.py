@@ -50,6 +50,9 @@ class SlicedCall(object):
         size: the largest number of samples in a slice.
     """
 
+    # Whether an output that is one number is taken as a mean over the samples.
+    joins_numbers = False
+
     def __init__(self, home, model, given, samples, size):
         self.home, self.model, self.given, self.samples = home, model, given, samples
         self.tf, self.ops, self.tape = home.tf, _ops.Ops(home.tf), features.tape_module(home.tf)
@@ -92,6 +95,10 @@ class SlicedCall(object):
                 found.extend([leaf.flat_values] + lengths)
                 continue
             shape = getattr(leaf, "shape", tf.TensorShape(()))
+            if self.joins_numbers and tf.is_tensor(leaf) and shape.ndims == 0 and has_gradient(leaf):
+                self.scalars[len(found)] = False
+                found.append(leaf)
+                continue
             if not tf.is_tensor(leaf) or not shape.ndims or isinstance(length, int) and shape[0] not in (None, length):
                 raise ValueError(ROWS.format(leaf, length, self.model))
             found.append(leaf)
@@ -147,7 +154,7 @@ class SlicedCall(object):
                 leaves.append(tf.RaggedTensor.from_nested_row_lengths(values, lengths, validate=False))
                 continue
             leaves.append(leaf if leaf is None else next(joined))
-            if leaf is not None and isinstance(self.samples, int):
+            if leaf is not None and leaf.shape.ndims and isinstance(self.samples, int):
                 leaves[-1].set_shape([self.samples] + list(leaf.shape[1:]))
         for leaf, made in zip(template, leaves):
             if leaf is not None and losses.mask_of(leaf) is not None:

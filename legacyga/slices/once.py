@@ -47,6 +47,8 @@ def train_step(home, model, own, data, size):
 class _Once(SlicedCall):
     """A call whose slices are differentiated at once."""
 
+    joins_numbers = True
+
     def __init__(self, home, model, data, samples, size):
         parts = data if isinstance(data, tuple) else (data,)
         x, self._y, self._weights = (parts + (None, None))[:3]

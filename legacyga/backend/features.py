@@ -271,7 +271,9 @@ def without_metrics(home, container, y_true, y_pred, sample_weight):
     if home.is_keras3:
         vars(copied)["_metrics"] = [Deaf() for _ in container.metrics]
     else:
-        vars(copied).update(_total_loss_mean=Deaf(), _per_output_metrics=[None for _ in container._losses])
+        # Up to TF 2.4 the name of the mean is `_loss_metric`. Delete with TF 2.4.
+        vars(copied).update(_total_loss_mean=Deaf(), _loss_metric=Deaf())
+        vars(copied).update(_per_output_metrics=[None for _ in container._losses])
     return copied
 
 

@@ -8,7 +8,7 @@ import weakref
 from legacyga.backend import homes, replicas
 from legacyga.backend import ops as _ops
 from legacyga.optimizers import lookup, surface
-from legacyga.slices import batches, losses, means, once
+from legacyga.slices import batches, checks, losses, means, once
 from legacyga.slices import recompute as slices_recompute
 from legacyga.windows import mini_step
 
@@ -33,6 +33,8 @@ def train_step(model, data, optimizer=None, weight=None, size=None, recompute=No
     home = homes.home_of(model.optimizer)
     homes_own = homes_train_step(type(model))
     is_cut = size is not None and batches.is_cut(home.tf, data, size)
+    if is_cut:
+        checks.check_strategy(home, model)
     is_twice = is_cut and means.choose(model, recompute, lambda: _doubt(home, model, data, size, own))
     own = own or homes_own
 

@@ -233,3 +233,55 @@ def losses_in(home, container, y_true, y_pred):
     # Keras has not built them yet where there are fewer targets than outputs.
     found = container._flat_losses if has_names else container.flat_losses
     return [getattr(each, "loss", each) for each in found or []]
+
+
+def without_metrics(home, container, y_true, y_pred, sample_weight):
+    """A copy of a model's loss container that computes the same losses, and none of its metrics learns of them."""
+
+    class Deaf(object):
+        def update_state(self, *args, **kwargs):
+            pass
+
+    if container is None:
+        return None
+    if not (container.built if home.is_keras3 else container._built):
+        # A trace that never runs makes the losses and metrics of the original.
+        make = home.tf.function(lambda: container(y_true, y_pred, sample_weight), autograph=False)
+        make.get_concrete_function()
+    copied = object.__new__(type(container))
+    vars(copied).update(vars(container))
+    if home.is_keras3:
+        vars(copied)["_metrics"] = [Deaf() for _ in container.metrics]
+    else:
+        # Up to TF 2.4 the name of the mean is `_loss_metric`. Delete with TF 2.4.
+        vars(copied).update(_total_loss_mean=Deaf(), _loss_metric=Deaf())
+        vars(copied).update(_per_output_metrics=[None for _ in container._losses])
+    return copied
+
+
+def added_loss(home, model, loss):
+    """What Keras 3 adds to a model's loss for one loss from add_loss. Up to 3.6 it has no method for it.
+
+    Delete with Keras 3.6.
+    """
+    aggregate = getattr(model, "_aggregate_additional_loss", None)
+    return home.tf.cast(home.tf.reduce_sum(loss), "float32") if aggregate is None else aggregate(loss)
+
+
+def scaled_loss(optimizer, loss):
+    """The loss as the home's train_step scales it for an optimizer; Keras 3 has another name for the method."""
+    scale = getattr(optimizer, "scale_loss", None) or getattr(optimizer, "get_scaled_loss", None)
+    return loss if scale is None else scale(loss)
+
+
+def as_trained_on(home, data):
+    """A batch as train_step takes it apart: a tuple, up to TF 2.6 with vectors as columns. Delete with TF 2.6."""
+    tf, data = home.tf, tuple(data) if isinstance(data, list) else data
+    if home.is_keras3 or version_of(tf) >= (2, 7):
+        return data
+
+    def column(leaf):
+        is_vector = isinstance(leaf, tf.Tensor) and leaf.shape.rank == 1
+        return tf.expand_dims(leaf, -1) if is_vector else leaf
+
+    return tf.nest.map_structure(column, data)

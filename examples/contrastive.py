@@ -22,7 +22,7 @@ import collections
 
 import numpy as np
 import tensorflow as tf
-from _common import distance, keras_of, parser, print_ending, print_title, start_scaled
+from _common import distance, keras_of, parser, print_ending, print_title, read_digits, start_scaled
 
 import legacyga
 
@@ -30,8 +30,9 @@ BATCH, SLICE = 512, 32
 TRAINED = 1024  # of the 1797 digits; the others are the test's
 NOISE = 0.3
 TEMPERATURE = 0.1
-RATE = 0.001
-NEEDS = "This example needs TensorFlow 2.2 or newer in eager mode, with tf.keras, tf_keras or Keras 3, and scikit-learn."
+NEEDS = (
+    "This example needs TensorFlow 2.2 or newer in eager mode, with tf.keras, tf_keras or Keras 3, and scikit-learn."
+)
 WAYS = collections.OrderedDict()  # by name: batch size, K, slices
 WAYS["batches of 512"] = BATCH, 1, None
 WAYS["in slices of 32"] = BATCH, 1, SLICE
@@ -82,17 +83,18 @@ def accuracy(model, test):
     return float(np.mean([found.argmax(axis) == right for axis in (0, 1)]))
 
 
-def train(keras, images, epochs, batch, steps, size):
+def train(keras, args, images, batch, steps, size):
     """Train in one way; what was seen after each epoch, with the weights after 10 updates of 512 and at the end."""
     model = build_model(keras)
-    optimizer = keras.optimizers.Adam(RATE)
+    # Adam divides a gradient by its own size, also one that is hardly more than rounding. A larger epsilon does not.
+    optimizer = keras.optimizers.Adam(args.rate, epsilon=1e-4)
     model.compile(legacyga.wrap(optimizer, steps) if steps > 1 else optimizer, contrastive_loss)
     if size:
         legacyga.micro_batch(model, size, recompute=True)  # <--- True: it need not say that it takes the second way
     seen = {"accuracy": [], "updates": [], "weights": [model.get_weights()]}
     no_targets = np.zeros((TRAINED, 1), "float32")
     test = pairs(images[TRAINED:], seed=1000000)
-    for epoch in range(epochs):
+    for epoch in range(args.epochs):
         x = pairs(images[:TRAINED], seed=epoch)
         model.fit(x, no_targets, batch_size=batch, shuffle=False, verbose=0)
         seen["accuracy"].append(accuracy(model, test))
@@ -126,14 +128,13 @@ def draw(results, path):
 
 def main():
     arguments = parser(__doc__, epochs=80)
+    arguments.add_argument("--rate", type=float, default=0.002, help="Adam's, in all ways (default: %(default)s)")
     arguments.add_argument("--picture", metavar="FILE.png", help="to draw the curves to")
     args = arguments.parse_args()
     if args.epochs < 5:
         arguments.error("10 updates of 512 are 5 epochs. Received: --epochs {}".format(args.epochs))
     keras = keras_of(args.home)
     try:
-        from _common import read_digits
-
         images, _ = read_digits(shuffled=True)
     except ImportError:
         raise SystemExit(NEEDS + " Received: no scikit-learn.")
@@ -144,7 +145,7 @@ def main():
     print(row("", "updates", "accuracy", "10 updates", "at the end"))
     results, endings = collections.OrderedDict(), []
     for name, how in WAYS.items():
-        seen = results[name] = train(keras, images, args.epochs, *how)
+        seen = results[name] = train(keras, args, images, *how)
         whole = results["batches of 512"]["weights"]
         off = [distance(one, other, whole[0]) for one, other in list(zip(seen["weights"], whole))[1:]]
         endings.append((name, off[0]))

@@ -1,7 +1,7 @@
 """What slices that are computed twice cost, for a loss that is no mean over the samples: time and peak memory.
 
-    python benchmarks/recompute.py [--home tf.keras] [--model convolutional] [--width 256] [--batch 128]
-        [--sizes 32 8] [--rounds 9] [--repeats 3] [--json FILE]
+    python benchmarks/recompute.py [--home tf.keras] [--model convolutional] [--width 256] [--batch 64]
+        [--sizes 8] [--rounds 8] [--repeats 3] [--json FILE]
 
 A network trains by `fit` in eager mode, the same batches in four ways: whole; in slices that are computed once
 (`recompute=False`); in slices that are computed twice (`recompute=True`); and in those of a loop by hand. That one is
@@ -194,8 +194,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--home", choices=("keras", "tf.keras", "tf_keras"), default="tf.keras")
     parser.add_argument("--model", choices=("dense", "convolutional"), default="convolutional")
-    parser.add_argument("--sizes", type=int, nargs="+", default=[32, 8])
-    for name, default in (("batch", 128), ("width", 256), ("rounds", 9), ("repeats", 3)):
+    parser.add_argument("--sizes", type=int, nargs="+", default=[8])
+    for name, default in (("batch", 64), ("width", 256), ("rounds", 8), ("repeats", 3)):
         parser.add_argument("--" + name, type=int, default=default, help="(default: %(default)s)")
     parser.add_argument("--json")
     parser.add_argument("--work", action="store_true", help=argparse.SUPPRESS)

@@ -8,7 +8,7 @@ many updates from as many samples, but each pair is compared with 31 others only
 
     accuracy  how often the right one of all test images is the nearest to a noisy one, and the other way round; the
               mean over the last ten epochs
-    distance  the largest of any weight from batches of 512, relative to how far those went: after 10 updates of theirs,
+    distance  the largest of any weight from batches of 512, relative to how far those went: after 20 updates of theirs,
               and at the end
 
 It needs TensorFlow 2.2 or newer in eager mode, with tf.keras, tf_keras or Keras 3, and scikit-learn.
@@ -84,7 +84,7 @@ def accuracy(model, test):
 
 
 def train(keras, args, images, batch, steps, size):
-    """Train in one way; what was seen after each epoch, with the weights after 10 updates of 512 and at the end."""
+    """Train in one way; what was seen after each epoch, with the weights after 20 updates of 512 and at the end."""
     model = build_model(keras)
     # Adam divides a gradient by its own size, also one that is hardly more than rounding. A larger epsilon does not.
     optimizer = keras.optimizers.Adam(args.rate, epsilon=1e-4)
@@ -99,7 +99,7 @@ def train(keras, args, images, batch, steps, size):
         model.fit(x, no_targets, batch_size=batch, shuffle=False, verbose=0)
         seen["accuracy"].append(accuracy(model, test))
         seen["updates"].append(int(np.asarray(model.optimizer.iterations)))
-        if (epoch + 1) * TRAINED == 10 * BATCH:
+        if (epoch + 1) * TRAINED == 20 * BATCH:
             seen["weights"].append(model.get_weights())
     seen["weights"].append(model.get_weights())
     return seen
@@ -131,8 +131,8 @@ def main():
     arguments.add_argument("--rate", type=float, default=0.002, help="Adam's, in all ways (default: %(default)s)")
     arguments.add_argument("--picture", metavar="FILE.png", help="to draw the curves to")
     args = arguments.parse_args()
-    if args.epochs < 5:
-        arguments.error("10 updates of 512 are 5 epochs. Received: --epochs {}".format(args.epochs))
+    if args.epochs < 10:
+        arguments.error("20 updates of 512 are 10 epochs. Received: --epochs {}".format(args.epochs))
     keras = keras_of(args.home)
     try:
         images, _ = read_digits(shuffled=True)
@@ -142,7 +142,7 @@ def main():
         raise SystemExit("{} Received: {}, TensorFlow {}.".format(NEEDS, args.home, tf.__version__))
     print_title(args.home, pairs=TRAINED, epochs=args.epochs)
     row = "{:<22}  {:>7}  {:>8}  {:>10}  {:>11}".format
-    print(row("", "updates", "accuracy", "10 updates", "at the end"))
+    print(row("", "updates", "accuracy", "20 updates", "at the end"))
     results, endings = collections.OrderedDict(), []
     for name, how in WAYS.items():
         seen = results[name] = train(keras, args, images, *how)

@@ -5,8 +5,8 @@ scikit-learn's digits with batches of K * n images and with micro-batches of n a
 on the same images in the same order: without normalization, with BatchNormalization, with its statistics frozen, and
 with group normalization. SGD without momentum, so that nothing but the weights carries over from update to update.
 
-With `--slices 8 32 128` instead: batches of 512 of the same network in slices of so many, by `legacyga.micro_batch`, for
-docs/micro_batch.md.
+With `--slices 8 32 128` instead: batches of 512 of the same network in slices of so many, by `legacyga.micro_batch`,
+for docs/micro_batch.md.
 
 One thread, so that a run gives the same bits again. Needs eager mode: TensorFlow 2, tf_keras or Keras 3.
 

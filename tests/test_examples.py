@@ -268,7 +268,6 @@ def test_keep_batch_size(home):
     assert rows[0][2] == rows[1][2] and distances_of(printed)["in slices of 8"] < 4e-6, printed
 
 
-@pytest.mark.usefixtures("once_in_an_environment")
 def test_contrastive(home, tmp_path):
     if home.mode == "graph" or home.tf_version < (2, 2):
         with pytest.raises(SystemExit, match="needs TensorFlow 2.2 or newer in eager mode, with .* Received: "):

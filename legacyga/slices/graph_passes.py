@@ -6,7 +6,8 @@ own graph computes the loss and the metrics of the whole batch, without the laye
 
 from legacyga.backend import graph
 from legacyga.slices import batches
-from legacyga.slices.recompute import RANDOM, ROWS, is_random
+from legacyga.slices.calls import ROWS
+from legacyga.slices.recompute import RANDOM, is_random
 
 
 class Passes(object):

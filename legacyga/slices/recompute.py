@@ -14,7 +14,6 @@ from legacyga.backend import autograph, features
 from legacyga.backend import graph as graphs
 from legacyga.backend import ops as _ops
 from legacyga.slices import batches, losses, means
-from legacyga.slices.calls import ROWS as ROWS
 from legacyga.slices.calls import SlicedCall, arguments, has_gradient, replaced
 from legacyga.slices.loop import Nothing, Rows, joins_gradient
 

@@ -22,7 +22,7 @@ import skips  # noqa: E402
 from compat_matrix import CAPABILITIES, KINDS, TAKES_LONG, code_of  # noqa: E402
 
 # So that its assertions show their numbers.
-pytest.register_assert_rewrite("users")
+pytest.register_assert_rewrite("dense")
 
 # The only tests that need packages beside TensorFlow and Keras, which the environments of the labels `horovod` and
 # `others` have.

@@ -257,7 +257,8 @@ class Home(object):
     def bare_steps(self, model, optimizer, batches):
         """As `mini_steps`, for an optimizer that is not ours: its weights after each batch.
 
-        In graph mode they are written in a session call of their own: see `function`.
+        In graph mode the gradients are computed in one session call and applied in the next. In one call the stock v1
+        optimizers write to reference variables that gradients are still computed from.
         """
         params = model.trainable_weights
         if self.mode == "eager":
@@ -269,12 +270,15 @@ class Home(object):
                     optimizer.minimize(lambda: self.tf.reduce_mean(self.tf.square(model(x) - y)), params)
 
         else:
-            target = self.backend.placeholder(shape=model.outputs[0].shape.as_list())
-            loss = self.backend.mean(self.backend.square(model.outputs[0] - target))
-            write = self.function([model.inputs[0], target], [], [], optimizer.get_updates(loss=loss, params=params))
+            backend = self.backend
+            target = backend.placeholder(shape=model.outputs[0].shape.as_list())
+            loss = backend.mean(backend.square(model.outputs[0] - target))
+            differentiate = backend.function([model.inputs[0], target], backend.gradients(loss, params))
+            # A loss whose gradient by each of the params is what is fed.
+            fed = Fed(self, optimizer, params)
 
             def step(x, y):
-                write([x, y])
+                fed.step(differentiate([x, y]))
 
         for x, y in batches:
             step(x, y)

@@ -56,9 +56,9 @@ class Multiplied(oracle.SGD):
 
     factors = (1.0, 1.0)
 
-    def update(self, weights, gradients):
+    def update(self, weights, gradients, names=None):
         scaled = [factor * gradient for factor, gradient in zip(self.factors, gradients)]
-        return super(Multiplied, self).update(weights, scaled)
+        return super(Multiplied, self).update(weights, scaled, names)
 
 
 class Trial(object):

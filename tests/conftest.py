@@ -14,6 +14,8 @@ import pytest
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [HERE, os.path.join(HERE, "fixtures")]
+# The tree's legacyga, where none is installed.
+sys.path.append(os.path.dirname(HERE))
 
 import environments  # noqa: E402
 import homes  # noqa: E402

@@ -45,7 +45,7 @@ class Lookahead(object):
     def __init__(self, fast):
         self.fast, self.slow = fast, None
 
-    def update(self, weights, gradients):
+    def update(self, weights, gradients, names=None):
         self.slow = weights if self.slow is None else self.slow
         weights = self.fast.update(weights, gradients)
         if self.fast.iterations % PERIOD == 0:

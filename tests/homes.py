@@ -13,7 +13,7 @@ import environments
 import numpy as np
 
 from legacyga.backend import homes as ours
-from legacyga.backend.features import v1_of
+from legacyga.backend.features import has_variable_creators, v1_of
 from legacyga.backend.homes import generation_of
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -26,12 +26,7 @@ NOT_ALONE = ("Optimizer", "OptimizerV2", "TFOptimizer", "LossScaleOptimizer", "M
 
 
 def run(script, arguments, path=()):
-    """What a Python program prints, in a process of its own.
-
-    Args:
-        script, arguments: its file, and the list of what it is called with.
-        path: folders to import from before all others.
-    """
+    """What a Python program prints, in a process of its own that imports from the folders `path` first."""
     folders = list(path) + [each for each in [os.environ.get("PYTHONPATH")] if each]
     done = subprocess.run(
         [sys.executable, script] + list(arguments),
@@ -89,7 +84,7 @@ def start(name=None, mode=None):
     choice = [pair for pair in available() if name in (None, pair[0]) and mode in (None, pair[1])]
     if not choice:
         raise RuntimeError("no home {} in mode {} here; there are {}".format(name, mode, available()))
-    name, mode = choice[-1] if name is None and mode is None else choice[0] if mode else choice[-1]
+    name, mode = choice[0] if mode else choice[-1]
     if mode == "graph" and tf.__version__ >= "2":
         tf.compat.v1.disable_eager_execution()
     home = Home(name, mode, tf)
@@ -152,15 +147,10 @@ class Home(object):
     @property
     def has_wrap_in_v1(self):
         """Whether wrap takes v1 optimizers: up to TF 1.10 tf.Variable passes the creators of variables by."""
-        return type(self.tf.Variable) is not type
+        return has_variable_creators(self.tf)
 
     def reset(self, plain_session=False):
-        """Forget what earlier tests built.
-
-        Args:
-            plain_session: in graph mode, open a session that does not optimize its graph, which for hundreds of small
-                graphs is where the time would go.
-        """
+        """Forget what earlier tests built. A plain session does not optimize its graph, which takes the time."""
         if self.is_keras3:
             # It collects garbage otherwise, which takes longer than most tests.
             self.keras.utils.clear_session(free_memory=False)
@@ -205,13 +195,7 @@ class Home(object):
     def mini_steps(self, pairs, batches):
         """Drive optimizers by hand, a mini-step a batch, on the mean squared error of their models.
 
-        Args:
-            pairs: list of (model, optimizer), side by side: in graph mode one session call takes a step with each,
-                for a session is slow to take up new operations.
-            batches: list of (x, y).
-
-        Yields:
-            For each batch the list of the models' weights after it.
+        The `pairs` are (model, optimizer), side by side as in `apply_all_to`. Yields all weights after each batch.
         """
         if self.mode == "graph":
             steps = [self._graph_step(pairs)]
@@ -288,9 +272,7 @@ class Home(object):
         """The values of all the optimizer's variables."""
         if hasattr(optimizer, "get_weights"):
             return optimizer.get_weights()
-        # A list, a method or a list that can be called.
-        variables = optimizer.variables
-        return [variable.numpy() for variable in (variables if isinstance(variables, list) else variables())]
+        return [variable.numpy() for variable in variables_of(optimizer)]
 
     def set_optimizer_weights(self, optimizer, weights):
         """Put `weights`, from `optimizer_weights`, back."""
@@ -364,20 +346,13 @@ class Home(object):
         return run
 
     def apply_to(self, start, optimizer, gradients):
-        """Give an optimizer of this home gradients to apply to variables of its own, one list after the other.
-
-        Returns:
-            For each list of `gradients` the values of the variables after it.
-        """
+        """The values of variables from `start` on, after each list of `gradients` that an optimizer is given."""
         return self.apply_all_to(start, [optimizer], gradients)[0]
 
     def apply_all_to(self, start, optimizers, gradients):
-        """The same for several optimizers that are given the same gradients, each with variables of its own.
+        """The same for each of several optimizers with variables of its own.
 
         In graph mode one session call takes a step with each, for a session is slow to take up new operations.
-
-        Returns:
-            A list with what `apply_to` returns for each.
         """
         if self.mode == "eager":
             gradients = list(gradients) if len(optimizers) > 1 else gradients

@@ -173,8 +173,10 @@ class Ops(object):
 
     def is_compiled(self):
         """Whether code here is traced for XLA, which drops assertions."""
-        found = [each._get_control_flow_context() for each in _with_outer(self.v1.get_default_graph())]
-        return any(context.IsXLAContext() for innermost in found for context in graph.contexts(innermost))
+        graphs = _with_outer(self.v1.get_default_graph())
+        # AutoGraph of TF 2.0 cannot rewrite one generator of two loops. Delete with TF 2.0.
+        found = [graph.contexts(each._get_control_flow_context()) for each in graphs]
+        return any(context.IsXLAContext() for context in sum(found, []))
 
     def tensors_of_other_functions(self, values):
         """Return the tensors in nested values that belong to functions, except those being traced here."""

@@ -23,13 +23,11 @@ class Loop(object):
         """Return which part of the batch `length` samples are. A part of a batch without samples has a finite share."""
         return self.ops.cast(length, dtype) / self.ops.cast(self.ops.maximum(self.samples, 1), dtype)
 
-    def run(self, take, is_unrolled=False):
+    def run(self, take):
         """Call `take(begin, length)` for each slice and return what its results make together: a list.
 
         Args:
             take: returns a list of pairs: a class of this module, and the value of a slice that it joins.
-            is_unrolled: whether to write the slices one after the other, where something in them cannot stand in a
-                loop. Their number must be static.
         """
         ops, tf = self.ops, self.ops.tf
         first = take(0, self.rest)
@@ -45,12 +43,8 @@ class Loop(object):
         with ops.after(first):
             number = ops.identity(tf.constant(0))
         states = [kind.begun(value) for kind, value in zip(kinds, first)]
-        if is_unrolled:
-            for _ in range(self._full):
-                number, states = body(number, states)
-        else:
-            until, begun = (lambda number, _: number < self._full), (number, states)
-            _, states = tf.while_loop(until, body, begun, parallel_iterations=1)
+        until, begun = (lambda number, _: number < self._full), (number, states)
+        _, states = tf.while_loop(until, body, begun, parallel_iterations=1)
         return [kind.result(state, value) for kind, state, value in zip(kinds, states, first)]
 
 

@@ -14,6 +14,8 @@ import pytest
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [HERE, os.path.join(HERE, "fixtures")]
+# The tree's legacyga, where none is installed.
+sys.path.append(os.path.dirname(HERE))
 
 import environments  # noqa: E402
 import homes  # noqa: E402
@@ -22,7 +24,7 @@ import skips  # noqa: E402
 from compat_matrix import CAPABILITIES, KINDS, TAKES_LONG, code_of  # noqa: E402
 
 # So that its assertions show their numbers.
-pytest.register_assert_rewrite("users")
+pytest.register_assert_rewrite("dense")
 
 # The only tests that need packages beside TensorFlow and Keras, which the environments of the labels `horovod` and
 # `others` have.
@@ -70,16 +72,12 @@ def generations(home, mode, tensorflow):
 
 def between():
     """The runs of the core, as in `LONG`, on no oldest and no newest stack of a generation and mode."""
-    stacks = {}
-    for run, env in environments.runs_of_the_core().items():
+    core, stacks = environments.runs_of_the_core(), collections.defaultdict(list)
+    for run, env in core.items():
         for generation in generations(*run):
-            stacks.setdefault((generation, run[1]), []).append(env)
-    ends = {(group, env) for group, envs in stacks.items() for env in (envs[0], envs[-1])}
-    return [
-        run
-        for run, env in environments.runs_of_the_core().items()
-        if not any(((generation, run[1]), env) in ends for generation in generations(*run))
-    ]
+            stacks[generation, run[1]].append(env)
+    inside = {(group, env) for group, envs in stacks.items() for env in set(envs) - {envs[0], envs[-1]}}
+    return [run for run, env in core.items() if all(((each, run[1]), env) in inside for each in generations(*run))]
 
 
 NUMBERS_ALONE = between()
@@ -145,12 +143,12 @@ def pytest_configure(config):
 
 def expect_known_failures(config, items):
     """Mark those of the tests that are known to fail here."""
-    entries = known_failures.of(os.environ.get("LEGACYGA_ENV"))
-    for entry in entries:
+    for entry in known_failures.of(os.environ.get("LEGACYGA_ENV")):
         home = home_of(config)
         if entry.get("home", home.name) == home.name and entry.get("mode", home.mode) == home.mode:
-            for item in [item for item in items if known_failures.matches(entry["test"], item.nodeid)]:
-                item.add_marker(pytest.mark.xfail(reason=entry["reason"], strict=True))
+            for item in items:
+                if known_failures.matches(entry["test"], item.nodeid):
+                    item.add_marker(pytest.mark.xfail(reason=entry["reason"], strict=True))
 
 
 def reason_to_leave_out(config, item):
@@ -175,7 +173,7 @@ def reason_to_leave_out(config, item):
 
 def pytest_collection_modifyitems(config, items):
     expect_known_failures(config, items)
-    left_out = set()
+    left_out = []
     for item in items:
         marker = item.get_closest_marker("capability")
         if marker is None or marker.args[0] not in CAPABILITIES:
@@ -185,9 +183,10 @@ def pytest_collection_modifyitems(config, items):
             count(config.legacyga_results, marker.args[0], "elsewhere", reason)
         # A skip takes its time.
         if reason or (item.get_closest_marker("more") and not config.getoption("--more")):
-            left_out.add(item)
-    config.hook.pytest_deselected(items=[item for item in items if item in left_out])
-    items[:] = [item for item in items if item not in left_out]
+            left_out.append(item)
+    config.hook.pytest_deselected(items=left_out)
+    gone = set(left_out)
+    items[:] = [item for item in items if item not in gone]
 
 
 def count(results, capability, outcome, reason=None):
@@ -215,22 +214,17 @@ def pytest_runtest_makereport(item, call):
     count(item.config.legacyga_results, item.get_closest_marker("capability").args[0], *found)
 
 
-def imported_code():
-    """The hash of the package that `import legacyga` finds, None where it finds none."""
-    spec = importlib.util.find_spec("legacyga")
-    return spec and code_of(os.path.dirname(spec.origin))
-
-
 def write_results(config, **found):
     """Write the result file of this run, where one is asked for."""
     path = os.environ.get("LEGACYGA_RESULT_FILE")
     if path and hasattr(config, "legacyga_home"):
-        home, numpy = config.legacyga_home, importlib.import_module("numpy")
-        versions = [("python", "{}.{}.{}".format(*sys.version_info)), ("tensorflow", home.tf.__version__)]
-        versions += [("keras", home.version), ("numpy", numpy.__version__)]
-        record = collections.OrderedDict(env=os.environ.get("LEGACYGA_ENV"), home=home.name, mode=home.mode)
-        record.update(date=datetime.date.today().isoformat(), versions=collections.OrderedDict(versions))
-        record.update(code=imported_code(), **found)
+        home = config.legacyga_home
+        versions = dict(python="{}.{}.{}".format(*sys.version_info), tensorflow=home.tf.__version__, keras=home.version)
+        versions["numpy"] = importlib.import_module("numpy").__version__
+        record = dict(env=os.environ.get("LEGACYGA_ENV"), home=home.name, mode=home.mode, versions=versions)
+        # Of the package that `import legacyga` finds.
+        code = code_of(os.path.dirname(importlib.util.find_spec("legacyga").origin))
+        record.update(date=datetime.date.today().isoformat(), code=code, **found)
         with open(path, "w") as file:
             json.dump(record, file, indent=1)
 
@@ -297,7 +291,7 @@ def doctests(once_in_an_environment, request):
         command = "-m pytest --doctest-modules legacyga -v -p no:cacheprovider".split()
         folder = os.path.dirname(os.path.dirname(legacyga.__file__))
         run = dict(cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, universal_newlines=True)
-        printed = subprocess.Popen([sys.executable] + command, **run).communicate()[0]
+        printed = subprocess.run([sys.executable] + command, **run).stdout
         found = re.findall(r"^\S+::(legacyga\S*) (PASSED|FAILED|ERROR|SKIPPED)", printed, re.MULTILINE)
         request.config.legacyga_doctests = dict(found, printed=printed)
     return request.config.legacyga_doctests

@@ -72,21 +72,8 @@ def assert_bits(weights, wanted):
 # Training in a home
 
 
-def network(home, weights, tanh_at_the_end=False, names=None):
-    """Dense layers with tanh between them, `weights` as weights."""
-    model = home.keras.models.Sequential()
-    for i in range(0, len(weights), 2):
-        kwargs = dict(name=names[i // 2]) if names else {}
-        if i == 0:
-            kwargs["input_shape"] = (weights[0].shape[0],)
-        activation = "tanh" if tanh_at_the_end or i + 2 < len(weights) else None
-        model.add(home.keras.layers.Dense(weights[i].shape[1], activation=activation, **kwargs))
-    model.set_weights(weights)
-    return model
-
-
 def compiled(home, optimizer, start=START, **kwargs):
-    model = network(home, start)
+    model = home.network(start)
     model.compile(optimizer=optimizer, loss="mse", **kwargs)
     return model
 
@@ -103,20 +90,6 @@ def joined(batches):
 def fit(model, batches, batch_size=BATCH):
     x, y = joined(batches)
     model.fit(x, y, batch_size=batch_size, epochs=1, shuffle=False, verbose=0)
-
-
-def custom_step(home, model, optimizer):
-    tf = home.tf
-    variables = model.trainable_variables
-    if home.is_keras3:
-        optimizer.build(variables)
-
-    def step(x, y):
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_mean(tf.square(model(x) - y))
-        optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
-
-    return step
 
 
 # What optimizers are asked
@@ -144,13 +117,6 @@ def assert_alike_errors(ours, bare):
     if bare[1] == NO_TEXT:
         bare = ValueError, bare[1]
     assert ours[0] is bare[0], (ours, bare)
-
-
-def variables_of(optimizer):
-    """An optimizer's variables, as a user of its home asks for them."""
-    found = getattr(optimizer, "weights", None)
-    found = optimizer.variables if found is None else found
-    return list(found() if callable(found) else found)
 
 
 def without_numbers(message):

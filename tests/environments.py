@@ -54,7 +54,7 @@ def labels():
     """{label of tox.ini: [its environments]}."""
     lines = tox_ini()["tox"]["labels"].replace("\\\n", " ").strip().splitlines()
     pairs = [line.partition("=")[::2] for line in lines]
-    return collections.OrderedDict((name.strip(), re.findall(r"[^\s,]+", envs)) for name, envs in pairs)
+    return {name.strip(): re.findall(r"[^\s,]+", envs) for name, envs in pairs}
 
 
 def environments(label="full"):

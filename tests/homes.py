@@ -1,5 +1,7 @@
 """The Keras under test, and one way of driving an optimizer through mini-steps that every home and mode has."""
 
+import collections
+import contextlib
 import gc
 import importlib
 import os
@@ -9,6 +11,10 @@ import sys
 
 import environments
 import numpy as np
+
+from legacyga.backend import homes as ours
+from legacyga.backend.features import has_variable_creators, v1_of
+from legacyga.backend.homes import generation_of
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
@@ -20,39 +26,27 @@ NOT_ALONE = ("Optimizer", "OptimizerV2", "TFOptimizer", "LossScaleOptimizer", "M
 
 
 def run(script, arguments, path=()):
-    """What a Python program prints, in a process of its own.
-
-    Args:
-        script, arguments: its file, and the list of what it is called with.
-        path: folders to import from before all others.
-    """
+    """What a Python program prints, in a process of its own that imports from the folders `path` first."""
     folders = list(path) + [each for each in [os.environ.get("PYTHONPATH")] if each]
-    process = subprocess.Popen(
+    done = subprocess.run(
         [sys.executable, script] + list(arguments),
         env=dict(os.environ, PYTHONPATH=os.pathsep.join(folders)),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         universal_newlines=True,
+        timeout=SECONDS,
     )
-    try:
-        printed, errors = process.communicate(timeout=SECONDS)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        printed, errors = process.communicate()
-        raise AssertionError("not done after {} s:\n{}\n{}".format(SECONDS, printed, errors))
-    assert process.returncode == 0, errors
-    return printed
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def free_ports(number):
     """Ports of the loopback interface that nobody listens on."""
-    sockets = [socket.socket() for _ in range(number)]
-    for each in sockets:
-        each.bind(("127.0.0.1", 0))
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(number)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
 
 
 def version(name):
@@ -90,7 +84,7 @@ def start(name=None, mode=None):
     choice = [pair for pair in available() if name in (None, pair[0]) and mode in (None, pair[1])]
     if not choice:
         raise RuntimeError("no home {} in mode {} here; there are {}".format(name, mode, available()))
-    name, mode = choice[-1] if name is None and mode is None else choice[0] if mode else choice[-1]
+    name, mode = choice[0] if mode else choice[-1]
     if mode == "graph" and tf.__version__ >= "2":
         tf.compat.v1.disable_eager_execution()
     home = Home(name, mode, tf)
@@ -111,26 +105,25 @@ def start_on_replicas(name, replicas=2, **kwargs):
     return home, home.tf.distribute.MirroredStrategy(["/cpu:{}".format(i) for i in range(replicas)], **kwargs)
 
 
-def v1_of(tf):
-    """tf.compat.v1, which TF 1.8 to 1.12 do not have."""
-    return getattr(getattr(tf, "compat", None), "v1", tf)
-
-
-def generation_of(cls):
-    """The generation of an optimizer class, by the hooks it has; None if it is no optimizer."""
-    if hasattr(cls, "_resource_apply_dense"):
-        return "v2" if hasattr(cls, "get_updates") else "train"
-    if hasattr(cls, "update_step"):
-        return "keras3" if hasattr(cls, "stateless_apply") else "v3"
-    return "v1" if hasattr(cls, "get_updates") else None
+def variables_of(optimizer):
+    """An optimizer's variables, as a user of its home asks for them."""
+    found = getattr(optimizer, "weights", None)
+    found = optimizer.variables if found is None else found
+    return list(found() if callable(found) else found)
 
 
 class Home(object):
     """A Keras module, the mode it runs in, and what the tests do with it."""
 
     def __init__(self, name, mode, tf):
-        self.name, self.mode, self.tf = name, mode, tf
+        self.name, self.mode, self.tf, self.v1 = name, mode, tf, v1_of(tf)
         self.keras = tf.keras if name == "tf.keras" else importlib.import_module(name)
+        self.ours = ours.Home(self.keras)
+        # The package that implements the home ("keras", "keras.src"), and its internal backend: the public one of Keras
+        # 3 and of newer tf.keras lacks half of it.
+        self.root, self.backend = self.ours.root, self.ours.backend
+        # The module of the optimizers that have `get_updates` alone.
+        self.v1_optimizers = self.ours.v1_optimizers
         self.tf_version = tuple(int(part) for part in tf.__version__.split(".")[:2])
         self.version = getattr(self.keras, "__version__", None) or version("keras") or "of TensorFlow"
         self.is_keras3 = name == "keras" and mode == "eager"
@@ -138,21 +131,10 @@ class Home(object):
         self.clipnorm_means = "all" if name == "keras" and mode == "graph" or self.tf_version < (1, 10) else "each"
 
     @property
-    def root(self):
-        """The package that implements the home: "keras", "tensorflow.python.keras", "keras.src", ..."""
-        # Models are in `.models` in Keras 3, and in `.engine` in all others.
-        return self.keras.models.Model.__module__.split(".models." if self.is_keras3 else ".engine")[0]
-
-    @property
-    def backend(self):
-        """The internal keras.backend: the public one of Keras 3 and of newer tf.keras lacks half of it."""
-        return importlib.import_module(self.root + ".backend")
-
-    @property
     def sessions(self):
         """The backend that has the sessions: Keras 2.3 on TF 2 leaves them to tf.keras."""
         left = self.name == "keras" and self.mode == "graph" and self.tf_version >= (2, 0)
-        return self.tf.compat.v1.keras.backend if left else self.backend
+        return self.v1.keras.backend if left else self.backend
 
     @property
     def races(self):
@@ -163,64 +145,39 @@ class Home(object):
         return self.mode == "graph" and (self.name == "keras" or self.tf_version < (1, 13))
 
     @property
-    def v1_optimizers(self):
-        """The module of the optimizers that have `get_updates` alone."""
-        for name in (".optimizers.optimizer_v1", ".optimizer_v1", ".optimizers"):
-            try:
-                return importlib.import_module(self.root + name)
-            except ImportError:
-                continue
-        raise ImportError("no v1 optimizers in {}".format(self.root))
-
-    @property
-    def default_optimizers(self):
-        """The module of those of the generation that MySGD is of."""
-        if self.mode == "graph":
-            return self.v1_optimizers
-        optimizers = self.keras.optimizers
-        # From TF 2.11 on `decay` is an argument of those in `legacy` alone; in Keras 3 the name is there and raises.
-        return optimizers if self.is_keras3 else getattr(optimizers, "legacy", optimizers)
-
-    @property
     def has_wrap_in_v1(self):
         """Whether wrap takes v1 optimizers: up to TF 1.10 tf.Variable passes the creators of variables by."""
-        return type(self.tf.Variable) is not type
+        return has_variable_creators(self.tf)
 
     def reset(self, plain_session=False):
-        """Forget what earlier tests built.
-
-        Args:
-            plain_session: in graph mode, open a session that does not optimize its graph, which for hundreds of small
-                graphs is where the time would go.
-        """
+        """Forget what earlier tests built. A plain session does not optimize its graph, which takes the time."""
         if self.is_keras3:
             # It collects garbage otherwise, which takes longer than most tests.
             self.keras.utils.clear_session(free_memory=False)
             return
         self.keras.backend.clear_session()
         if plain_session and self.mode == "graph":
-            v1 = v1_of(self.tf)
-            config = v1.ConfigProto()
+            config = self.v1.ConfigProto()
             config.graph_options.optimizer_options.opt_level = -1
             rewrites = config.graph_options.rewrite_options
             if hasattr(rewrites, "disable_meta_optimizer"):
                 rewrites.disable_meta_optimizer = True
-            self.sessions.set_session(v1.Session(config=config))
+            self.sessions.set_session(self.v1.Session(config=config))
 
     def set_floatx(self, dtype):
         """Set the home's default dtype."""
         (self.keras.config if self.is_keras3 else self.keras.backend).set_floatx(dtype)
 
-    def network(self, start, max_norm=None):
-        """The fixtures' network: two dense layers, tanh between them, `start` as weights."""
-        layers = self.keras.layers
-        constraint = self.keras.constraints.max_norm(max_norm, axis=0) if max_norm else None
-        if self.is_keras3 and max_norm:
-            constraint = self.keras.constraints.MaxNorm(max_norm, axis=0)
-        first = layers.Dense(
-            start[0].shape[1], activation="tanh", input_shape=(start[0].shape[0],), kernel_constraint=constraint
-        )
-        model = self.keras.models.Sequential([first, layers.Dense(start[2].shape[1])])
+    def network(self, start, max_norm=None, tanh_at_the_end=False, names=None):
+        """Dense layers with tanh between them, `start` as weights, and a constraint on the first kernel."""
+        layers, model = self.keras.layers, self.keras.models.Sequential()
+        for i in range(0, len(start), 2):
+            kwargs = dict(name=names[i // 2]) if names else {}
+            if i == 0:
+                kwargs["input_shape"] = (start[0].shape[0],)
+                kwargs["kernel_constraint"] = max_norm and self.keras.constraints.MaxNorm(max_norm, axis=0)
+            activation = "tanh" if tanh_at_the_end or i + 2 < len(start) else None
+            model.add(layers.Dense(start[i].shape[1], activation=activation, **kwargs))
         model.set_weights(start)
         return model
 
@@ -238,34 +195,25 @@ class Home(object):
     def mini_steps(self, pairs, batches):
         """Drive optimizers by hand, a mini-step a batch, on the mean squared error of their models.
 
-        Args:
-            pairs: list of (model, optimizer), side by side: in graph mode one session call takes a step with each,
-                for a session is slow to take up new operations.
-            batches: list of (x, y).
-
-        Yields:
-            For each batch the list of the models' weights after it.
+        The `pairs` are (model, optimizer), side by side as in `apply_all_to`. Yields all weights after each batch.
         """
         if self.mode == "graph":
-            step = self._graph_step(pairs)
+            steps = [self._graph_step(pairs)]
         else:
             steps = [self._eager_step(model, optimizer) for model, optimizer in pairs]
-
-            def step(x, y):
-                for each in steps:
-                    each(x, y)
-
         for x, y in batches:
-            step(x, y)
+            for step in steps:
+                step(x, y)
             yield [model.get_weights() for model, _ in pairs]
 
-    def step(self, model, optimizer):
-        """A function of (x, y) that takes one mini-step; in eager mode a `tf.function`."""
+    def step(self, model, optimizer, traced=True):
+        """A function of (x, y) that takes one mini-step; in eager mode a `tf.function`, or what one can be made of."""
         if self.mode == "graph":
             return self._graph_step([(model, optimizer)])
         if self.is_keras3:
             optimizer.build(model.trainable_variables)
-        return self.tf.function(self._eager_step(model, optimizer))
+        step = self._eager_step(model, optimizer)
+        return self.tf.function(step) if traced else step
 
     def _graph_step(self, pairs):
         backend = self.backend
@@ -296,36 +244,35 @@ class Home(object):
         In graph mode the gradients are computed in one session call and applied in the next. In one call the stock v1
         optimizers write to reference variables that gradients are still computed from.
         """
+        params = model.trainable_weights
         if self.mode == "eager":
-            for x, y in batches:
-                self._eager_bare_step(model, optimizer, x, y)
-                yield model.get_weights()
-            return
-        backend, params = self.backend, model.trainable_weights
-        target = backend.placeholder(shape=model.outputs[0].shape.as_list())
-        loss = backend.mean(backend.square(model.outputs[0] - target))
-        differentiate = backend.function([model.inputs[0], target], backend.gradients(loss, params))
-        # A loss whose gradient by each of the params is what is fed.
-        fed = [backend.placeholder(shape=backend.int_shape(param)) for param in params]
-        surrogate = sum(self.tf.reduce_sum(gradient * param) for gradient, param in zip(fed, params))
-        apply = backend.function(fed, [surrogate], updates=optimizer.get_updates(loss=surrogate, params=params))
-        for x, y in batches:
-            apply(differentiate([x, y]))
-            yield model.get_weights()
+            step = self._eager_step(model, optimizer)
+            # TF 2.0 to 2.3 clip in minimize alone.
+            if self.tf_version < (2, 4):
 
-    def _eager_bare_step(self, model, optimizer, x, y):
-        if self.tf_version >= (2, 4):
-            return self._eager_step(model, optimizer)(x, y)
-        # TF 2.0 to 2.3 clip in minimize alone.
-        optimizer.minimize(lambda: self.tf.reduce_mean(self.tf.square(model(x) - y)), model.trainable_variables)
+                def step(x, y):
+                    optimizer.minimize(lambda: self.tf.reduce_mean(self.tf.square(model(x) - y)), params)
+
+        else:
+            backend = self.backend
+            target = backend.placeholder(shape=model.outputs[0].shape.as_list())
+            loss = backend.mean(backend.square(model.outputs[0] - target))
+            differentiate = backend.function([model.inputs[0], target], backend.gradients(loss, params))
+            # A loss whose gradient by each of the params is what is fed.
+            fed = Fed(self, optimizer, params)
+
+            def step(x, y):
+                fed.step(differentiate([x, y]))
+
+        for x, y in batches:
+            step(x, y)
+            yield model.get_weights()
 
     def optimizer_weights(self, optimizer):
         """The values of all the optimizer's variables."""
         if hasattr(optimizer, "get_weights"):
             return optimizer.get_weights()
-        # A list, a method or a list that can be called.
-        variables = optimizer.variables
-        return [variable.numpy() for variable in (variables if isinstance(variables, list) else variables())]
+        return [variable.numpy() for variable in variables_of(optimizer)]
 
     def set_optimizer_weights(self, optimizer, weights):
         """Put `weights`, from `optimizer_weights`, back."""
@@ -337,29 +284,23 @@ class Home(object):
 
     def optimizer_classes(self):
         """[(generation, class)] of every stock optimizer that trains, of every generation of the home in this mode."""
+        public = self.keras.optimizers
         if self.mode == "graph":
-            modules = [("v1", self.v1_optimizers)]
-            public = getattr(self.keras.optimizers, "legacy", self.keras.optimizers)
-            if hasattr(public.SGD, "_resource_apply_dense"):
-                modules.append(("v2", public))
+            generations, modules = ("v1", "v2"), [self.v1_optimizers, getattr(public, "legacy", public)]
         else:
-            public = self.keras.optimizers
-            modules = [("keras3" if self.is_keras3 else "v2/v3", public)]
+            generations, modules = ("v2", "v3", "keras3"), [public]
             # legacyga refuses the experimental ones of TF 2.9.
-            names = ("legacy", "experimental") if self.tf_version >= (2, 10) else ()
-            others = [(name, getattr(public, name, None)) for name in names]
-            modules += [("v2/v3", module) for name, module in others if module is not None]
+            if self.tf_version >= (2, 10):
+                modules += [getattr(public, name) for name in ("legacy", "experimental") if hasattr(public, name)]
         # Before Keras 3.13 the bare Muon ends in an AttributeError.
-        broken = ("Muon",) if self.is_keras3_before(3, 13) else ()
-        seen, found = set(), []
-        for generation, module in modules:
+        left_out = NOT_ALONE + (("Muon",) if self.is_keras3_before(3, 13) else ())
+        found = collections.OrderedDict()
+        for module in modules:
             for name in dir(module):
-                cls = getattr(module, name)
-                if isinstance(cls, type) and cls not in seen and name not in NOT_ALONE + broken and name[0] != "_":
-                    if generation_of(cls) in generation.split("/"):
-                        seen.add(cls)
-                        found.append((generation, cls))
-        return found
+                generation = generation_of(getattr(module, name))
+                if generation in generations and name not in left_out and name[0] != "_":
+                    found.setdefault(getattr(module, name), generation)
+        return [(generation, cls) for cls, generation in found.items()]
 
     def is_keras3_before(self, *version):
         """Whether this is a Keras 3 that is older than that."""
@@ -371,7 +312,9 @@ class Home(object):
         return is_standalone and environments.as_numbers(self.version)[: len(version)] < version
 
     def variables(self, start):
-        """Variables of the home, in eager mode, with these values."""
+        """Variables of the home with these values."""
+        if self.mode == "graph":
+            return [self.backend.variable(value) for value in start]
         if not self.is_keras3:
             return [self.tf.Variable(value) for value in start]
         # Before Keras 3.6 they take the dtype of floatx, whatever the value's.
@@ -403,24 +346,17 @@ class Home(object):
         return run
 
     def apply_to(self, start, optimizer, gradients):
-        """Give an optimizer of this home gradients to apply to variables of its own, one list after the other.
-
-        Returns:
-            For each list of `gradients` the values of the variables after it.
-        """
+        """The values of variables from `start` on, after each list of `gradients` that an optimizer is given."""
         return self.apply_all_to(start, [optimizer], gradients)[0]
 
     def apply_all_to(self, start, optimizers, gradients):
-        """The same for several optimizers that are given the same gradients, each with variables of its own.
+        """The same for each of several optimizers with variables of its own.
 
         In graph mode one session call takes a step with each, for a session is slow to take up new operations.
-
-        Returns:
-            A list with what `apply_to` returns for each.
         """
         if self.mode == "eager":
             gradients = list(gradients) if len(optimizers) > 1 else gradients
-            return [self._apply_eagerly(Fed(self, optimizer, start), gradients) for optimizer in optimizers]
+            return [Fed(self, optimizer, start).history(gradients) for optimizer in optimizers]
         fed = [self.backend.placeholder(shape=value.shape) for value in start]
         each_fed = [Fed(self, optimizer, start, placeholders=fed) for optimizer in optimizers]
         apply = self.function(
@@ -438,56 +374,49 @@ class Home(object):
                 history.append([next(values) for _ in start])
         return histories
 
-    def _apply_eagerly(self, fed, gradients):
-        history = []
-        for each in gradients:
-            fed.step(each)
-            history.append([np.array(variable.numpy()) for variable in fed.variables])
-        return history
-
     def bare_sgd(self, **kwargs):
         """The home's own SGD: of the v1 API in graph mode, of the generation MySGD is built on in eager mode."""
-        rate = "lr" if self.mode == "graph" else "learning_rate"
-        kwargs[rate] = kwargs.pop("lr")
+        if self.mode == "graph":
+            return self.v1_optimizers.SGD(**kwargs)
         if self.is_keras3:
             assert not kwargs.pop("decay", 0), "Keras 3 has no decay"
-        return self.default_optimizers.SGD(**kwargs)
+        # From TF 2.11 on `decay` is an argument of those in `legacy` alone.
+        return self.ours.eager_optimizers.SGD(learning_rate=kwargs.pop("lr"), **kwargs)
 
 
 class Fed(object):
-    """Variables of a home, and an optimizer that is given gradients by them.
+    """Variables, and an optimizer that is given gradients by them: in graph mode of a loss that is linear in them.
 
     Args:
-        home: a `Home`.
         optimizer: one of the home, or of tf.compat.v1.train.
-        start: list of the variables' values; in eager mode also of variables.
+        start: the variables, or their values.
         sparse: whether there is one variable, whose gradients are given as [ids, rows].
         placeholders: in graph mode, for the gradients, if several optimizers take their steps in one call.
+        traced: whether a mini-step is a `tf.function`, in eager mode.
     """
 
-    def __init__(self, home, optimizer, start, sparse=False, placeholders=None):
+    def __init__(self, home, optimizer, start, sparse=False, placeholders=None, traced=False):
         self.home, self.optimizer, self.sparse = home, optimizer, sparse
+        is_built = home.is_keras3 and hasattr(optimizer, "build")
+        if hasattr(start[0], "assign"):
+            self.variables = start
+        elif home.is_keras3 and not is_built:
+            # An optimizer of tf.compat.v1.train.
+            self.variables = [home.tf.Variable(value) for value in start]
+        else:
+            self.variables = home.variables(start)
+        self._apply = home.tf.function(self._apply_gradients) if traced else self._apply_gradients
+        if is_built:
+            optimizer.build(self.given(self.variables))
         if home.mode == "eager":
-            if hasattr(start[0], "assign"):
-                self.variables = start
-            elif home.is_keras3 and not hasattr(optimizer, "build"):
-                # One of tf.compat.v1.train.
-                self.variables = [home.tf.Variable(value) for value in start]
-            else:
-                self.variables = home.variables(start)
-            if home.is_keras3 and hasattr(optimizer, "build"):
-                optimizer.build(self.given(self.variables))
             return
-        backend, tf = home.backend, home.tf
-        self.variables, fed = [backend.variable(value) for value in start], placeholders
+        backend, tf, fed = home.backend, home.tf, placeholders
         if sparse:
-            fed = [
-                backend.placeholder(shape=(None,), dtype="int64"),
-                backend.placeholder(shape=(None,) + start[0][0].shape),
-            ]
+            row = backend.int_shape(self.variables[0])[1:]
+            fed = [backend.placeholder(shape=(None,), dtype="int64"), backend.placeholder(shape=(None,) + row)]
             self.loss = tf.reduce_sum(tf.gather(self.variables[0], fed[0]) * fed[1])
         else:
-            fed = fed or [backend.placeholder(shape=value.shape) for value in start]
+            fed = fed or [backend.placeholder(shape=backend.int_shape(variable)) for variable in self.variables]
             self.loss = sum(tf.reduce_sum(gradient * var) for gradient, var in zip(fed, self.variables))
         self.placeholders = fed
         self._make_updates()
@@ -500,8 +429,7 @@ class Fed(object):
         self.updates, self.bare_updates = [], []
         if not hasattr(self.optimizer, "get_updates"):
             self.updates = [self.optimizer.minimize(self.loss, var_list=self.variables)]
-            initializer = v1_of(self.home.tf).variables_initializer(self.optimizer.variables())
-            self.home.sessions.get_session().run(initializer)
+            self.home.sessions.get_session().run(self.home.v1.variables_initializer(self.optimizer.variables()))
             return
         updates = self.optimizer.get_updates(loss=self.loss, params=self.given(self.variables))
         if hasattr(self.optimizer, "mini_step") or hasattr(self.optimizer, "apply_gradients"):
@@ -511,24 +439,41 @@ class Fed(object):
 
     def optimizer_weights(self):
         """The optimizer's variables, as it lists them now."""
-        weights = self.optimizer.weights if hasattr(self.optimizer, "weights") else self.optimizer.variables
-        return list(weights() if callable(weights) else weights)
+        return variables_of(self.optimizer)
 
     def given(self, values):
         """Those of `values`, one for each variable, whose variables are given to the optimizer: all."""
         return values
 
     def step(self, gradients):
-        """Give the optimizer gradients, None for one that a variable does not have."""
+        """Give the optimizer gradients; in eager mode None for one that a variable does not have, or (ids, rows)."""
         if self.home.mode == "graph":
             self.apply(list(gradients))
             return
-        tf = self.home.tf
-        gradients = [None if each is None else tf.constant(each) for each in gradients]
-        if self.sparse:
-            ids, rows = gradients
-            gradients = [tf.IndexedSlices(rows, ids, tf.constant(self.variables[0].shape, "int64"))]
+        gradients = [tuple(gradients)] if self.sparse else gradients
+        self._apply([self._tensor(each, variable) for each, variable in zip(gradients, self.variables)])
+
+    def _apply_gradients(self, gradients):
         self.optimizer.apply_gradients(self.given(list(zip(gradients, self.variables))))
+
+    def _tensor(self, gradient, variable):
+        tf = self.home.tf
+        if isinstance(gradient, tuple):
+            ids, rows = map(tf.constant, gradient)
+            return tf.IndexedSlices(rows, ids, tf.constant(tuple(variable.shape), "int64"))
+        return None if gradient is None else tf.constant(gradient)
+
+    def values(self):
+        """The variables' values."""
+        return [np.array(self.home.value(variable)) for variable in self.variables]
+
+    def history(self, gradients):
+        """The variables' values after each list of `gradients`."""
+        found = []
+        for each in gradients:
+            self.step(each)
+            found.append(self.values())
+        return found
 
     def read(self):
         """[the variables' values, those of the optimizer's state but for `iterations`, `iterations`, `mini_step`]."""

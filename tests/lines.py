@@ -6,6 +6,8 @@ import kinds
 import numpy as np
 import oracle
 import skips
+from dense import assert_close
+from homes import variables_of
 
 import legacyga
 
@@ -109,23 +111,13 @@ def drive(home, optimizer, rows, between=None, variables=START):
 
 
 def start():
-    return [w.astype("float64") for w in START]
-
-
-def as_gradients(_, x, __):
-    return x
+    return oracle.double(START)
 
 
 def expected(rows, steps, sgd):
     """The weights after every mini-step, of the oracle."""
     columns = [([column.astype("float64")[:, None] for column in row], None) for row in rows]
-    return oracle.train(start(), columns, steps, sgd, as_gradients)
-
-
-def assert_close(weights, wanted):
-    assert len(weights) == len(wanted)
-    for now, then in zip(weights, wanted):
-        assert np.max(np.abs(now - then) / np.maximum(1.0, np.abs(then))) <= 4e-6
+    return oracle.train(start(), columns, steps, sgd, lambda weights, gradients, _: gradients)
 
 
 def assert_history(history, wanted, steps=K):
@@ -152,8 +144,6 @@ def rates_of(history, steps):
 
 def weights_of(home, optimizer):
     """The values of all variables of the optimizer, `iterations` first."""
-    variables = optimizer.weights if hasattr(optimizer, "weights") else optimizer.variables
-    variables = list(variables() if callable(variables) else variables)
     # RMSprop of the v1 API leaves its `iterations` out.
-    others = [variable for variable in variables if variable is not optimizer.iterations]
+    others = [variable for variable in variables_of(optimizer) if variable is not optimizer.iterations]
     return [home.value(variable) for variable in [optimizer.iterations] + others]

@@ -94,6 +94,7 @@ class Optimizer(object):
         lr: the rate before the first update, lr / (1 + decay * t) after t of them.
         clip, limit: what is done to the gradients first, a key of `CLIPS`, and its limit.
         constraints: {place of a weight: function of what it is after an update}.
+        kwargs: others of `arguments`.
 
     Attributes:
         iterations: the number of updates.
@@ -101,9 +102,12 @@ class Optimizer(object):
         state: {name of a weight: {name of a slot: array}}.
     """
 
-    slots = ()
+    slots, arguments = (), {}
+    initial_accumulator_value = 0.0  # of the sums and averages of squares
 
-    def __init__(self, lr, decay=0.0, clip=None, limit=None, constraints=None):
+    def __init__(self, lr, decay=0.0, clip=None, limit=None, constraints=None, **kwargs):
+        assert set(kwargs) <= set(self.arguments), kwargs
+        vars(self).update(self.arguments, **kwargs)
         self.lr, self.decay = lr, decay
         self.clip, self.limit, self.constraints = clip, limit, constraints or {}
         self.iterations = 0
@@ -125,13 +129,11 @@ class Optimizer(object):
         updated = []
         for weight, gradient, name in zip(weights, gradients, names):
             if name not in self.state:
-                self.state[name] = {slot: np.full(np.shape(weight), self.first(slot)) for slot in self.slots}
+                self.state[name] = {slot: np.zeros(np.shape(weight)) for slot in self.slots}
+                if "squares" in self.slots:
+                    self.state[name]["squares"] += self.initial_accumulator_value
             updated.append(self.step(weight, gradient, self.state[name]))
         return [self.constraints[i](w) if i in self.constraints else w for i, w in enumerate(updated)]
-
-    def first(self, slot):
-        """What a slot starts at."""
-        return 0.0
 
     def begin(self):
         """What an update does once for all weights; `iterations` is its number, from 1 on."""
@@ -139,6 +141,11 @@ class Optimizer(object):
     def step(self, weight, gradient, slots):
         """`weight` after an update; `slots` are changed."""
         raise NotImplementedError
+
+
+def average(slots, name, beta, value):
+    """Take a value into a moving average."""
+    slots[name] = beta * slots[name] + (1.0 - beta) * value
 
 
 class SGD(Optimizer):
@@ -157,120 +164,70 @@ class SGD(Optimizer):
         return weight + slots["velocity"]
 
 
-class RootOfSquares(Optimizer):
-    """A gradient divided by the root of an average or a sum of squares.
-
-    Args:
-        epsilon: what keeps the denominator from zero.
-        epsilon_inside: whether the denominator is sqrt(s + epsilon), else sqrt(s) + epsilon.
-    """
-
-    def __init__(self, lr, epsilon=EPSILON, epsilon_inside=False, **kwargs):
-        super(RootOfSquares, self).__init__(lr, **kwargs)
-        self.epsilon, self.epsilon_inside = epsilon, epsilon_inside
-
-    def divide(self, gradient, squares):
-        if self.epsilon_inside:
-            return gradient / np.sqrt(squares + self.epsilon)
-        return gradient / (np.sqrt(squares) + self.epsilon)
+def over_root(self, gradient, squares):
+    """A gradient divided by sqrt(squares + epsilon) or, without `epsilon_inside`, by sqrt(squares) + epsilon."""
+    if self.epsilon_inside:
+        return gradient / np.sqrt(squares + self.epsilon)
+    return gradient / (np.sqrt(squares) + self.epsilon)
 
 
-class RMSprop(RootOfSquares):
+class RMSprop(Optimizer):
     """RMSprop (Tieleman and Hinton 2012, lecture 6.5, slide 29).
 
-    Args:
-        rho: of the averages.
-        momentum: of the update, the rate in it (Graves 2013, equation 40).
-        centered: subtract the square of the averaged gradient: the variance for the second moment (equations 38 to 40).
-        initial_accumulator_value: what the average of the squares starts at. tf.compat.v1.train takes 1.
+    With the momentum of the update, the rate in it (Graves 2013, equation 40), and `centered`: the variance in place of
+    the second moment (equations 38 to 40). tf.compat.v1.train starts the average of the squares at 1.
     """
 
     slots = ("squares", "mean", "velocity")
-
-    def __init__(self, lr, rho=0.9, momentum=0.0, centered=False, initial_accumulator_value=0.0, **kwargs):
-        super(RMSprop, self).__init__(lr, **kwargs)
-        self.rho, self.momentum, self.centered = rho, momentum, centered
-        self.initial_accumulator_value = initial_accumulator_value
-
-    def first(self, slot):
-        return self.initial_accumulator_value if slot == "squares" else 0.0
+    arguments = dict(rho=0.9, momentum=0.0, centered=False, initial_accumulator_value=0.0)
+    arguments.update(epsilon=EPSILON, epsilon_inside=False)
 
     def step(self, weight, gradient, slots):
-        slots["squares"] = self.rho * slots["squares"] + (1.0 - self.rho) * gradient**2
-        slots["mean"] = self.rho * slots["mean"] + (1.0 - self.rho) * gradient
+        average(slots, "squares", self.rho, gradient**2)
+        average(slots, "mean", self.rho, gradient)
         squares = slots["squares"] - slots["mean"] ** 2 if self.centered else slots["squares"]
-        slots["velocity"] = self.momentum * slots["velocity"] + self.rate * self.divide(gradient, squares)
+        slots["velocity"] = self.momentum * slots["velocity"] + self.rate * over_root(self, gradient, squares)
         return weight - slots["velocity"]
 
 
-class Adagrad(RootOfSquares):
-    """Adagrad (Duchi et al. 2011, figure 1, the diagonal form).
-
-    Args:
-        initial_accumulator_value: what the sums of squares start at; the paper's delta is `epsilon`.
-    """
+class Adagrad(Optimizer):
+    """Adagrad (Duchi et al. 2011, figure 1, the diagonal form); the paper's delta is `epsilon`."""
 
     slots = ("squares",)
-
-    def __init__(self, lr, initial_accumulator_value=0.0, **kwargs):
-        super(Adagrad, self).__init__(lr, **kwargs)
-        self.initial_accumulator_value = initial_accumulator_value
-
-    def first(self, slot):
-        return self.initial_accumulator_value
+    arguments = dict(epsilon=EPSILON, epsilon_inside=False, initial_accumulator_value=0.0)
 
     def step(self, weight, gradient, slots):
         slots["squares"] = slots["squares"] + gradient**2
-        return weight - self.rate * self.divide(gradient, slots["squares"])
+        return weight - self.rate * over_root(self, gradient, slots["squares"])
 
 
 class Adadelta(Optimizer):
     """Adadelta (Zeiler 2012, algorithm 1), whose update every Keras multiplies by a rate that the paper has not."""
 
     slots = ("squares", "squares_of_updates")
-
-    def __init__(self, lr, rho=0.95, epsilon=EPSILON, **kwargs):
-        super(Adadelta, self).__init__(lr, **kwargs)
-        self.rho, self.epsilon = rho, epsilon
+    arguments = dict(rho=0.95, epsilon=EPSILON)
 
     def step(self, weight, gradient, slots):
-        slots["squares"] = self.rho * slots["squares"] + (1.0 - self.rho) * gradient**2
+        average(slots, "squares", self.rho, gradient**2)
         roots = [np.sqrt(slots[name] + self.epsilon) for name in ("squares_of_updates", "squares")]
         update = roots[0] / roots[1] * gradient
-        slots["squares_of_updates"] = self.rho * slots["squares_of_updates"] + (1.0 - self.rho) * update**2
+        average(slots, "squares_of_updates", self.rho, update**2)
         return weight - self.rate * update
 
 
-class Moments(Optimizer):
-    """The averages that Adam and its kin begin with.
-
-    Args:
-        beta_1, beta_2: of the averages of the gradient and of its square.
-        epsilon: what keeps the denominator from zero.
-    """
-
-    def __init__(self, lr, beta_1=0.9, beta_2=0.999, epsilon=EPSILON, **kwargs):
-        super(Moments, self).__init__(lr, **kwargs)
-        self.beta_1, self.beta_2, self.epsilon = beta_1, beta_2, epsilon
-
-
-class Adam(Moments):
+class Adam(Optimizer):
     """Adam (Kingma and Ba 2015) in the form before their section 2.1: `epsilon` is their "epsilon hat".
 
-    Args:
-        amsgrad: divide by the largest second moment so far (Reddi et al. 2018, algorithm 2; they correct no bias, and
-            every Keras leaves the correction in the rate).
+    With `amsgrad` it divides by the largest second moment so far (Reddi et al. 2018, algorithm 2; they correct no bias,
+    and every Keras leaves the correction in the rate).
     """
 
     slots = ("mean", "squares", "largest")
-
-    def __init__(self, lr, amsgrad=False, **kwargs):
-        super(Adam, self).__init__(lr, **kwargs)
-        self.amsgrad = amsgrad
+    arguments = dict(beta_1=0.9, beta_2=0.999, epsilon=EPSILON, amsgrad=False)
 
     def step(self, weight, gradient, slots):
-        slots["mean"] = self.beta_1 * slots["mean"] + (1.0 - self.beta_1) * gradient
-        slots["squares"] = self.beta_2 * slots["squares"] + (1.0 - self.beta_2) * gradient**2
+        average(slots, "mean", self.beta_1, gradient)
+        average(slots, "squares", self.beta_2, gradient**2)
         slots["largest"] = np.maximum(slots["largest"], slots["squares"])
         squares = slots["largest"] if self.amsgrad else slots["squares"]
         t = self.iterations
@@ -284,54 +241,48 @@ class AdamW(Adam):
     Adam's step does not look at the weight: whether the decay comes before it or with it is the same number.
     """
 
-    def __init__(self, lr, weight_decay, **kwargs):
-        super(AdamW, self).__init__(lr, **kwargs)
-        self.weight_decay = weight_decay
+    arguments = dict(Adam.arguments, weight_decay=None)
 
     def step(self, weight, gradient, slots):
         return super(AdamW, self).step(weight, gradient, slots) - self.rate * self.weight_decay * weight
 
 
-class Adamax(Moments):
+class Adamax(Optimizer):
     """AdaMax (Kingma and Ba 2015, algorithm 2). The paper has no epsilon; every Keras adds it to the norm."""
 
     slots = ("mean", "norm")
+    arguments = dict(beta_1=0.9, beta_2=0.999, epsilon=EPSILON)
 
     def step(self, weight, gradient, slots):
-        slots["mean"] = self.beta_1 * slots["mean"] + (1.0 - self.beta_1) * gradient
+        average(slots, "mean", self.beta_1, gradient)
         slots["norm"] = np.maximum(self.beta_2 * slots["norm"], np.abs(gradient))
         rate = self.rate / (1.0 - self.beta_1**self.iterations)
         return weight - rate * slots["mean"] / (slots["norm"] + self.epsilon)
 
 
-class Nadam(Moments):
+class Nadam(Optimizer):
     """Nadam (Dozat 2016, algorithm 2), with the schedule of its report: mu_t = beta_1 (1 - 0.5 * 0.96^(t psi)).
 
-    Args:
-        schedule_decay: psi. The report has 0.004, as the older Keras; the newer ones have 1.
-        base, base_of_product: 0.96, or what a home rounds it to; the second for the product of all mu.
+    Its psi is `schedule_decay`: 0.004, as in the older Keras; the newer ones have 1. `base` and, for the product of all
+    mu, `base_of_product` are 0.96 or what a home rounds it to.
     """
 
     slots = ("mean", "squares")
+    arguments = dict(Adamax.arguments, schedule_decay=0.004, base=0.96, base_of_product=0.96)
+    product = 1.0  # of mu_1 to mu_t
 
-    def __init__(self, lr, schedule_decay=0.004, base=0.96, base_of_product=None, **kwargs):
-        super(Nadam, self).__init__(lr, **kwargs)
-        self.schedule_decay, self.base = schedule_decay, base
-        self.base_of_product = base if base_of_product is None else base_of_product
-        self.product = 1.0  # of mu_1 to mu_t
-
-    def mu(self, t, base=None):
-        return self.beta_1 * (1.0 - 0.5 * (base or self.base) ** (t * self.schedule_decay))
+    def mu(self, t, base):
+        return self.beta_1 * (1.0 - 0.5 * base ** (t * self.schedule_decay))
 
     def begin(self):
         self.product *= self.mu(self.iterations, self.base_of_product)
 
     def step(self, weight, gradient, slots):
-        t = self.iterations
-        slots["mean"] = self.beta_1 * slots["mean"] + (1.0 - self.beta_1) * gradient
-        slots["squares"] = self.beta_2 * slots["squares"] + (1.0 - self.beta_2) * gradient**2
-        mean = self.mu(t + 1) * slots["mean"] / (1.0 - self.product * self.mu(t + 1))
-        mean = mean + (1.0 - self.mu(t)) * gradient / (1.0 - self.product)
+        t, base = self.iterations, self.base
+        average(slots, "mean", self.beta_1, gradient)
+        average(slots, "squares", self.beta_2, gradient**2)
+        mean = self.mu(t + 1, base) * slots["mean"] / (1.0 - self.product * self.mu(t + 1, base))
+        mean = mean + (1.0 - self.mu(t, base)) * gradient / (1.0 - self.product)
         squares = slots["squares"] / (1.0 - self.beta_2**t)
         return weight - self.rate * mean / (np.sqrt(squares) + self.epsilon)
 
@@ -339,44 +290,24 @@ class Nadam(Moments):
 class Ftrl(Optimizer):
     """FTRL-Proximal (McMahan et al. 2013, algorithm 1); z starts at 0 wherever the weights do.
 
-    Args:
-        learning_rate_power: the rate of a weight is alpha times its sum of squares to this power: the paper's -0.5.
-        initial_accumulator_value: what the sums of squares start at, 0 in the paper.
-        l1_regularization_strength: lambda_1.
-        l2_regularization_strength: half of lambda_2.
-        l2_shrinkage_regularization_strength: half of a penalty on the present weight, which is in the gradient that z
-            adds up and not in the sum of its squares.
-        beta: the paper's.
+    The rate of a weight is alpha times its sum of squares to the `learning_rate_power`, which starts at 0 in the paper.
+    lambda_1 is `l1_...`, and `l2_...` half of lambda_2. `l2_shrinkage_...` is half of a penalty on the present weight,
+    which is in the gradient that z adds up and not in the sum of its squares.
     """
 
     slots = ("squares", "z")
-
-    def __init__(
-        self,
-        lr,
-        learning_rate_power=-0.5,
-        initial_accumulator_value=0.1,
-        l1_regularization_strength=0.0,
-        l2_regularization_strength=0.0,
-        l2_shrinkage_regularization_strength=0.0,
-        beta=0.0,
-        **kwargs,
-    ):
-        super(Ftrl, self).__init__(lr, **kwargs)
-        self.power, self.initial_accumulator_value = -learning_rate_power, initial_accumulator_value
-        self.l1, self.l2 = l1_regularization_strength, 2.0 * l2_regularization_strength
-        self.shrinkage, self.beta = 2.0 * l2_shrinkage_regularization_strength, beta
-
-    def first(self, slot):
-        return self.initial_accumulator_value if slot == "squares" else 0.0
+    arguments = dict(learning_rate_power=-0.5, initial_accumulator_value=0.1, beta=0.0)
+    arguments.update(l1_regularization_strength=0.0, l2_regularization_strength=0.0)
+    arguments.update(l2_shrinkage_regularization_strength=0.0)
 
     def step(self, weight, gradient, slots):
+        power, l1, l2 = -self.learning_rate_power, self.l1_regularization_strength, self.l2_regularization_strength
         before, slots["squares"] = slots["squares"], slots["squares"] + gradient**2
-        sigma = (slots["squares"] ** self.power - before**self.power) / self.rate
-        slots["z"] = slots["z"] + gradient + self.shrinkage * weight - sigma * weight
-        steepness = (self.beta + slots["squares"] ** self.power) / self.rate + self.l2
-        beyond = slots["z"] - np.sign(slots["z"]) * self.l1
-        return np.where(np.abs(slots["z"]) <= self.l1, 0.0, -beyond / steepness)
+        sigma = (slots["squares"] ** power - before**power) / self.rate
+        slots["z"] = slots["z"] + gradient + (2.0 * self.l2_shrinkage_regularization_strength - sigma) * weight
+        steepness = (self.beta + slots["squares"] ** power) / self.rate + 2.0 * l2
+        beyond = slots["z"] - np.sign(slots["z"]) * l1
+        return np.where(np.abs(slots["z"]) <= l1, 0.0, -beyond / steepness)
 
 
 # Accumulation
@@ -400,17 +331,9 @@ class Accumulated(object):
 
 
 def train(weights, batches, steps, optimizer, gradients=gradients):
-    """Accumulate over `steps` of the `batches`; the weights after every one of them.
+    """The weights after each of the `batches`, list of (x, y), in windows of `steps`.
 
-    Args:
-        weights: list of float64 arrays to start from.
-        batches: list of (x, y).
-        steps: K.
-        optimizer: an object with `update(weights, gradients)`.
-        gradients: function of (weights, x, y).
-
-    Returns:
-        A list, for each batch the list of weights.
+    `gradients` is a function of (weights, x, y), and `optimizer` has `update(weights, gradients)`.
     """
     accumulated, history = Accumulated(optimizer, steps), []
     for x, y in batches:

@@ -29,14 +29,8 @@ RUNS = {
     "tf_keras": ("tf_keras", "eager", "2.21"),
     "keras3": ("keras", "eager", "2.21"),
 }
-IMPORTS = {
-    "keras2": "import keras",
-    "tf1": "from tensorflow import keras",
-    "tf2": "from tensorflow import keras",
-    "tf2-graph": "from tensorflow import keras",
-    "tf_keras": "import tf_keras as keras",
-    "keras3": "import keras",
-}
+IMPORTS = {"keras2": "import keras", "keras3": "import keras", "tf_keras": "import tf_keras as keras"}
+IMPORTS.update(dict.fromkeys(["tf1", "tf2", "tf2-graph"], "from tensorflow import keras"))
 
 _FENCE = re.compile(r"^(?P<indent> *)```(?P<language>[\w-]*)[^\n`]*\n(?P<source>.*?)^(?P=indent)```$", re.M | re.S)
 _MARK = re.compile(r"<!-- ([^\n]+?) -->\n\n?\Z")
@@ -74,9 +68,7 @@ class Block(object):
 
 def names():
     """The pages with code and links, relative to `ROOT`."""
-    found = [os.path.join(ROOT, "README.md")]
-    for folder, _, files in os.walk(os.path.join(ROOT, "docs")):
-        found += glob.glob(os.path.join(folder, "*.md")) if files else []
+    found = glob.glob(os.path.join(ROOT, "docs", "**", "*.md"), recursive=True) + [os.path.join(ROOT, "README.md")]
     return sorted(os.path.relpath(path, ROOT).replace(os.sep, "/") for path in found)
 
 
@@ -99,40 +91,35 @@ def parse_mark(text):
 def blocks(name, text=None):
     """Every block of a page, in order. A ValueError where a mark is wrong."""
     text = read(name) if text is None else text
-    found, ended = [], 0
+    found, named, ended = [], {}, 0
     for match in _FENCE.finditer(text):
-        above, marked = text[: match.start()], None
-        line, source = above.count("\n") + 2, textwrap.dedent(match.group("source"))
+        above = text[: match.start()]
+        source, marked = textwrap.dedent(match.group("source")), _MARK.search(above)
         if match.group("language") == "diff":
             source = "".join(each[1:] for each in source.splitlines(True) if each[:1] in (" ", "+"))
-        marked = _MARK.search(above)
-        block = Block(name, line, match.group("language"), source, marked and parse_mark(marked.group(1)))
+        mark = marked and parse_mark(marked.group(1))
+        block = Block(name, above.count("\n") + 2, match.group("language"), source, mark)
+        _link(block, mark or {}, named)
         if block.language == "text" and found and found[-1].is_code and not text[ended : match.start()].strip():
             found[-1].expected = match.group("source")
         ended = match.end()
         found.append(block)
-    _link(found)
     return found
 
 
-def _link(found):
-    """Find for each block that goes on after another where it began, and its homes."""
-    named = {}
-    for block in found:
-        mark = block.mark or {}
-        if "after" in mark:
-            if mark["after"] not in named:
-                raise ValueError("{} goes on after {!r}, which is no block above it".format(block.id, mark["after"]))
-            block.root = named[mark["after"]].root
-            block.homes = block.root.homes
-        if "homes" in mark:
-            block.homes = [each.strip() for each in mark["homes"].split(",")]
-            if set(block.homes) - set(RUNS):
-                raise ValueError("{} names a home that is none of {}".format(block.id, ", ".join(sorted(RUNS))))
-        if "name" in mark:
-            if mark["name"] in named:
-                raise ValueError("{} has the name of a block above it".format(block.id))
-            named[mark["name"]] = block
+def _link(block, mark, named):
+    """Find where a block that goes on after another began, and its homes. `named` are those above it."""
+    if "after" in mark:
+        if mark["after"] not in named:
+            raise ValueError("{} goes on after {!r}, which is no block above it".format(block.id, mark["after"]))
+        block.root = named[mark["after"]].root
+        block.homes = block.root.homes
+    if "homes" in mark:
+        block.homes = [each.strip() for each in mark["homes"].split(",")]
+        if set(block.homes) - set(RUNS):
+            raise ValueError("{} names a home that is none of {}".format(block.id, ", ".join(sorted(RUNS))))
+    if named.setdefault(mark.get("name", block.id), block) is not block:
+        raise ValueError("{} has the name of a block above it".format(block.id))
 
 
 def to_run():
@@ -145,23 +132,20 @@ def is_alone(block):
     return bool({"alone", "workers"} & set(block.root.mark))
 
 
-def without_code(text):
-    """A page's text without its blocks, its code in a line, and its comments."""
-    text = re.sub(r"<!--.*?-->", "", _FENCE.sub("", text), flags=re.S)
-    return re.sub(r"`[^`\n]*`", "", text)
+def _without_blocks(text):
+    return re.sub(r"<!--.*?-->", "", _FENCE.sub("", text), flags=re.S)
 
 
 def links(text):
-    """The targets of a page's links and pictures."""
-    text = without_code(text)
+    """The targets of a page's links and pictures, but for those in code and comments."""
+    text = re.sub(r"`[^`\n]*`", "", _without_blocks(text))
     found = re.findall(r"\]\(\s*<?([^)\s>]+)", text) + re.findall(r"^\[[^\]]+\]:\s*(\S+)", text, re.M)
     return found + re.findall(r"(?:href|src)=\"([^\"]+)\"", text)
 
 
 def anchors(text):
     """The anchors of a page's headings, as GitHub and the site make them."""
-    text = re.sub(r"<!--.*?-->", "", _FENCE.sub("", text), flags=re.S)
-    found = []
+    text, found = _without_blocks(text), []
     for heading in re.findall(r"^#{1,6} +(.+?)\s*#*$", text, re.M):
         heading = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).replace("`", "").replace("*", "")
         slug = re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-")

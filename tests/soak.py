@@ -17,7 +17,6 @@ import gc
 import os
 import random
 import resource
-import shutil
 import sys
 import tempfile
 import time
@@ -48,29 +47,23 @@ def built(program):
 
 def one_call(program, kept, path, bare):
     name = random.choice(["fit", "fit", "train_on_batch", "set_steps", "flush", "drop", "evaluate", "go_back", "save"])
-    if name == "fit":
-        program.fit(
-            epochs=random.randint(1, 3),
-            partial_window=None if bare else random.choice([None, "flush", "carry", "drop"]),
-            schedule=random.choice([None, 2, 3]),
-            evaluates=random.random() < 0.3,
-            interrupted=random.random() < 0.2,
-        )
-    elif bare and name in ("set_steps", "flush", "drop"):
-        pass
-    elif name == "train_on_batch":
-        program.train_on_batch(random.randint(0, 3))
-    elif name == "set_steps":
-        program.set_steps(random.choice([2, 3, 4, 7]))
-    elif name == "go_back":
-        if kept and random.random() < 0.5:
-            program.set_state(kept[0])
-        else:
-            kept[:] = [program.get_state()]
-    elif name == "save":
+    fit = dict(
+        epochs=random.randint(1, 3),
+        partial_window=None if bare else random.choice([None, "flush", "carry", "drop"]),
+        schedule=random.choice([None, 2, 3]),
+        evaluates=random.random() < 0.3,
+        interrupted=random.random() < 0.2,
+    )
+    number, steps = random.randint(0, 3), random.choice([2, 3, 4, 7])
+    arguments = dict(fit=fit, train_on_batch=dict(number=number), set_steps=dict(steps=steps)).get(name, {})
+    if name == "save":
         program.model.save(path)
-    else:
-        getattr(program, name)()
+    elif name == "go_back" and kept and random.random() < 0.5:
+        program.set_state(kept[0])
+    elif name == "go_back":
+        kept[:] = [program.get_state()]
+    elif not bare or name not in ("set_steps", "flush", "drop"):
+        getattr(program, name)(**arguments)
 
 
 def main():
@@ -81,7 +74,6 @@ def main():
     parser.add_argument("--bare", action="store_true")
     args = parser.parse_args()
     home = homes.start(args.home, args.mode)
-    folder = tempfile.mkdtemp()
 
     def make(steps):
         if args.bare:
@@ -89,11 +81,12 @@ def main():
         return legacyga.MySGD(lr=programs.LR, momentum=programs.MOMENTUM, steps_per_update=steps, keras=home.keras)
 
     random.seed(0)
-    path = os.path.join(folder, "model." + ("keras" if home.is_keras3 else "h5"))
     print("{} {} of TensorFlow {} in {} mode".format(home.name, home.version, home.tf.__version__, home.mode))
-    program, kept, start = programs.Program(home, make, 1 if args.bare else 3, folder, traced=True), [], time.time()
     rows, calls, format = [], 0, "minute {:3}: {:6.1f} MiB, {} objects, built {}, {} calls, update {}, off by {:.1e}"
-    try:
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "model." + ("keras" if home.is_keras3 else "h5"))
+        program = programs.Program(home, make, 1 if args.bare else 3, folder, traced=True)
+        kept, start = [], time.time()
         while len(rows) <= args.minutes:
             one_call(program, kept, path, args.bare)
             calls += 1
@@ -101,20 +94,14 @@ def main():
                 gc.collect()
                 updates = int(home.value(program.optimizer.iterations))
                 found = memory(), len(gc.get_objects()), built(program), calls, updates, program.difference()
-                print(format.format(len(rows), *found))
-                sys.stdout.flush()
+                print(format.format(len(rows), *found), flush=True)
                 rows.append(found)
                 assert found[-1] <= TOLERANCE
                 if not args.bare:
                     program.check(TOLERANCE)
-    finally:
-        shutil.rmtree(folder)
     added = [last - first for first, last in zip(rows[1], rows[-1])]
-    print(
-        "after the first minute: memory {:+.1f} MiB in {} calls, {:+d} objects, built {:+d}".format(
-            added[0], added[3], *added[1:3]
-        )
-    )
+    told = "after the first minute: memory {:+.1f} MiB in {} calls, {:+d} objects, built {:+d}"
+    print(told.format(added[0], added[3], *added[1:3]))
     return int(added[1] > 500 or added[2] != 0)
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import oracle
 import pytest
 import skips
-from dense import variables_of
+from homes import variables_of
 from hypothesis import strategies as st
 
 import legacyga

@@ -7,7 +7,7 @@ import oracle
 import pytest
 import skips
 import tf1
-from dense import BATCHES, RATE, START, assert_close, gradients_by_hand, make, network
+from dense import BATCHES, RATE, START, assert_close, gradients_by_hand, make
 from slow import slow
 
 import legacyga
@@ -23,7 +23,7 @@ def test_a_change_of_k_waits_for_the_next_window(home, adam):
     """3, set to 2 in the middle: updates after 3, 5, 7; set to 1 in the next: 9, 10, 11."""
     needs.wrap(home)
     home.reset(plain_session=True)
-    model = network(home, START)
+    model = home.network(START)
     optimizer = legacyga.wrap(make(home, adam), 3)
     step = home.step(model, optimizer)
     expected, weights, window, ends = oracle.Adam(RATE), oracle.double(START), [], (3, 5, 7, 9, 10, 11)
@@ -42,7 +42,7 @@ def test_a_change_of_k_waits_for_the_next_window(home, adam):
 
 def test_a_change_of_mysgds_k(home):
     home.reset()
-    model = network(home, START)
+    model = home.network(START)
     optimizer = legacyga.MySGD(lr=0.1, momentum=0.9, steps_per_update=4, keras=home.keras)
     step = home.step(model, optimizer)
     sgd = oracle.SGD(lr=0.1, momentum=0.9)

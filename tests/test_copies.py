@@ -8,6 +8,7 @@ import subprocess
 import sys
 import weakref
 
+import dense
 import homes
 import kinds
 import numpy as np
@@ -55,9 +56,9 @@ class Multiplied(oracle.SGD):
 
     factors = (1.0, 1.0)
 
-    def update(self, weights, gradients):
+    def update(self, weights, gradients, names=None):
         scaled = [factor * gradient for factor, gradient in zip(self.factors, gradients)]
-        return super(Multiplied, self).update(weights, scaled)
+        return super(Multiplied, self).update(weights, scaled, names)
 
 
 class Trial(object):
@@ -80,14 +81,14 @@ class Trial(object):
         self.wanted = double(START)
         self.left = list(FED)
         if has_state:
-            first = users.ByHand(home, inner, self.variables)
+            first = homes.Fed(home, inner, self.variables)
             for each in self.left[:2]:
                 first.step(each)
-            self.wanted = users.accumulated(expected, self.wanted, self.left[:2], 1)
+            self.wanted = dense.applied(expected, self.left[:2], 1, self.wanted)
             del self.left[:2]
         self.kept = users.state_of(home, inner)
         self.optimizer = legacyga.wrap(inner, steps)
-        self.driven = users.ByHand(home, self.optimizer, self.variables)
+        self.driven = homes.Fed(home, self.optimizer, self.variables)
 
     def check_windows(self, windows=2):
         """Some windows, against the oracle; the optimizer that was given keeps its bits."""
@@ -95,9 +96,9 @@ class Trial(object):
         assert len(fed) == windows * self.steps
         for each in fed:
             self.driven.step(each)
-        self.wanted = users.accumulated(self.expected, self.wanted, fed, self.steps)
-        users.assert_close(self.driven.values(), self.wanted)
-        users.assert_bits(users.state_of(self.home, self.inner), self.kept)
+        self.wanted = dense.applied(self.expected, fed, self.steps, self.wanted)
+        dense.assert_close(self.driven.values(), self.wanted)
+        dense.assert_bits(users.state_of(self.home, self.inner), self.kept)
 
 
 def each_time(function):
@@ -424,7 +425,7 @@ def test_an_optimizer_that_no_config_holds(home, holder, given, has_trained):
         bare.apply([factor * one], [first])
         for part in (0.5, 1.5):
             wrapped.apply([part * factor * one], [second])
-        users.assert_bits([home.value(second)], [home.value(first)])
+        dense.assert_bits([home.value(second)], [home.value(first)])
     assert float(np.abs(home.value(first)).max()) > 0.1
 
 
@@ -517,7 +518,7 @@ def test_a_session_that_is_given_after_wrap(home, sgd):
     for half in (slice(0, 2), slice(2, 4)):
         model.train_on_batch(x[half], y[half])
     weights = np.ones((3, 2))
-    users.assert_close(model.get_weights(), [weights - RATE * 2 * x.T.dot(x.dot(weights) - y) / y.size])
+    dense.assert_close(model.get_weights(), [weights - RATE * 2 * x.T.dot(x.dot(weights) - y) / y.size])
 
 
 def test_in_a_graph_that_keras_has_no_session_of(home, sgd):

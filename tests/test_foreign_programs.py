@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 
+import dense
 import homes
 import kinds
 import numpy as np
@@ -50,14 +51,14 @@ def assert_trained(driven, steps, scale=1.0, fed=FED):
     expected = oracle.SGD(RATE, MOMENTUM)
     scaled = [[scale * gradient for gradient in each] for each in fed]
     whole = len(fed) - len(fed) % steps
-    wanted = users.accumulated(expected, double(START), scaled[:whole], steps)
-    users.assert_close(driven.values(), wanted)
+    wanted = dense.applied(expected, scaled[:whole], steps, double(START))
+    dense.assert_close(driven.values(), wanted)
     if whole < len(fed):
         in_graph = driven.home.mode == "graph"
         with driven.home.sessions.get_session().as_default() if in_graph else contextlib.ExitStack():
             assert legacyga.flush(driven.optimizer) is True
-        wanted = users.accumulated(expected, wanted, scaled[whole:], len(fed) - whole)
-        users.assert_close(driven.values(), wanted)
+        wanted = dense.applied(expected, scaled[whole:], len(fed) - whole, wanted)
+        dense.assert_close(driven.values(), wanted)
 
 
 # ----------------------------------------------------------------------------------- names on an optimizer of a user's
@@ -93,7 +94,7 @@ def test_names_that_could_be_ours(home, sgd, held, steps):
             setattr(Named, name, value)
     inner = users.make(sgd, Named, RATE, MOMENTUM)
     optimizer = legacyga.wrap(inner, steps)
-    driven = users.ByHand(home, optimizer, users.variables_of(home, sgd, START))
+    driven = homes.Fed(home, optimizer, users.variables_of(home, sgd, START))
     assert_trained(driven, steps, sum(values.values()))
     for each in (inner, optimizer):
         found = {name: getattr(each, name) for name in NAMES}
@@ -150,8 +151,8 @@ def test_the_signatures_of_get_updates(home, call):
         apply = backend.function(fed, [loss], updates=updates)
         for each in FED[:6]:
             apply(each)
-        wanted = users.accumulated(oracle.SGD(RATE, MOMENTUM), double(START), FED[:6], steps)
-        users.assert_close(backend.batch_get_value(weights), wanted)
+        wanted = dense.applied(oracle.SGD(RATE, MOMENTUM), FED[:6], steps, double(START))
+        dense.assert_close(backend.batch_get_value(weights), wanted)
     assert [each is None for each in errors] == [errors[0] is None] * len(errors)
     if home.name == "keras" and call in ("params, [], loss", "params, {}, loss="):
         assert errors[0] is None
@@ -191,8 +192,8 @@ def test_get_updates_without_a_loss(home, loss, how):
         apply = backend.function(fed, [home.tf.reduce_sum(fed[0])], updates=updates)
         for each in FED[:6]:
             apply(each)
-        wanted = users.accumulated(oracle.SGD(RATE, MOMENTUM), double(START), FED[:6], steps)
-        users.assert_close(backend.batch_get_value(weights), wanted)
+        wanted = dense.applied(oracle.SGD(RATE, MOMENTUM), FED[:6], steps, double(START))
+        dense.assert_close(backend.batch_get_value(weights), wanted)
 
 
 @pytest.mark.parametrize("steps", [slow(1), 3])
@@ -206,7 +207,7 @@ def test_get_updates_of_its_own_over_a_stock_class(home, steps):
     own = users.own_sgd(type(home.bare_sgd(lr=RATE)), home)
     optimizer = legacyga.wrap(own(lr=RATE, momentum=MOMENTUM), steps)
     variables = [home.backend.variable(value) for value in START]
-    assert_trained(users.ByHand(home, optimizer, variables), steps)
+    assert_trained(homes.Fed(home, optimizer, variables), steps)
 
 
 # --------------------------------------------------------------------------------- programs that replace what Keras has
@@ -312,4 +313,4 @@ def test_a_program_that_replaces_keras_models_model(home, tmpdir):
         assert sorted(results[way]) == ["MySGD", "wrap"][: 1 + arguments["wraps"]]
         for kernel, bias, updates in results[way].values():
             assert updates == [2]
-            users.assert_close([np.array(kernel), np.array(bias)], weights)
+            dense.assert_close([np.array(kernel), np.array(bias)], weights)

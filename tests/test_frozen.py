@@ -1,5 +1,6 @@
 """Whose windows the callback ends: those of the variables that its model trains, and no others."""
 
+import dense
 import kinds
 import numpy as np
 import oracle
@@ -95,7 +96,7 @@ def test_a_layer_that_is_frozen_with_a_window_open(home, kind, how, frozen):
     leave_open(home, model, how)
     assert int(home.value(model.optimizer.mini_step)) == 1
     half = model.get_weights()
-    users.assert_close(half, trained(START, BATCHES[:3]))
+    dense.assert_close(half, trained(START, BATCHES[:3]))
     model.layers[frozen].trainable = False
     model.compile(optimizer=model.optimizer, loss="mse", **({"run_eagerly": True} if home.mode == "eager" else {}))
     # A window of three and one of two, which the epoch's end flushes.
@@ -106,7 +107,7 @@ def test_a_layer_that_is_frozen_with_a_window_open(home, kind, how, frozen):
         if i not in which:
             np.testing.assert_array_equal(now[i], half[i])
     left = [np.asarray(value, "float64") for value in half]
-    users.assert_close(now, trained(left, BATCHES, which))
+    dense.assert_close(now, trained(left, BATCHES, which))
 
 
 @pytest.mark.long
@@ -119,11 +120,11 @@ def test_a_layer_that_is_made_trainable_with_a_window_open(home, kind):
     model.compile(optimizer=make(kind), loss="mse", **({"run_eagerly": True} if home.mode == "eager" else {}))
     leave_open(home, model, "carry")
     half = model.get_weights()
-    users.assert_close(half, trained(START, BATCHES[:3], (2, 3)))
+    dense.assert_close(half, trained(START, BATCHES[:3], (2, 3)))
     model.layers[0].trainable = True
     model.compile(optimizer=model.optimizer, loss="mse", **({"run_eagerly": True} if home.mode == "eager" else {}))
     fit(model, BATCHES, "flush")
-    users.assert_close(model.get_weights(), trained(half, BATCHES))
+    dense.assert_close(model.get_weights(), trained(half, BATCHES))
 
 
 @pytest.mark.parametrize("partial_window", ["flush", "drop"])
@@ -138,17 +139,17 @@ def test_two_models_of_one_optimizer(home, kind, partial_window):
     for model in (first, second):
         model.compile(optimizer=optimizer, loss="mse", **({"run_eagerly": True} if home.mode == "eager" else {}))
     fit(first, BATCHES[:2], "carry")
-    users.assert_bits(first.get_weights(), START)
+    dense.assert_bits(first.get_weights(), START)
     fit(second, BATCHES, partial_window)
-    users.assert_bits(first.get_weights(), START)
+    dense.assert_bits(first.get_weights(), START)
     whole = BATCHES if partial_window == "flush" else BATCHES[:3]
-    users.assert_close(second.get_weights(), trained(OTHER, whole))
+    dense.assert_close(second.get_weights(), trained(OTHER, whole))
     half = second.get_weights()
     fit(first, BATCHES[2:4], "carry")
-    users.assert_close(first.get_weights(), trained(START, BATCHES[:3]))
+    dense.assert_close(first.get_weights(), trained(START, BATCHES[:3]))
     fit(first, BATCHES[4:], "flush")
-    users.assert_close(first.get_weights(), trained(START, BATCHES))
-    users.assert_bits(second.get_weights(), half)
+    dense.assert_close(first.get_weights(), trained(START, BATCHES))
+    dense.assert_bits(second.get_weights(), half)
 
 
 @pytest.mark.parametrize("partial_window", [slow("flush"), "drop"])
@@ -186,8 +187,8 @@ def test_a_variable_that_the_model_does_not_know(home, kind, partial_window):
         means = [np.mean(each, axis=0) for each in zip(*found)]
         weights = [weight - RATE * mean for weight, mean in zip(weights, means)]
         shift = shift - RATE * means[3]
-    users.assert_close(model.get_weights(), weights)
-    users.assert_close([home.value(extra[0])], [shift])
+    dense.assert_close(model.get_weights(), weights)
+    dense.assert_close([home.value(extra[0])], [shift])
     assert int(home.value(optimizer.mini_step)) == 0
 
 
@@ -201,7 +202,7 @@ def test_a_layer_that_is_frozen_without_a_new_compile(home, kind):
         fit(model, BATCHES, partial_window)
     # Carried, the window of the fourth and fifth goes on in the next epoch, which ends it with its first batch.
     wanted = trained(trained(START, BATCHES), BATCHES + BATCHES)
-    users.assert_close(model.get_weights(), wanted)
+    dense.assert_close(model.get_weights(), wanted)
     assert int(home.value(model.optimizer.mini_step)) == 0
 
 
@@ -285,7 +286,7 @@ def test_a_gan_that_freezes_its_critic_on_its_way(home, kind, partial_window, in
         updates = {"flush": 4, "drop": 2}[partial_window]
         assert [int(home.value(each.iterations)) for each in optimizers] == [updates, updates]
         found.append(model.get_weights())
-    users.assert_bits(sorted(found[1], key=np.size), sorted(found[0], key=np.size))
+    dense.assert_bits(sorted(found[1], key=np.size), sorted(found[0], key=np.size))
 
 
 @pytest.mark.parametrize("partial_window", [slow("flush"), "drop"])
@@ -318,4 +319,4 @@ def test_two_lists_of_variables(home, kind, partial_window):
                 optimizer.end_windows() if partial_window == "flush" else optimizer.drop_windows()
         assert optimizer.end_windows() is False
         found.append(model.get_weights())
-    users.assert_bits(*found)
+    dense.assert_bits(*found)

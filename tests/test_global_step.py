@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import skips
-import users
 from slow import slow
 
 import legacyga
@@ -27,7 +26,7 @@ class TwoLists(object):
 
     def __init__(self, home, steps, global_steps, session=None):
         """`global_steps` is, for each list, the name of the step that it is given, or None."""
-        self.home, self.session, v1 = home, session, users.v1_of(home)
+        self.home, self.session, v1 = home, session, home.v1
         self.optimizer = legacyga.wrap(v1.train.GradientDescentOptimizer(RATE), steps)
         names = sorted({name for name in global_steps.values() if name})
         if home.mode == "eager":
@@ -72,7 +71,7 @@ def two_lists(home):
         yield lambda *args: TwoLists(home, *args)
         return
     with home.tf.Graph().as_default() as graph:
-        with users.v1_of(home).Session(graph=graph) as session:
+        with home.v1.Session(graph=graph) as session:
             yield lambda *args: TwoLists(home, *args, session=session)
 
 

@@ -11,7 +11,6 @@ import numpy as np
 import oracle
 import pytest
 import skips
-import users
 from slow import slow
 
 import legacyga
@@ -200,15 +199,15 @@ def test_windows_that_overflow(home, kind):
         before = model.get_weights(), state_of(home, optimizer) if i else None
         step(*batch)
         if (i + 1) % STEPS:
-            users.assert_bits(model.get_weights(), before[0])
+            dense.assert_bits(model.get_weights(), before[0])
             assert i == 0 or state_of(home, optimizer) == before[1]
             continue
         window = FED[i + 1 - STEPS : i + 1]
         large_step(*joined(window))
         expected.update([expected.gradients(each) for each in window])
         assert state_of(home, optimizer) == state_of(home, bare) == expected.state
-        users.assert_close(model.get_weights(), expected.weights)
-        users.assert_close(large.get_weights(), expected.weights)
+        dense.assert_close(model.get_weights(), expected.weights)
+        dense.assert_close(large.get_weights(), expected.weights)
         scales.append(expected.scale)
     assert scales == [8, 4, 4, 2, 1, 1, 2, 1, 1, 2]
 
@@ -240,7 +239,7 @@ def test_a_policy_around_a_loss_scale(home, kind, policy):
         assert errors == (policy == "raise" and len(good) < STEPS)
         assert int(home.value(optimizer.skipped_mini_steps)) == skipped and mini_step_of(home, optimizer) == 0
         assert state_of(home, optimizer) == expected.state
-        users.assert_close(model.get_weights(), expected.weights)
+        dense.assert_close(model.get_weights(), expected.weights)
         scales.append(expected.scale)
     assert scales == [8, 4, 4, 2, 2, 4, 2, 1, 1, 2]
 
@@ -264,7 +263,7 @@ def test_a_policy_around_a_fixed_loss_scale(home, kind, policy):
         skipped += STEPS - len(good)
         if good:
             expected.apply([expected.gradients(fed[i]) for i in good])
-        users.assert_close(model.get_weights(), expected.weights)
+        dense.assert_close(model.get_weights(), expected.weights)
         assert int(home.value(updates_of(home, optimizer))) == expected.optimizer.iterations
         assert int(home.value(optimizer.skipped_mini_steps)) == skipped and mini_step_of(home, optimizer) == 0
 
@@ -327,7 +326,7 @@ def test_rows_of_which_nothing_is_left(home, kind, beside, xla):
             np.add.at(summed, ids, rows.astype("float64"))
             window.append([summed, vector.astype("float64")][: 1 + beside])
         expected.update(window)
-        users.assert_close([home.value(each) for each in variables], expected.weights)
+        dense.assert_close([home.value(each) for each in variables], expected.weights)
         assert state_of(home, optimizer) == expected.state
         scales.append(expected.scale)
     assert scales == [8, 4, 2, 2, 1]
@@ -354,7 +353,7 @@ def test_what_no_config_holds(home):
             model.train_on_batch(*batch)
         return model.get_weights()
 
-    users.assert_close(trained(lambda inner: loss_scaled(home, inner, growth=100)), trained(lambda inner: inner))
+    dense.assert_close(trained(lambda inner: loss_scaled(home, inner, growth=100)), trained(lambda inner: inner))
 
 
 @pytest.mark.parametrize("name", [slow("model.h5"), "model.keras"])
@@ -378,7 +377,7 @@ def test_a_saved_model_with_a_loss_scale(home, kind, name, tmpdir):
     for batch in BATCHES[7:15]:
         model.train_on_batch(*batch)
         loaded.train_on_batch(*batch)
-    users.assert_bits(loaded.get_weights(), model.get_weights())
+    dense.assert_bits(loaded.get_weights(), model.get_weights())
 
 
 def test_flush_of_windows_that_overflow(home, kind):
@@ -392,7 +391,7 @@ def test_flush_of_windows_that_overflow(home, kind):
         assert legacyga.flush(optimizer) is (len(window) < STEPS) and legacyga.flush(optimizer) is False
         expected.update([expected.gradients(each) for each in window])
         assert state_of(home, optimizer) == expected.state
-        users.assert_close(model.get_weights(), expected.weights)
+        dense.assert_close(model.get_weights(), expected.weights)
     assert expected.state[0] == SCALE / 2
 
 
@@ -412,7 +411,7 @@ def test_an_optimizer_that_has_trained(home, kind):
             step(*batch)
         expected.update([expected.gradients(each) for each in window])
     assert state_of(home, optimizer) == expected.state and state_of(home, given) == kept
-    users.assert_close(model.get_weights(), expected.weights)
+    dense.assert_close(model.get_weights(), expected.weights)
 
 
 def test_a_copy_by_its_config_of_sgd(home, kind):
@@ -428,7 +427,7 @@ def test_a_copy_by_its_config_of_sgd(home, kind):
             step(*batch)
         expected.update([expected.gradients(each) for each in window])
     assert state_of(home, copied) == expected.state
-    users.assert_close(model.get_weights(), expected.weights)
+    dense.assert_close(model.get_weights(), expected.weights)
 
 
 def test_fit_with_the_callback_for_sgd(home, kind):
@@ -447,7 +446,7 @@ def test_fit_with_the_callback_for_sgd(home, kind):
         expected.update([expected.gradients((x[12:], y[12:]))])
         assert state_of(home, optimizer) == expected.state
         assert logs["updates"] == [expected.optimizer.iterations] and logs["gradient_accumulation_steps"] == [STEPS]
-        users.assert_close(model.get_weights(), expected.weights)
+        dense.assert_close(model.get_weights(), expected.weights)
     assert expected.scale == SCALE
 
 
@@ -467,7 +466,7 @@ def test_a_checkpoint_in_mid_window_for_sgd(home, kind, tmpdir):
     for begin in (0, 3, 6):
         expected.update([expected.gradients(each) for each in FED[begin : begin + 3]])
     assert state_of(home, made[1][1]) == expected.state
-    users.assert_close(made[1][0].get_weights(), expected.weights)
+    dense.assert_close(made[1][0].get_weights(), expected.weights)
 
 
 # ------------------------------------------------------------------------------------ LossScaleOptimizer(wrap(..., K))
@@ -489,11 +488,11 @@ def test_what_overflows_is_not_handed_over(home, kind):
             window = []
         assert state_of(home, optimizer) == expected.state
         assert mini_step_of(home, inner) == len(window)
-        users.assert_close(model.get_weights(), expected.weights)
+        dense.assert_close(model.get_weights(), expected.weights)
     assert len(window) == 2 and legacyga.flush(optimizer) is True and legacyga.flush(optimizer) is False
     expected.apply(window)
     assert state_of(home, optimizer) == expected.state
-    users.assert_close(model.get_weights(), expected.weights)
+    dense.assert_close(model.get_weights(), expected.weights)
 
 
 def test_what_overflows_in_a_context_of_a_weight(home, kind):
@@ -517,7 +516,7 @@ def test_what_overflows_in_a_context_of_a_weight(home, kind):
             expected.apply([[STEPS * weight / float(total) * each for each in given] for weight, given in window])
             window = []
         assert state_of(home, optimizer) == expected.state
-        users.assert_close(model.get_weights(), expected.weights)
+        dense.assert_close(model.get_weights(), expected.weights)
 
 
 @pytest.mark.parametrize("nesting", ["wrap outside", slow("wrap inside")])
@@ -543,7 +542,7 @@ def test_gradients_that_are_missing_by_turns(home, kind, nesting):
         told += [str(each.message) for each in caught if "leaves out the variables" in str(each.message)]
         if i % 2 and not told:
             weights = sgd.update(weights, [np.array([each]) for each in (2.0, 0.5, 1.5)])
-            users.assert_close([home.value(each) for each in variables], weights)
+            dense.assert_close([home.value(each) for each in variables], weights)
     # That of TF 2.4 hands on the None, too.
     assert len(told) == (nesting == "wrap inside" and not home.is_keras3 and home.tf_version >= (2, 5))
 
@@ -614,6 +613,6 @@ def test_what_sums_are_of_in_sgd(home, kind, dtype, largest, summed_in):
     assert str(found.dtype) == dtype
     np.testing.assert_array_equal(found.astype("float64"), [-sum(numbers) / 8.0] * 2)
     # That of TF 2.10 lists none in v3.
-    listed = dense.variables_of(vars(optimizer).get("_optimizer", optimizer))
+    listed = homes.variables_of(vars(optimizer).get("_optimizer", optimizer))
     state = [tf.as_dtype(each.dtype).name for each in listed if tuple(each.shape) == (2,)]
     assert state[-2:] == [summed_in, "float32"]

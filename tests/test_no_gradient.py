@@ -4,6 +4,8 @@ So it is in a `tf.function`, too. One that is traced once a task, as in multi-ta
 gradients of other tasks.
 """
 
+import dense
+import homes
 import kinds
 import needs
 import numpy as np
@@ -91,7 +93,7 @@ def test_in_a_later_window(home, kind, steps, traced):
     """With momentum, or with moments, a gradient of zeros in place of none would move it."""
     optimizer, expected = make(kind, steps)
     variables = users.variables_of(home, kind, START)
-    driven = users.ByHand(home, optimizer, variables, traced)
+    driven = homes.Fed(home, optimizer, variables, traced=traced)
     if hasattr(optimizer, "build"):
         # Those of TF 2.9 and newer know the variables of their first mini-step, and no others, bare ones too.
         optimizer.build(variables)
@@ -100,7 +102,7 @@ def test_in_a_later_window(home, kind, steps, traced):
         before = driven.values()
         window = [gradients(pattern) for pattern in patterns]
         for each in window:
-            users.assert_bits(driven.values(), before)
+            dense.assert_bits(driven.values(), before)
             driven.step(each)
         found = mean(window)
         wanted = expected.update(wanted, found)
@@ -109,7 +111,7 @@ def test_in_a_later_window(home, kind, steps, traced):
                 np.testing.assert_array_equal(now, then)
             else:
                 assert np.all(now != then)
-        users.assert_close(driven.values(), wanted)
+        dense.assert_close(driven.values(), wanted)
     assert int(home.value(optimizer.iterations)) == len(PATTERNS[steps])
 
 
@@ -118,7 +120,7 @@ def test_of_tasks_by_turns(home, kind, traced):
     """Each mini-step has a head of its own, and the first window ends in a function that has never seen the others'."""
     optimizer, expected = make(kind, 3)
     variables = users.variables_of(home, kind, START)
-    driven = users.ByHand(home, optimizer, variables, traced)
+    driven = homes.Fed(home, optimizer, variables, traced=traced)
     if hasattr(optimizer, "build"):
         optimizer.build(variables)
     wanted = [value.astype("float64") for value in START]
@@ -128,7 +130,7 @@ def test_of_tasks_by_turns(home, kind, traced):
             driven.step(each)
         found = mean(window)
         wanted = expected.update(wanted, found)
-        users.assert_close(driven.values(), wanted)
+        dense.assert_close(driven.values(), wanted)
         for now, then, gradient in zip(driven.values(), before, found):
             assert np.array_equal(now, then) == (gradient is None)
 
@@ -137,7 +139,7 @@ def test_of_tasks_by_turns(home, kind, traced):
 def test_in_a_window_that_is_flushed(home, kind, traced):
     optimizer, expected = make(kind, 4)
     variables = users.variables_of(home, kind, START)
-    driven = users.ByHand(home, optimizer, variables, traced)
+    driven = homes.Fed(home, optimizer, variables, traced=traced)
     if hasattr(optimizer, "build"):
         optimizer.build(variables)
     wanted = [value.astype("float64") for value in START]
@@ -147,7 +149,7 @@ def test_in_a_window_that_is_flushed(home, kind, traced):
             driven.step(each)
         assert legacyga.flush(optimizer) is (len(window) < 4)
         wanted = expected.update(wanted, mean(window))
-        users.assert_close(driven.values(), wanted)
+        dense.assert_close(driven.values(), wanted)
 
 
 ROWS, WIDTH = 6, 2
@@ -192,7 +194,8 @@ def test_of_an_embedding(home, kind, traced):
     else:
         bare = kind.bare() if kind.is_adam else users.make(kind, kind.cls, RATE, MOMENTUM)
     ours, theirs = [
-        users.ByHand(home, each, users.variables_of(home, kind, [TABLE, BIAS]), traced) for each in (optimizer, bare)
+        homes.Fed(home, each, users.variables_of(home, kind, [TABLE, BIAS]), traced=traced)
+        for each in (optimizer, bare)
     ]
     for each in (ours, theirs):
         if hasattr(each.optimizer, "build"):
@@ -200,7 +203,7 @@ def test_of_an_embedding(home, kind, traced):
     for window, biases in zip(LOOKED_UP, BIASES):
         before = ours.values()
         for table, bias in zip(window, biases):
-            users.assert_bits(ours.values(), before)
+            dense.assert_bits(ours.values(), before)
             ours.step([table, bias])
         found = summed(window)
         theirs.step([found, np.mean(biases, axis=0).astype("float32")])
@@ -208,7 +211,7 @@ def test_of_an_embedding(home, kind, traced):
             np.testing.assert_array_equal(ours.values()[0], before[0])
         else:
             assert np.all(ours.values()[0][found[0]] != before[0][found[0]])
-        users.assert_close(ours.values(), theirs.values())
+        dense.assert_close(ours.values(), theirs.values())
 
 
 def test_in_a_window_that_was_restored(home, tmpdir):
@@ -246,7 +249,7 @@ def test_a_decay_of_weights_is_of_those_with_a_gradient(home):
     def run(optimizer, patterns, traced):
         variables = home.variables(START)
         optimizer.build(variables)
-        driven = users.ByHand(home, optimizer, variables, traced)
+        driven = homes.Fed(home, optimizer, variables, traced=traced)
         for pattern in patterns:
             driven.step([None if letter == " " else np.ones_like(value) for letter, value in zip(pattern, START)])
         return driven.values()
@@ -254,9 +257,9 @@ def test_a_decay_of_weights_is_of_those_with_a_gradient(home):
     fed = ["a  ", "ab "] + ["a  "] * 2 + ["  c"] * 2
     ours = run(legacyga.wrap(sgd(0.5, weight_decay=0.25), 2), fed, True)
     eager = run(legacyga.wrap(sgd(0.5, weight_decay=0.25), 2), fed, False)
-    users.assert_close(ours, eager)
+    dense.assert_close(ours, eager)
     # b: one update of half a gradient; c: one of a whole.
-    users.assert_close(ours[1:], [START[1] * 0.875 - 0.25, START[2] * 0.875 - 0.5])
+    dense.assert_close(ours[1:], [START[1] * 0.875 - 0.25, START[2] * 0.875 - 0.5])
 
 
 @pytest.mark.parametrize("compiled", [slow(False), True], ids=["", "jit_compile"])
@@ -283,7 +286,7 @@ def test_a_function_that_xla_compiles(home, compiled):
         for each in window:
             step([each if each is None else home.tf.constant(each) for each in each])
         wanted = expected.update(wanted, mean(window))
-        users.assert_close([np.array(home.value(each)) for each in variables], wanted)
+        dense.assert_close([np.array(home.value(each)) for each in variables], wanted)
 
 
 def test_a_model_that_is_compiled_again_with_a_second_output(home):
@@ -305,7 +308,7 @@ def test_a_model_that_is_compiled_again_with_a_second_output(home):
         return model.get_weights()
 
     ours = train(legacyga.wrap(home.bare_sgd(lr=0.25, momentum=0.5), 4), 2)
-    users.assert_close(ours, train(home.bare_sgd(lr=0.25, momentum=0.5), 8))
+    dense.assert_close(ours, train(home.bare_sgd(lr=0.25, momentum=0.5), 8))
 
 
 def test_moving_averages_are_of_those_with_a_gradient(home):
@@ -322,7 +325,7 @@ def test_moving_averages_are_of_those_with_a_gradient(home):
         optimizer = sgd(0.125, use_ema=True, ema_momentum=0.5, ema_overwrite_frequency=2)
         optimizer = optimizer if steps == 1 else legacyga.wrap(optimizer, steps)
         optimizer.build(variables)
-        driven = users.ByHand(home, optimizer, variables, traced=True)
+        driven = homes.Fed(home, optimizer, variables, traced=True)
         for pattern in ("b", "a", "a", "a", "b"):
             for _ in range(steps):
                 driven.step([np.ones(2, "float32") if letter == pattern else None for letter in "ab"])
@@ -330,7 +333,7 @@ def test_moving_averages_are_of_those_with_a_gradient(home):
 
     bare = run(1)
     assert not np.array_equal(*bare)
-    users.assert_close(run(2), bare)
+    dense.assert_close(run(2), bare)
 
 
 def test_within_a_loss_scale(home):
@@ -345,7 +348,7 @@ def test_within_a_loss_scale(home):
         variables, seen = home.variables([np.ones(2, "float32")] * 2), []
         if hasattr(optimizer, "build"):
             optimizer.build(variables)
-        driven = users.ByHand(home, optimizer, variables, traced)
+        driven = homes.Fed(home, optimizer, variables, traced=traced)
         for pattern in ("a ", "a ", " b", "a "):
             driven.step([np.full(2, 2.0, "float32") if letter != " " else None for letter in pattern])
             seen.extend(driven.values())
@@ -354,4 +357,4 @@ def test_within_a_loss_scale(home):
     traced = run(True)
     np.testing.assert_array_equal(traced[3], np.ones(2))
     assert np.all(traced[-1] < 1.0)
-    users.assert_close(traced, run(False))
+    dense.assert_close(traced, run(False))

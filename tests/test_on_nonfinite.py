@@ -9,10 +9,11 @@ import numpy as np
 import oracle
 import pytest
 import skips
+from dense import assert_bits
 from kinds import MOMENTUM, RATE, K
 from needs import eager_only
 from slow import slow
-from users import assert_bits, variables_of
+from users import variables_of
 
 import legacyga
 
@@ -80,9 +81,6 @@ class Training(homes.Fed):
 
     def apply_eagerly(self, *gradients):
         self.optimizer.apply_gradients(zip(gradients, self.variables))
-
-    def values(self):
-        return [np.array(each) for each in map(self.home.value, self.variables)]
 
     def step(self, gradients):
         if self.traced is None:

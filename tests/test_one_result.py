@@ -6,8 +6,9 @@ import oracle
 import pytest
 import skips
 import tf1
-from dense import make, network, variables_of
+from dense import make
 from fixture_cases import BATCHES, EXPECTED, MAX_NORM, START, arguments
+from homes import variables_of
 from make_fixtures import BATCH, flat
 from needs import graph_only
 from slow import slow
@@ -78,7 +79,7 @@ def test_sixty_runs_of_every_v1_optimizer_have_one_result(home):
             kwargs = dict(momentum=0.9) if cls.__name__ == "SGD" else {}
             if cls.__name__ != "Nadam":
                 kwargs["decay"] = 0.1
-            pairs.append((network(home, start), legacyga.wrap(make(home, cls, **kwargs), 2)))
+            pairs.append((home.network(start), legacyga.wrap(make(home, cls, **kwargs), 2)))
     assert len(pairs) == 7
     step = home._graph_step(pairs)
     # Up to Keras 2.2 the schedule of Nadam is no weight of it.
@@ -127,7 +128,7 @@ def test_a_decay_that_needs_no_gradient(home, steps):
     start = [random.randn(*shape).astype("float32") for shape in ((64, 64), (64,), (64, 64), (64,))]
     x, y = [random.randn(8, 64).astype("float32") for _ in range(2)]
     home.reset(plain_session=True)
-    model = network(home, start)
+    model = home.network(start)
     step, results = (
         home._graph_step([(model, legacyga.wrap(decaying(home, stock[0])(learning_rate=0.03), steps))]),
         set(),

@@ -65,7 +65,7 @@ class Graph(object):
         if not hasattr(optimizer, "get_updates"):
             # As programs do it.
             self.steps.append([tf.group(*[op for step in self.steps for op in step])])
-            backend.get_session().run(users.v1_of(home).variables_initializer(optimizer.variables()))
+            backend.get_session().run(home.v1.variables_initializer(optimizer.variables()))
         else:
             self.steps.append(self.steps[0] + self.steps[1])
         self.functions = [backend.function(self.fed, [self.losses[0]], updates=step) for step in self.steps]
@@ -163,7 +163,7 @@ def test_on_different_weights(home, sgd):
         else:
             updates.append(optimizer.minimize(loss, var_list=[weight]))
     if not hasattr(optimizer, "get_updates"):
-        backend.get_session().run(users.v1_of(home).variables_initializer(optimizer.variables()))
+        backend.get_session().run(home.v1.variables_initializer(optimizer.variables()))
     both = backend.function(fed, losses, updates=updates)
     for pair in FED[2][:2]:
         both(list(pair))

@@ -8,7 +8,7 @@ import numpy as np
 import oracle
 import pytest
 import skips
-from dense import assert_bits
+from dense import assert_bits, assert_close
 from lines import (
     NOT_THERE,
     ONES,
@@ -17,7 +17,6 @@ from lines import (
     K,
     accumulating,
     arrays,
-    assert_close,
     assert_history,
     drive,
     expected,

@@ -13,8 +13,8 @@ import needs
 import numpy as np
 import pytest
 import skips
-from dense import assert_close, variables_of
-from homes import generation_of
+from dense import assert_close
+from homes import generation_of, variables_of
 from slow import slow
 from test_own_optimizers import base_class, own_from_scratch
 

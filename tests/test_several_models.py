@@ -17,12 +17,10 @@ from dense import (
     compiled,
     error_of,
     make,
-    network,
     refuses_new_variables,
     train,
-    variables_of,
 )
-from homes import generation_of
+from homes import generation_of, variables_of
 from needs import eager_only, graph_only
 from slow import slow
 
@@ -68,8 +66,8 @@ def make_gan(home, adam, sgd):
     """A generator and its optimizer, with K = 3; a critic and its optimizer, with K = 2."""
     if generation_of(adam) != generation_of(sgd):
         skips.senseless("one generation at a time")
-    generator = network(home, GENERATOR, tanh_at_the_end=True)
-    critic = network(home, CRITIC)
+    generator = home.network(GENERATOR, tanh_at_the_end=True)
+    critic = home.network(CRITIC)
     with_critic = legacyga.wrap(make(home, adam), 2)
     return generator, legacyga.wrap(make(home, sgd, momentum=0.9), 3), critic, with_critic
 
@@ -154,7 +152,7 @@ def test_two_optimizers_in_one_model(home, adam, sgd):
     """The first layer by momentum with K = 2, the second by Adam with K = 3, in turns."""
     if generation_of(adam) != generation_of(sgd):
         skips.senseless("one generation at a time")
-    model = network(home, START)
+    model = home.network(START)
     optimizers = legacyga.wrap(make(home, sgd, momentum=0.9), 2), legacyga.wrap(make(home, adam), 3)
     steps = [half_step(home, model, optimizer, layer) for layer, optimizer in enumerate(optimizers)]
     weights = oracle.double(START)
@@ -207,7 +205,7 @@ def test_variables_that_the_bare_optimizer_refuses(home, adam, way):
         train(compiled(home, optimizer), BATCHES[:2])
         before = len(variables_of(optimizer))
         start = [weight[:, :2] for weight in START[2:3]] + [START[3][:2]]
-        model = network(home, start, names=["other"])
+        model = home.network(start, names=["other"])
         x, y = BATCHES[0][0][:, :4], BATCHES[0][1][:, :2]
         if way == "train_on_batch":
             model.compile(optimizer=optimizer, loss="mse")
@@ -231,7 +229,7 @@ def test_variables_that_the_bare_optimizer_refuses(home, adam, way):
 def test_two_models_with_an_optimizer_each(home):
     starts = [START, [0.5 * w for w in START]]
     pairs = [
-        (network(home, start), legacyga.MySGD(lr=0.1, momentum=0.9, steps_per_update=steps, keras=home.keras))
+        (home.network(start), legacyga.MySGD(lr=0.1, momentum=0.9, steps_per_update=steps, keras=home.keras))
         for start, steps in zip(starts, (2, 5))
     ]
     for i, weights in enumerate(home.mini_steps(pairs, BATCHES)):

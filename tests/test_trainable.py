@@ -14,7 +14,6 @@ from dense import (
     error_of,
     fit,
     make,
-    network,
     refuses_new_variables,
     train,
     trained,
@@ -39,7 +38,7 @@ def fresh(home):
 @pytest.mark.slow
 @pytest.mark.usefixtures("fresh")
 def test_a_frozen_layer_and_one_made_trainable_with_a_new_optimizer(home, adam):
-    model = network(home, START)
+    model = home.network(START)
     model.layers[0].trainable = False
     model.compile(optimizer=legacyga.wrap(make(home, adam), 3), loss="mse")
     fit(model, BATCHES[:8])
@@ -58,7 +57,7 @@ def test_a_layer_made_trainable_with_the_same_optimizer(home, adam):
     """What the bare optimizer keeps: v1 the count of updates alone, v2 the moments of the layer that trained before."""
 
     def thaw(optimizer):
-        model = network(home, START)
+        model = home.network(START)
         model.layers[0].trainable = False
         model.compile(optimizer=optimizer, loss="mse")
         train(model, BATCHES[:6])
@@ -84,7 +83,7 @@ def test_a_layer_made_trainable_with_the_same_optimizer(home, adam):
 @pytest.mark.slow
 def test_compile_twice_in_one_graph(home):
     """As Mask R-CNN does: train the head with one optimizer, then all layers with another."""
-    model = network(home, START)
+    model = home.network(START)
     head = oracle.double(START)
 
     def head_only(weights, x, y):

@@ -9,7 +9,7 @@ import oracle
 import pytest
 import skips
 import tf1
-from dense import BATCHES, RATE, START, assert_close, compiled, custom_step, error_of, fit, make, network, trained
+from dense import BATCHES, RATE, START, assert_close, compiled, error_of, fit, make, trained
 from fixture_cases import BATCHES as FIXTURE_BATCHES
 from fixture_cases import EXPECTED, MAX_NORM, MINI_STEPS, arguments, distance, of_home, some_cases
 from fixture_cases import START as FIXTURE_START
@@ -131,12 +131,12 @@ def jit(home, function):
 @pytest.mark.usefixtures("fresh")
 def test_jit_compile_in_a_custom_loop(home, adam):
     eager_only(home)
-    bare = jit(home, custom_step(home, network(home, START), make(home, adam)))
+    bare = jit(home, home.step(home.network(START), make(home, adam), traced=False))
     error = error_of(bare, *BATCHES[0])
     if error:
         skips.keras_lacks("XLA does not compile the bare optimizer in that version: {}".format(error[0].__name__))
-    model = network(home, START)
-    step = jit(home, custom_step(home, model, legacyga.wrap(make(home, adam), 3)))
+    model = home.network(START)
+    step = jit(home, home.step(model, legacyga.wrap(make(home, adam), 3), traced=False))
     for x, y in BATCHES:
         step(home.tf.constant(x), home.tf.constant(y))
     assert_close(model.get_weights(), trained(BATCHES, 3))
@@ -183,9 +183,9 @@ def test_steps_per_execution(home, adam):
 def test_the_loop_over_a_dataset_in_one_function(home, adam):
     eager_only(home)
     tf = home.tf
-    model = network(home, START)
+    model = home.network(START)
     optimizer = legacyga.wrap(make(home, adam), 3)
-    step = custom_step(home, model, optimizer)
+    step = home.step(model, optimizer, traced=False)
     dataset = tf.data.Dataset.from_tensor_slices(tuple(np.stack(each) for each in zip(*BATCHES)))
 
     @tf.function

@@ -1,5 +1,7 @@
 """Wrappers in the manner of Lookahead, which call the inner optimizer's hooks: around what accumulates, and wrapped."""
 
+import dense
+import homes
 import kinds
 import numpy as np
 import oracle
@@ -43,7 +45,7 @@ class Lookahead(object):
     def __init__(self, fast):
         self.fast, self.slow = fast, None
 
-    def update(self, weights, gradients):
+    def update(self, weights, gradients, names=None):
         self.slow = weights if self.slow is None else self.slow
         weights = self.fast.update(weights, gradients)
         if self.fast.iterations % PERIOD == 0:
@@ -166,7 +168,7 @@ def lookahead_v3(home, base, inner):
 
 
 def lookahead_train(home, base, inner):
-    tf, v1 = home.tf, users.v1_of(home)
+    tf, v1 = home.tf, home.v1
 
     class LookaheadTrain(base):
         def __init__(self, optimizer):
@@ -215,10 +217,10 @@ def assert_looks_ahead(driven, steps, fed=FED):
     for i in range(0, len(fed) - len(fed) % steps, steps):
         before = driven.values()
         for each in fed[i : i + steps]:
-            users.assert_bits(driven.values(), before)
+            dense.assert_bits(driven.values(), before)
             driven.step(each)
-        wanted = users.accumulated(expected, wanted, fed[i : i + steps], steps)
-        users.assert_close(driven.values(), wanted)
+        wanted = dense.applied(expected, fed[i : i + steps], steps, wanted)
+        dense.assert_close(driven.values(), wanted)
 
 
 @pytest.mark.parametrize("steps", [slow(1), 5])
@@ -229,10 +231,10 @@ def test_wrap_of_a_lookahead(home, sgd, steps):
     kept = users.state_of(home, inner), users.state_of(home, outer)
     optimizer = legacyga.wrap(outer, steps)
     assert isinstance(optimizer, type(outer)) and optimizer.gradient_accumulation_steps == steps
-    driven = users.ByHand(home, optimizer, users.variables_of(home, sgd, START))
+    driven = homes.Fed(home, optimizer, users.variables_of(home, sgd, START))
     assert_looks_ahead(driven, steps)
     for each, values in zip((inner, outer), kept):
-        users.assert_bits(users.state_of(home, each), values)
+        dense.assert_bits(users.state_of(home, each), values)
 
 
 def test_wrap_of_a_lookahead_that_has_trained(home, sgd):
@@ -240,13 +242,13 @@ def test_wrap_of_a_lookahead_that_has_trained(home, sgd):
     inner = bare(sgd)
     outer = lookahead_of(home, sgd, inner)
     variables = users.variables_of(home, sgd, START)
-    first = users.ByHand(home, outer, variables)
+    first = homes.Fed(home, outer, variables)
     expected = Lookahead(oracle.SGD(RATE, MOMENTUM))
     wanted = [value.astype("float64") for value in START]
     for each in FED[:3]:
         first.step(each)
-    wanted = users.accumulated(expected, wanted, FED[:3], 1)
-    users.assert_close(first.values(), wanted)
+    wanted = dense.applied(expected, FED[:3], 1, wanted)
+    dense.assert_close(first.values(), wanted)
     kept = users.state_of(home, inner), users.state_of(home, outer)
     if sgd.generation == "train" and home.mode == "graph":
         with pytest.raises(
@@ -254,12 +256,12 @@ def test_wrap_of_a_lookahead_that_has_trained(home, sgd):
         ):
             legacyga.wrap(outer, 3)
         return
-    driven = users.ByHand(home, legacyga.wrap(outer, 3), variables)
+    driven = homes.Fed(home, legacyga.wrap(outer, 3), variables)
     for each in FED[3:15]:
         driven.step(each)
-    users.assert_close(driven.values(), users.accumulated(expected, wanted, FED[3:15], 3))
+    dense.assert_close(driven.values(), dense.applied(expected, FED[3:15], 3, wanted))
     for each, values in zip((inner, outer), kept):
-        users.assert_bits(users.state_of(home, each), values)
+        dense.assert_bits(users.state_of(home, each), values)
 
 
 def test_a_lookahead_around_what_accumulates(home, sgd):
@@ -268,19 +270,19 @@ def test_a_lookahead_around_what_accumulates(home, sgd):
     variables = users.variables_of(home, sgd, START)
     with pytest.raises(ValueError, match="apply_gradients"):
         # In graph mode as soon as the mini-step is made.
-        users.ByHand(home, outer, variables).step(FED[0])
-    users.assert_bits([home.value(variable) for variable in variables], START)
+        homes.Fed(home, outer, variables).step(FED[0])
+    dense.assert_bits([home.value(variable) for variable in variables], START)
 
 
 def test_a_lookahead_around_k_of_1(home, sgd):
     outer = lookahead_of(home, sgd, legacyga.wrap(bare(sgd), 1))
-    assert_looks_ahead(users.ByHand(home, outer, users.variables_of(home, sgd, START)), 1, FED[:7])
+    assert_looks_ahead(homes.Fed(home, outer, users.variables_of(home, sgd, START)), 1, FED[:7])
 
 
 def test_a_lookahead_of_the_bare_optimizer(home, sgd):
     """That the wrappers of this file are right on their own."""
     outer = lookahead_of(home, sgd, bare(sgd))
-    assert_looks_ahead(users.ByHand(home, outer, users.variables_of(home, sgd, START)), 1, FED[:7])
+    assert_looks_ahead(homes.Fed(home, outer, users.variables_of(home, sgd, START)), 1, FED[:7])
 
 
 @pytest.mark.parametrize("rows", [slow(False), True], ids=["dense", "rows"])
@@ -314,11 +316,11 @@ def test_an_optimizers_hook_called_by_hand(home, sgd, rows):
     variable = users.variables_of(home, sgd, START[:1])[0]
     with pytest.raises(ValueError, match="apply_gradients"):
         call(legacyga.wrap(bare(sgd), 3), variable)
-    users.assert_bits([home.value(variable)], START[:1])
+    dense.assert_bits([home.value(variable)], START[:1])
     call(legacyga.wrap(bare(sgd), 1), variable)
     moved = np.zeros_like(START[0], "float64")
     moved[ids if rows else slice(None)] = RATE * gradient
-    users.assert_close([home.value(variable)], [START[0] - moved])
+    dense.assert_close([home.value(variable)], [START[0] - moved])
 
 
 # ------------------------------------------------------------------------------------- several optimizers, by variable
@@ -349,7 +351,7 @@ def test_wrap_of_a_multi_optimizer(home, optimizers, updates):
         for each in fed:
             optimizer.apply([home.tf.constant(value) for value in each], variables)
         return [
-            users.accumulated(one, [weights], [[each[i]] for each in fed], steps)[0]
+            dense.applied(one, [[each[i]] for each in fed], steps, [weights])[0]
             for i, (one, weights) in enumerate(zip(both, wanted))
         ]
 
@@ -363,8 +365,8 @@ def test_wrap_of_a_multi_optimizer(home, optimizers, updates):
     for optimizer, reference in zip(wrapped.optimizers, both[::-1]):
         optimizer.learning_rate = reference.lr = RATE / 8
     wanted = train(wrapped, FED[14:20], 3)
-    users.assert_close([each.numpy() for each in variables], wanted)
-    users.assert_bits([each.numpy() for each in given.variables], kept)
+    dense.assert_close([each.numpy() for each in variables], wanted)
+    dense.assert_bits([each.numpy() for each in given.variables], kept)
 
 
 def test_a_multi_optimizer_is_saved_in_mid_window(home, optimizers, tmp_path):
@@ -379,7 +381,7 @@ def test_a_multi_optimizer_is_saved_in_mid_window(home, optimizers, tmp_path):
     for each in (model, loaded):
         each.fit(x[24:], y[24:], batch_size=4, shuffle=False, verbose=0)
     assert int(loaded.optimizer.mini_step) == 0
-    users.assert_bits(loaded.get_weights(), model.get_weights())
+    dense.assert_bits(loaded.get_weights(), model.get_weights())
 
 
 def test_a_multi_optimizer_with_one_for_two_patterns(home, optimizers):
@@ -395,7 +397,7 @@ def test_a_multi_optimizer_with_one_for_two_patterns(home, optimizers):
     variables = [home.keras.Variable([1.0, 2.0], name=name) for name in "ab"]
     for _ in range(2):
         wrapped.apply([home.tf.constant([3.0, 0.0]), home.tf.constant([0.0, 4.0])], variables)
-    users.assert_close([each.numpy() for each in variables], np.float64([[0.4, 2.0], [1.0, 1.2]]))
+    dense.assert_close([each.numpy() for each in variables], np.float64([[0.4, 2.0], [1.0, 1.2]]))
 
 
 def test_a_multi_optimizer_over_a_function(home, optimizers):
@@ -411,6 +413,6 @@ def test_a_multi_optimizer_over_a_function(home, optimizers):
     kept = [each.numpy() for each in given.variables]
     for each in FED[:4]:
         wrapped.apply([home.tf.constant(value) for value in each], variables)
-    wanted = users.accumulated(oracle.SGD(RATE, MOMENTUM), [value.astype("float64") for value in START], FED[:4], 2)
-    users.assert_close([each.numpy() for each in variables], wanted)
-    users.assert_bits([each.numpy() for each in given.variables], kept)
+    wanted = dense.applied(oracle.SGD(RATE, MOMENTUM), FED[:4], 2, [value.astype("float64") for value in START])
+    dense.assert_close([each.numpy() for each in variables], wanted)
+    dense.assert_bits([each.numpy() for each in given.variables], kept)

@@ -1,6 +1,7 @@
 """What users write: optimizers of their own in every generation, and loops that hand an optimizer its gradients."""
 
 import numpy as np
+from homes import variables_of as listed
 
 
 def variables_of(home, kind, start):
@@ -37,60 +38,9 @@ def reference_to(variable):
     return (variable.ref if hasattr(variable, "ref") else variable.experimental_ref)()
 
 
-class ByHand(object):
-    """Variables, and an optimizer that is given their gradients. In graph mode by a loss that is linear in them.
-
-    With `traced` a mini-step is a `tf.function`, traced once for each set of variables that have a gradient.
-    """
-
-    def __init__(self, home, optimizer, variables, traced=False):
-        self.home, self.optimizer, self.variables = home, optimizer, variables
-        self._apply = home.tf.function(self._apply_gradients) if traced else self._apply_gradients
-        if home.mode == "eager":
-            if home.is_keras3 and hasattr(optimizer, "build"):
-                optimizer.build(variables)
-            return
-        backend = home.backend
-        fed = [backend.placeholder(shape=backend.int_shape(variable)) for variable in variables]
-        loss = sum(home.tf.reduce_sum(gradient * variable) for gradient, variable in zip(fed, variables))
-        if hasattr(optimizer, "get_updates"):
-            updates = optimizer.get_updates(loss=loss, params=variables)
-        else:
-            v1 = v1_of(home)
-            updates = [optimizer.minimize(loss, var_list=variables)]
-            backend.get_session().run(v1.variables_initializer(optimizer.variables()))
-        self.apply = backend.function(fed, [loss], updates=updates)
-
-    def step(self, gradients):
-        """One mini-step. In eager mode a gradient may be None, or a pair of ids and rows."""
-        if self.home.mode == "graph":
-            self.apply(list(gradients))
-            return
-        self._apply([self._tensor(each, var) for each, var in zip(gradients, self.variables)])
-
-    def _apply_gradients(self, gradients):
-        self.optimizer.apply_gradients(list(zip(gradients, self.variables)))
-
-    def _tensor(self, gradient, variable):
-        tf = self.home.tf
-        if gradient is None or not isinstance(gradient, tuple):
-            return gradient if gradient is None else tf.constant(gradient)
-        ids, rows = gradient
-        return tf.IndexedSlices(tf.constant(rows), tf.constant(ids), tf.constant(tuple(variable.shape), "int64"))
-
-    def values(self):
-        return [np.array(self.home.value(variable)) for variable in self.variables]
-
-
-def v1_of(home):
-    return getattr(getattr(home.tf, "compat", None), "v1", home.tf)
-
-
 def state_of(home, optimizer):
     """The values of the variables that an optimizer lists."""
-    found = optimizer.weights if hasattr(optimizer, "weights") else optimizer.variables
-    found = found() if callable(found) else found
-    return [np.array(home.value(variable)) for variable in found]
+    return [np.array(home.value(variable)) for variable in listed(optimizer)]
 
 
 def own_sgd(base, home):
@@ -171,23 +121,3 @@ def make(kind, cls, rate, momentum=0.0, **kwargs):
     if kind.generation == "train":
         return cls(rate, momentum, **kwargs)
     return cls(**dict(kwargs, **{"momentum": momentum, "lr" if kind.generation == "v1" else "learning_rate": rate}))
-
-
-def accumulated(optimizer, weights, fed, steps):
-    """What the oracle's `optimizer` makes of `weights` (float64) after all of `fed`, which are whole windows."""
-    for i in range(0, len(fed), steps):
-        weights = optimizer.update(weights, [np.mean(each, axis=0) for each in zip(*fed[i : i + steps])])
-    return weights
-
-
-def assert_close(found, wanted):
-    assert len(found) == len(wanted)
-    pairs = zip(found, wanted)
-    off = max(np.max(np.abs(now - expected) / np.maximum(1.0, np.abs(expected))) for now, expected in pairs)
-    assert off <= 4e-6
-
-
-def assert_bits(found, wanted):
-    assert len(found) == len(wanted)
-    for now, expected in zip(found, wanted):
-        np.testing.assert_array_equal(now, expected)

@@ -133,6 +133,22 @@ def ancestors(operations, stop=()):
     return seen
 
 
+def dependants(operations, within, carries=lambda tensor: True):
+    """All operations of the set `within` that need some operations, directly or not, themselves included: a set.
+
+    Args:
+        carries: whether an operation that takes this tensor counts, a function of a tensor.
+    """
+    seen, stack = set(), [each for each in operations if each in within]
+    while stack:
+        each = stack.pop()
+        if each not in seen:
+            seen.add(each)
+            consumers = [tensor.consumers() for tensor in each.outputs if carries(tensor)]
+            stack.extend(consumer for found in consumers for consumer in found if consumer in within)
+    return seen
+
+
 def function_with(graph, operations, is_one):
     """The name of an operation within the functions that operations call, None without one.
 

@@ -186,6 +186,9 @@ class Window(object):
             return one, total / replicas.count, unit
         unit = ops.where(unit > 0, unit, total if weight.is_sample_count else one * replicas.count)
         whole = ops.where(unit > 0, unit, one * replicas.count)
+        if self._mutex is not None and weight.is_sample_count:
+            # In a graph a count below 0 is unknown: such a mini-step weighs as much as one without a weight.
+            whole, unit = ops.where(total < 0, total, whole), ops.maximum(unit, 0)
         return whole / replicas.count, total / whole, unit
 
     def flush(self, update, run=_here):

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import skips
 import test_weights
+from homes import v1_of
 from slow import slow
 
 import legacyga
@@ -223,3 +224,43 @@ def test_at_k_1_nothing_is_looked_for(home, monkeypatch):
     model, data = home.network(test_weights.START), test_weights.batches_of([5, 3], seed=10)
     trained(model, ours(home, 1), "mse", data)
     test_weights.assert_trained(model, test_weights.known(data), 1)
+
+
+@pytest.mark.parametrize("recompute", [slow(True), False])
+def test_batches_in_slices(home, recompute):
+    """Each weighs all of its samples, whatever its slices are."""
+    model, data = home.network(test_weights.START), test_weights.batches_of(SIZES, seed=11)
+    model.compile(optimizer=ours(home), loss="mse")
+    legacyga.micro_batch(model, 2, recompute=recompute)
+    for batch in data:
+        model.train_on_batch(*batch)
+    legacyga.flush(model.optimizer)
+    test_weights.assert_trained(model, test_weights.known(data), STEPS)
+
+
+def test_a_loss_without_keras(home, kind):
+    """`get_updates` or `minimize` of a loss of the program's own: a mean weighs, a sum does not."""
+    tf, backend, variables = home.tf, home.backend, [home.backend.variable(each) for each in test_weights.START[:2]]
+    x, y = backend.placeholder((None, 3)), backend.placeholder((None, 4))
+    error, start = tf.square(backend.dot(x, variables[0]) + variables[1] - y), backend.batch_get_value(variables)
+    random = np.random.RandomState(12)
+    data = [(random.randn(n, 3), random.randn(n, 4) + i) for i, n in enumerate(SIZES[:4])]
+
+    def gradients(x, y):
+        slope = 2 * (x.dot(start[0]) + start[1] - y)
+        return [x.T.dot(slope), slope.sum(0)]
+
+    for loss, factor in ((tf.reduce_mean(error), 1.0 / 64), (0.02 * tf.reduce_sum(error), 0.02 / 4)):
+        backend.batch_set_value(list(zip(variables, start)))
+        optimizer = kind.make(STEPS)
+        if hasattr(optimizer, "get_updates"):
+            updates = optimizer.get_updates(loss=loss, params=variables)
+        else:
+            updates = [optimizer.minimize(loss, var_list=variables)]
+            v1_of(tf).get_default_session().run(v1_of(tf).variables_initializer(optimizer.variables()))
+        function = backend.function([x, y], [loss], updates=list(updates))
+        for batch in data:
+            function(list(batch))
+        means = [factor * sum(each) for each in zip(*[gradients(*batch) for batch in data])]
+        wanted = kind.oracle().update([value.astype("float64") for value in start], means)
+        assert test_weights.off(backend.batch_get_value(variables), wanted, start) <= (kind.is_adam and 4e-5 or 4e-6)

@@ -164,12 +164,16 @@ class Accumulation(object):
         """A context that gives this replica's mini-steps this `Weight`."""
         return self.weights.giving(weight, self._counted, self.registry().is_graph)
 
-    def of_loss(self, loss, params):
-        """A context in which the mini-steps of a loss weigh what divides it, where a graph shows that."""
+    def of_loss(self, loss, params, samples=None):
+        """A context in which the mini-steps of a loss weigh what divides it, if a graph shows that.
+
+        Args:
+            samples: as `Weights.dividing` takes it.
+        """
         can_weigh = self.home.graph_mode and self.steps.has_windows and self.settings.reduction == "mean"
         if not can_weigh or getattr(loss, "graph", None) is None:
             return contextlib.ExitStack()
-        return self.weights.dividing(loss, list(params))
+        return self.weights.dividing(loss, list(params), samples)
 
     def _counted(self):
         """What changes where a function that was traced earlier takes mini-steps, or is called in a function."""

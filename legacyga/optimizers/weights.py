@@ -74,13 +74,18 @@ class Weights(object):
             raise ValueError(NOTHING_MADE.format(given))
 
     @contextlib.contextmanager
-    def dividing(self, loss, params):
-        """In graph mode, a context in which mini-steps weigh what divides a loss, unless they are given a weight."""
+    def dividing(self, loss, params, samples=None):
+        """In graph mode, a context in which mini-steps weigh what divides a loss, unless they are given a weight.
+
+        Args:
+            samples: function without arguments, of what they weigh in its place if the loss is divided by something.
+        """
+        before = self._of_loss
         # Operations of one replica's batch would not do for all of them.
-        is_free = not self._given and not self._ops.replicas.are_several
-        divisor = loss_divisor.find(self._ops, loss, params) if is_free else None
-        before, self._of_loss = self._of_loss, None if divisor is None else Weight(divisor, True)
-        self.knows = self.knows or divisor is not None
+        if not self._given and not self._ops.replicas.are_several:
+            divisor = loss_divisor.find(self._ops, loss, params)
+            if divisor is not None:
+                self._of_loss, self.knows = Weight(samples() if samples else divisor, True), True
         try:
             yield
         finally:

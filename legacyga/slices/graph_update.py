@@ -5,7 +5,7 @@ import contextlib
 from legacyga.backend import ops as _ops
 from legacyga.backend import update_order
 from legacyga.backend.tensors import is_sparse
-from legacyga.optimizers import lookup
+from legacyga.optimizers import lookup, surface
 from legacyga.slices import batches
 from legacyga.windows.gradient_accumulator import GradientAccumulator
 
@@ -38,13 +38,20 @@ class MiniStep(object):
         self.variables.extend(made)
         return taken
 
+    def _all_samples(self):
+        return self._accumulator._weight.read_value()
+
     def make_update(self, optimizer):
         ops, means, params = self._ops, self._accumulator.gradients, self.params
 
         def updates():
             # get_updates needs a loss: build one whose gradients are the means.
             terms = [_term(ops, mean, param) for mean, param in zip(means, params) if mean is not None]
-            return optimizer.get_updates(loss=ops.tf.add_n(terms), params=params)
+            with contextlib.ExitStack() as entered:
+                for each in lookup.optimizers_in(optimizer):
+                    # The slices of a batch are gone when it is taken as a mini-step: the sum of their samples is there.
+                    entered.enter_context(surface.accumulation_of(each).of_loss(self.loss, params, self._all_samples))
+                return optimizer.get_updates(loss=ops.tf.add_n(terms), params=params)
 
         # An accumulating optimizer orders its update itself.
         update = updates() if lookup.optimizers_in(optimizer) else update_order.ordered(updates, ops, means)

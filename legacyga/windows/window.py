@@ -124,6 +124,10 @@ class Window(object):
         goes_on = ops.cast(ops.logical_not(begins), "int32")
         in_window = ops.maximum(held * goes_on, forms)
 
+        if self._mutex is not None and len(arguments) > 1 and not ops.replicas.are_several:
+            weight = ops.cast(step.weight.value, "float64") / scale
+            arguments = (list(self.sums.weigh_once(dict(zip(step.places, step.gradients)), weight).values()),)
+
         def weigh(gradients, weight=None):
             weight = None if weight is None else ops.cast(weight, "float64") / scale
             return self.sums.weigh(dict(zip(step.places, gradients)), weight)

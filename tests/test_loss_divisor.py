@@ -1,6 +1,7 @@
 """R2 in graph mode: a mini-step weighs what its home's loss is divided by, whatever batches it is fed; no callback."""
 
 import kinds
+import needs
 import numpy as np
 import pytest
 import skips
@@ -209,8 +210,7 @@ def test_equal_batches_keep_their_bits(home, monkeypatch):
 
 
 def test_reduction_sum_weighs_nothing(home, monkeypatch):
-    if not home.has_wrap_in_v1:
-        skips.we_lack("wrap needs TF 1.11 or newer for the v1 API")
+    needs.wrap(home)
     monkeypatch.setattr(loss_divisor, "find", lambda *args: 1 / 0)
     model, data = home.network(test_weights.START), test_weights.batches_of([5, 3], seed=9)
     optimizer = legacyga.wrap(home.bare_sgd(lr=kinds.RATE / 2, momentum=kinds.MOMENTUM), 2, reduction="sum")

@@ -5,6 +5,7 @@ test_accumulator.py and test_train_step.py have the weights of their own mini-st
 
 import warnings
 
+import needs
 import pytest
 import skips
 from epochs import (
@@ -49,6 +50,7 @@ def test_what_does_not_weigh(home):
     """A sum, and the mini-steps before fit."""
     if not counts(home):
         skips.we_lack(NO_TRAIN_STEP)
+    needs.wrap(home)
     ((wanted, _),) = expected(home, 1, lambda epoch, updates: 4, "flush", weighs=False)
     steps = [w - start for w, start in zip(wanted, START)]
     model = model_with(home, 4, legacyga.wrap(home.bare_sgd(lr=LR), 4, reduction="sum"))

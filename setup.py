@@ -13,12 +13,17 @@ def read(*path):
         return file.read()
 
 
+def shown_alone(text):
+    """The README as an index of packages shows it, without the repository: no pictures, and paths in place of links."""
+    text = re.sub(r"^!\[.*\n", "", text, flags=re.MULTILINE)
+    return re.sub(r"\[([^]]+)\]\((?!https://)(.+?)\)", r"\1 (`\2`)", text)
+
+
 setup(
     name="legacyga",
     version=re.search(r'__version__ = "(.+)"', read("legacyga", "_version.py")).group(1),
     description="Exact gradient accumulation for the TensorFlow and Keras a project is stuck with",
-    # An index of packages shows it beside none of the repository's pictures.
-    long_description=re.sub(r"^!\[.*\n", "", read("README.md"), flags=re.MULTILINE),
+    long_description=shown_alone(read("README.md")),
     long_description_content_type="text/markdown",
     license="MIT",
     author="the legacyga maintainers",

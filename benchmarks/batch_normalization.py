@@ -5,6 +5,9 @@ scikit-learn's digits with batches of K * n images and with micro-batches of n a
 on the same images in the same order: without normalization, with BatchNormalization, with its statistics frozen, and
 with group normalization. SGD without momentum, so that nothing but the weights carries over from update to update.
 
+With `--slices 8 32 128` instead: batches of 512 of the same network in slices of so many, by `legacyga.micro_batch`,
+for docs/micro_batch.md.
+
 One thread, so that a run gives the same bits again. Needs eager mode: TensorFlow 2, tf_keras or Keras 3.
 
     python benchmarks/batch_normalization.py                    tf.keras
@@ -32,6 +35,7 @@ MOMENTA = (0.99, 0.9)  # Keras's default, and one that is often chosen
 TRAINING_IMAGES = 1408  # of the 1797, whole windows of 64
 TEST_IMAGES = 357
 LEARNING_RATE = 0.1
+SLICED = 512  # samples of a batch that trains in slices
 OTHER_ORDER = 1000  # added to a seed, for the order alone
 NORMALIZATIONS = ("none", "BatchNorm", "BatchNorm, frozen", "GroupNorm")
 
@@ -341,6 +345,44 @@ def trainings(keras, data, test, micro_batches, seeds, epochs):
     print("\nThe trained weights are the same bits with each momentum: {}.".format("yes" if same_bits else "NO"))
 
 
+class Sliced(Run):
+    """A network that trains on batches in slices of `size` samples, or on whole ones where `size` is None."""
+
+    def __init__(self, keras, data, normalization, size):
+        super(Sliced, self).__init__(keras, data, normalization)
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        self.model.compile(keras.optimizers.SGD(LEARNING_RATE), loss)
+        if size:
+            legacyga.micro_batch(self.model, size)
+        self.train = self._train_by_keras
+
+    def _train_by_keras(self, batches):
+        for rows in batches:
+            self.model.train_on_batch(self.data[0][rows], self.data[1][rows])
+
+
+def in_slices(keras, data, test, sizes, seeds, epochs):
+    """Whole trainings on batches of `SLICED`, in slices of each size and whole."""
+    rows = []
+    for normalization in ("none", "BatchNorm"):
+        whole = Sliced(keras, data, normalization, None)
+        large = train(whole, test, SLICED, seeds, epochs)
+        for size in [None] + sizes[::-1]:
+            if size:
+                ends = train(Sliced(keras, data, normalization, size), test, SLICED, seeds, epochs)
+            else:
+                ends = train(whole, test, SLICED, seeds, epochs, OTHER_ORDER)
+            off = distance([relative(end.weights, to.weights, to.start) for end, to in zip(ends, large)])
+            row = [normalization, size or "whole, another order", off]
+            for i, text in ((0, spread), (1, percent)):
+                row += [text([end.measured_anew[i] for end in each]) for each in (large, ends)]
+            rows.append([str(each) for each in row])
+    updates = epochs * TRAINING_IMAGES // SLICED
+    print("\nBatches of {}, {} updates, {} seeds: in slices beside whole.".format(SLICED, updates, seeds))
+    head = ["normalization", "slices of", "weights off by", "loss, whole", "loss, slices"]
+    table(head + ["test %, whole", "test %, slices"], rows)
+
+
 def table(head, rows):
     print("\n| " + " | ".join(head) + " |")
     print("|" + " --- |" * len(head))
@@ -355,6 +397,7 @@ def main():
     parser.add_argument("--seeds", type=int, default=4, help="at least 2 (default: 4)")
     parser.add_argument("--epochs", type=int, default=3, help="passes over the training images (default: 3)")
     parser.add_argument("--micro-batches", type=int, nargs="+", default=[4, 8], help="n (default: 4 and 8)")
+    parser.add_argument("--slices", type=int, nargs="+", metavar="SIZE", help="of batches of 512, 8 epochs, instead")
     args = parser.parse_args()
 
     tf.config.threading.set_intra_op_parallelism_threads(1)
@@ -363,6 +406,9 @@ def main():
     keras = tf.keras if args.home == "tf.keras" else importlib.import_module(args.home)
     print("{}; K = {}".format(homes.find_home(keras), K))
     data, test = digits()
+    if args.slices:
+        in_slices(keras, data, test, args.slices, args.seeds, 8)
+        return
     time_constants()
     gradients(keras, data, args.micro_batches, args.seeds)
     moving_averages(keras, data, args.micro_batches, args.seeds)

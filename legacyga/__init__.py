@@ -5,7 +5,7 @@ from legacyga.cli.versions import show_versions
 from legacyga.fit.callback import GradientAccumulationCallback
 from legacyga.fit.micro_batching import micro_batch
 from legacyga.fit.train_step import train_step
-from legacyga.optimizers.flushing import flush
+from legacyga.optimizers.lookup import flush
 from legacyga.optimizers.mysgd import MySGD
 from legacyga.optimizers.saving import custom_objects, load_model
 from legacyga.optimizers.wrapping import wrap

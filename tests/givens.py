@@ -255,6 +255,30 @@ def slices_and_windows(label):
     assert_trained(model, dense(keras), keras.optimizers.Adam(1e-3), 256, 256)
 
 
+def two_towers(label):
+    """Two layers, whose outputs stand side by side, and 512 pairs of inputs."""
+    keras, tf = keras_of(label), importlib.import_module("tensorflow")
+    inputs, start = [keras.layers.Input((X.shape[1],)) for _ in range(2)], RANDOM.randn(2, X.shape[1], 3)
+
+    def towers():
+        outputs = [keras.layers.Dense(3, use_bias=False)(each) for each in inputs]
+        model = keras.models.Model(inputs, keras.layers.Concatenate()(outputs))
+        model.set_weights(list(start))
+        return in_order(model)
+
+    texts, pictures = np.concatenate([X, -X[::-1]]), np.concatenate([X**2, X])
+    names = dict(tf=tf, legacyga=legacyga, model=towers(), texts=texts, pictures=pictures)
+    names.update(optimizer=sgd(keras), no_targets=np.zeros((512, 1), "float32"))
+    yield names
+    model, whole = names["model"], towers()
+    assert legacyga.recomputes(model) and int(value(label, model.optimizer.iterations)) == 1
+    whole.compile(sgd(keras), names["contrastive_loss"])
+    whole.fit([texts, pictures], names["no_targets"], batch_size=512)
+    assert max(np.abs(one - other).max() for one, other in zip(whole.get_weights(), start)) > 1e-2
+    distance = max(np.abs(one - other).max() for one, other in zip(model.get_weights(), whole.get_weights()))
+    assert distance < 1e-6, distance
+
+
 def a_project_that_keeps_its_batches(label):
     """A classifier, and two batches of 96."""
     keras = keras_of(label)

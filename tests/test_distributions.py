@@ -91,8 +91,9 @@ def test_the_metadata(metadata, sdist):
     assert metadata["Requires-Python"] == ">=3.6"
     assert metadata["License"] == "MIT"
     assert metadata["Description-Content-Type"] == "text/markdown"
-    shown = [line for line in read("README.md").decode("ascii").splitlines() if not line.startswith("![")]
-    assert metadata.get_payload().strip() == "\n".join(shown).strip()
+    shown, text = metadata.get_payload(), read("README.md").decode("ascii")
+    assert shown.startswith("# legacyga") and shown.strip().splitlines()[-1] == text.strip().splitlines()[-1]
+    assert not re.search(r"\]\((?!https://)", shown) and "Architecture (`docs/design.md`)" in shown
     also = email.message_from_bytes(sdist["PKG-INFO"])
     assert sorted(also.items()) == sorted(metadata.items())
 

@@ -268,6 +268,25 @@ def test_keep_batch_size(home):
     assert rows[0][2] == rows[1][2] and distances_of(printed)["in slices of 8"] < 4e-6, printed
 
 
+def test_contrastive(home, tmp_path):
+    if home.mode == "graph" or home.tf_version < (2, 2):
+        with pytest.raises(SystemExit, match="needs TensorFlow 2.2 or newer in eager mode, with .* Received: "):
+            run(home, "contrastive.py", "--home", home.name)
+        return
+    picture = str(tmp_path / "picture.png")
+    printed = run(home, "contrastive.py", "--home", home.name, "--epochs", "10", "--picture", picture)
+    rows = re.findall(r"^(\S.*?)  +(\d+)  +(\d\.\d+)  +(\S+)  +(\S+)$", printed, re.MULTILINE)
+    # 1024 pairs are 2 batches of 512, and 32 of 32; 10 epochs.
+    names = "batches of 512", "in slices of 32", "batches of 32, K = 16", "batches of 32"
+    assert [row[:2] for row in rows] == list(zip(names, ("20", "20", "20", "320"))), printed
+    found = distances_of(printed)
+    assert found["in slices of 32"] < 4e-6 and found["batches of 32, K = 16"] > 0.1, printed
+    # A guess is right once in 773 times. 31 negatives teach less than 511.
+    accuracies = [float(row[2]) for row in rows]
+    assert accuracies[0] == accuracies[1] > accuracies[2] > 0.1, printed
+    assert os.path.getsize(picture) > 1000
+
+
 # Loops of one's own
 
 

@@ -118,7 +118,7 @@ def methods_of(module, name):
 
 def test_the_hooks_are_declared_with_their_context():
     declared = {name: text for name, (marks, text) in methods_of("inner", "Inner").items() if "hook" in marks}
-    assert len(declared) == 5
+    assert len(declared) == 4
     for name, text in declared.items():
         assert "Called" in text and "eturns" in text, name
 

@@ -70,9 +70,15 @@ def ours(home, steps=STEPS):
     return legacyga.MySGD(kinds.RATE, kinds.MOMENTUM, steps_per_update=steps, keras=home.keras)
 
 
-def trained(model, optimizer, loss, batches, outputs=1):
-    """The weights after these batches, each (x, y) or (x, y, sample weights), and a last window that is ended."""
+def trained(model, optimizer, loss, batches, outputs=1, size=None):
+    """The weights after these batches, each (x, y) or (x, y, sample weights), and a last window that is ended.
+
+    Args:
+        size: of the slices that a batch is cut into, None for whole batches.
+    """
     model.compile(optimizer=optimizer, loss=loss)
+    if size:
+        legacyga.micro_batch(model, size)
     for x, y, *weights in batches:
         each = [[given] * outputs if outputs > 1 else given for given in [y] + weights]
         model.train_on_batch(x, *each)
@@ -148,8 +154,7 @@ def test_two_outputs_with_unlike_weights(home, monkeypatch):
     """Where Keras divides by how many sample weights are not 0 nothing is right for both, and all weigh the same."""
     random = np.random.RandomState(5)
     batches = [(x, y, np.where(random.rand(len(x)) < 0.5, 0.0, 1.0)) for x, y in test_weights.batches_of([8] * 4)]
-    model, equally = dense(home, 2), None
-    counted = home.is_standalone_before(2, 3) or home.name == "tf.keras" and home.tf_version < (1, 14)
+    equally = None
     for patched in (True, False):
         with monkeypatch.context() as patch:
             if patched:
@@ -159,7 +164,6 @@ def test_two_outputs_with_unlike_weights(home, monkeypatch):
             for x, y, weights in batches:
                 model.train_on_batch(x, [y, y], sample_weight=[weights, np.ones(8)])
         equally = model.get_weights() if patched else equally
-    assert counted is not None
     assert all(np.array_equal(*pair) for pair in zip(model.get_weights(), equally))
 
 
@@ -236,6 +240,16 @@ def test_batches_in_slices(home, recompute):
         model.train_on_batch(*batch)
     legacyga.flush(model.optimizer)
     test_weights.assert_trained(model, test_weights.known(data), STEPS)
+
+
+@pytest.mark.parametrize("case", ["masks", slow("positives")])
+def test_batches_in_slices_weigh_what_divides_their_loss(home, case):
+    """A batch weighs what its loss is divided by as a whole: what its mask leaves, or its positives."""
+    data = sequences(SIZES) if case == "masks" else test_weights.batches_of(SIZES, seed=6)
+    make, loss = (masked, "mse") if case == "masks" else (dense, losses(home)["of_positives"][0])
+    start = make(home).get_weights()
+    weights = trained(make(home), ours(home), loss, data, size=2)
+    assert test_weights.off(weights, trained(make(home), ours(home, 1), loss, large(data)), start) <= 4e-6
 
 
 def test_a_loss_without_keras(home, kind):

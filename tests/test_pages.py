@@ -134,7 +134,6 @@ NO_MESSAGES = [
     "<legacyga: … of …, accumulating … steps>",  # a repr
     # Within an error's and a warning's text: why a loss is not known to be a mean over the samples.
     "the loss …",
-    "the metric …",
     "a compute_loss of the model's own",
     "a train_step of the model's own",
     "an output with a mask, by which the loss is divided",

@@ -488,8 +488,6 @@ def test_a_batch_that_raises_leaves_nothing(home):
 @pytest.mark.parametrize("size", [slow(1), 3])
 def test_losses_of_several_outputs(home, size):
     """What is told is weighed as without slices, in slices of one, too."""
-    if (home.name, home.tf_version) == ("tf.keras", (1, 13)):
-        skips.we_lack("TF 1.13 tells an output's loss as a mean that is not that of batches")
 
     def make():
         network = home.network(START)
@@ -575,21 +573,34 @@ def test_nothing_to_train(home):
 
 @pytest.mark.parametrize("name", [slow("MirroredStrategy"), "OneDeviceStrategy"])
 def test_a_strategy_of_one_replica(home, name):
-    """One that exchanges is refused; one that does not trains."""
     if home.mode == "graph":
         skips.senseless("graph mode")
     strategy = getattr(home.tf.distribute, name)(["cpu:0"] if name == "MirroredStrategy" else "cpu:0")
     with strategy.scope():
         model = home.network(START)
         model.compile(test_micro_batch.sgd(home), "mse", metrics=["mae"])
-    if name == "MirroredStrategy":
-        with pytest.raises(ValueError, match="under a strategy.*Received: .* of 1 replicas.*legacyga.wrap"):
+    legacyga.micro_batch(model, 3)
+    test_micro_batch.fit(model)
+    wanted = test_micro_batch.expected(oracle.SGD(RATE, test_micro_batch.MOMENTUM))
+    test_micro_batch.assert_close(model.get_weights(), wanted)
+
+
+@pytest.mark.slow
+def test_what_replicas_cannot_do(home):
+    if home.mode == "graph" or home.tf_version < (2, 4):
+        skips.senseless("eager mode")
+    layers = home.keras.layers
+    kinds = getattr(getattr(layers, "experimental", None), "SyncBatchNormalization", None)
+    with home.tf.distribute.MirroredStrategy(["cpu:0"]).scope():
+        model = home.network(START)
+        model.compile(test_micro_batch.sgd(home), "mse")
+        with pytest.raises(ValueError, match="takes a batch again on one device.*Received: .*Give micro_batch a"):
+            legacyga.micro_batch(model, "auto")
+        synchronized = kinds() if kinds else layers.BatchNormalization(synchronized=True)
+        model = home.keras.models.Sequential([synchronized, layers.Dense(2)])
+        model.compile(test_micro_batch.sgd(home), "mse")
+        with pytest.raises(ValueError, match="cannot stand in the loop.*Received: .*BatchNormalization"):
             legacyga.micro_batch(model, 3)
-    else:
-        legacyga.micro_batch(model, 3)
-        test_micro_batch.fit(model)
-        wanted = test_micro_batch.expected(oracle.SGD(RATE, test_micro_batch.MOMENTUM))
-        test_micro_batch.assert_close(model.get_weights(), wanted)
 
 
 def detector(home):

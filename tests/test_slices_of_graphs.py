@@ -1,6 +1,7 @@
 """micro_batch in graph mode: whose moments the optimizer goes on with, and what a batch tells."""
 
 import gc
+import warnings
 import weakref
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 import skips
 from kinds import MOMENTUM, RATE
 from slow import slow
+from test_micro_batch_auto import layer_that_fails
 
 import legacyga
 
@@ -166,9 +168,6 @@ def test_the_metrics_of_a_batch(home, weighted):
         kwargs["sample_weight"] = np.array([0.0, 2.0, 1.0, 0.25, 3.0, 1.0, 0.5, 4.0], "float32")
         if hasattr(home.keras.losses, "MeanSquaredError"):
             loss = home.keras.losses.MeanSquaredError()
-        elif home.name == "tf.keras" and home.tf_version >= (1, 11):
-            # Its functions divide by the sum of the weights: slices must be alike.
-            kwargs["sample_weight"] = np.array([0.0, 2.0, 1.0, 0.25, 2.25, 0.5, 0.5, 1.5], "float32")
     for size in (None, 3):
         home.reset(plain_session=True)
         metrics = ["mae", own()] if own else ["mae"]
@@ -286,3 +285,99 @@ def test_a_graph_that_is_gone(home):
     home.reset()
     gc.collect()
     assert [each() is not None for each in graphs] == [False] * 3
+
+
+def plain_sgd(home):
+    # The stock optimizers of old graphs race.
+    return legacyga.MySGD(RATE, steps_per_update=1, keras=home.keras)
+
+
+def assert_as_whole(home, make, recompute, x=X, y=Y, bar=4e-6):
+    """Two batches in slices of 3 end, and tell, as whole ones do."""
+    ends, told = [], []
+    for size in (None, 3):
+        home.reset(plain_session=True)
+        model = make(size)
+        legacyga.micro_batch(model, size, recompute=recompute)
+        told.append([model.train_on_batch(x, y) for _ in range(2)])
+        ends.append(model.get_weights())
+    for now, then in zip(*ends):
+        assert np.abs(now - then).max() <= bar
+    assert np.ravel(told[0])[0] > np.ravel(told[0])[-1]
+    np.testing.assert_allclose(told[1], told[0], rtol=1e-5)
+    assert legacyga.recomputes(model) is recompute
+
+
+@pytest.mark.parametrize("recompute", [False, slow(True)])
+@pytest.mark.parametrize("reads", ["loss", "metric", "regularizer", slow("nothing")])
+def test_layers_never_run_on_the_whole_batch(home, reads, recompute):
+    """Also where the loss or a metric reads what a hidden layer gives, as an autoencoder's divergence does."""
+    layers, backend, seen = home.keras.layers, home.keras.backend, []
+    recompute = recompute or reads == "regularizer"
+
+    def make(size):
+        del seen[:]
+        inputs = layers.Input((4,))
+        penalty = "l2" if reads == "regularizer" else None
+        hidden = layer_that_fails(home, seen.append)(inputs)
+        hidden = layers.Dense(4, use_bias=False, activity_regularizer=penalty)(hidden)
+        model = home.keras.models.Model(inputs, layers.Dense(4, use_bias=False)(hidden))
+        model.set_weights(START)
+
+        def loss(y_true, y_pred):
+            divergence = backend.mean(backend.square(hidden), -1) if reads == "loss" else 0.0
+            return backend.mean(backend.square(y_true - y_pred), -1) + divergence
+
+        def metric(y_true, y_pred):
+            return backend.max(hidden if reads == "metric" else y_pred)
+
+        model.compile(plain_sgd(home), loss, metrics=[metric])
+        return model
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert_as_whole(home, make, recompute)
+    assert max(seen) == 3
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+def test_sequences_without_alignment(home, recompute):
+    """The loss of CTC, which Keras has as a function for a loss of the user's own."""
+    layers, random = home.keras.layers, np.random.RandomState(3)
+
+    def loss(y_true, y_pred):
+        ones = home.tf.ones_like(y_true[:, 0, :1])
+        return home.keras.backend.ctc_batch_cost(y_true[:, :, 0], y_pred, 6 * ones, 2 * ones)
+
+    def make(size):
+        inputs = layers.Input((6, 4))
+        model = home.keras.models.Model(inputs, layers.Dense(4, activation="softmax", use_bias=False)(inputs))
+        model.set_weights(START[:1])
+        model.compile(plain_sgd(home), loss)
+        return model
+
+    x, y = random.randn(8, 6, 4).astype("float32"), random.randint(0, 3, (8, 2, 1)).astype("float32")
+    assert_as_whole(home, make, recompute, x, y, 2e-5)
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+def test_embeddings_stay_rows(home, recompute):
+    tf, layers, seen = home.tf, home.keras.layers, []
+    optimizer = type(home.bare_sgd(lr=RATE))
+
+    class Own(optimizer):
+        def get_gradients(self, loss, params):
+            found = super(Own, self).get_gradients(loss, params)
+            seen.append([isinstance(each, tf.IndexedSlices) for each in found])
+            return found
+
+    def make(size):
+        inputs = layers.Input((2,))
+        hidden = layers.Flatten()(layers.Embedding(9, 2)(inputs))
+        model = home.keras.models.Model(inputs, layers.Dense(4, use_bias=False)(hidden))
+        model.set_weights([np.ones((9, 2)), START[0]])
+        model.compile(Own.from_config(home.bare_sgd(lr=RATE).get_config()) if size else plain_sgd(home), "mse")
+        return model
+
+    assert_as_whole(home, make, recompute, np.random.RandomState(3).randint(0, 9, (8, 2)))
+    assert seen == [[True, False]]

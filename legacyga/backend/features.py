@@ -6,17 +6,15 @@ TF 2.3" means: once TF 2.3 is no longer supported, the function answers the same
 
 import contextlib
 import importlib
+import re
+
+_NUMBERS = re.compile(r"[\d.]*")
 
 
 def version_of(module):
     """Return the version of `module` as a tuple of its leading integers, `()` if it has none."""
-    numbers = []
-    for part in str(getattr(module, "__version__", "")).split("."):
-        digits = part.split("-")[0].split("+")[0]
-        if not digits.isdigit():
-            break
-        numbers.append(int(digits))
-    return tuple(numbers)
+    numbers = _NUMBERS.match(str(getattr(module, "__version__", ""))).group()
+    return tuple(map(int, filter(None, numbers.split("."))))
 
 
 def restores_as_it_saves(tf):
@@ -117,10 +115,7 @@ def trackable_base(tf):
 
 
 def has_branches_that_are_functions(tf):
-    """Whether graph conditionals are functions, which cannot write reference variables.
-
-    TF up to 1.13 has no such function to ask, and no such conditionals. Delete with TF 1.13.
-    """
+    """Whether graph conditionals are functions; TF up to 1.13 cannot be asked, and has none. Delete with TF 1.13."""
     return getattr(v1_of(tf), "control_flow_v2_enabled", bool)()
 
 
@@ -136,27 +131,18 @@ def is_loss_scale_optimizer(home, optimizer):
 
 
 def has_dynamic_scale(optimizer):
-    """Whether a LossScaleOptimizer adapts its scale to the gradients. In Keras 3 it always does.
-
-    The attribute `dynamic` exists from TF 2.4 on. Delete with TF 2.3.
-    """
+    """Whether a LossScaleOptimizer adapts its scale; Keras 3's always does. `dynamic` says so. Delete with TF 2.3."""
     return getattr(optimizer, "dynamic", type(vars(optimizer).get("_loss_scale")).__name__ != "FixedLossScale")
 
 
 def filter_of_gradients(module):
-    """Return Keras's function that warns of variables without a gradient, from an optimizer's module, or None.
-
-    TF 2.0 to 2.3 call it `_filter_grads`. Delete with TF 2.3.
-    """
+    """Return what warns of missing gradients in an optimizer's module, or None. Delete the first with TF 2.3."""
     names = vars(module)
     return names.get("_filter_grads") or getattr(names.get("optimizer_utils"), "filter_empty_gradients", None)
 
 
 def shares_raw_logs(home):
-    """Whether callbacks that take raw logs share the dict of all others: from TF 2.6 on. Delete with TF 2.5.
-
-    TF 2.3 to 2.5 pass them a separate dict. What they add to it does not reach History and CSVLogger.
-    """
+    """Whether what a callback adds to raw logs reaches the other callbacks: from TF 2.6 on. Delete with TF 2.5."""
     return version_of(home.tf) >= (2, 6)
 
 
@@ -220,15 +206,13 @@ def divides_functions_by_masks(home):
 
 
 def divides_functions_by_weights(home):
-    """Whether graph mode divides a loss function's values by the sum of their weights. Delete with TF 1.13.
-
-    tf.keras of TF 1.11 to 1.13 does. Older ones, and Keras up to 2.2, divide by how many weights are not 0.
-    """
+    """Whether graph mode divides a loss function's values by the sum of their weights. Delete with TF 1.13."""
+    # Older ones, and Keras up to 2.2, divide by how many weights are not 0.
     return not home.is_standalone and (1, 11) <= version_of(home.tf) < (1, 14)
 
 
 def loss_container(home):
-    """The attribute of a model in eager mode that computes its losses: Keras 3 has another name for it."""
+    """The attribute of a model in eager mode that computes its losses."""
     return "_compile_loss" if home.is_keras3 else "compiled_loss"
 
 
@@ -242,12 +226,64 @@ def losses_in(home, container, y_true, y_pred):
     nest = home.tf.nest
     # Keras up to 3.6 has no name for each loss. Delete with Keras 3.6.
     has_names = hasattr(container, "_flat_losses")
-    if not container.built and not has_names:
-        container.build(y_true, y_pred)
     targets = nest.flatten(y_true)
-    if not container.built and has_names and len(targets) == len(nest.flatten(y_pred)):
-        # Keras first brings the targets into the form of the outputs, and keeps that.
-        container.build(nest.pack_sequence_as(y_pred, targets), y_pred)
+    if not container.built and (not has_names or len(targets) == len(nest.flatten(y_pred))):
+        # Newer Keras first brings the targets into the form of the outputs, and keeps that.
+        container.build(nest.pack_sequence_as(y_pred, targets) if has_names else y_true, y_pred)
     # Keras has not built them yet where there are fewer targets than outputs.
     found = container._flat_losses if has_names else container.flat_losses
     return [getattr(each, "loss", each) for each in found or []]
+
+
+def without_metrics(home, container, y_true, y_pred, sample_weight):
+    """A copy of a model's loss container that computes the same losses, and none of its metrics learns of them."""
+
+    class Deaf(object):
+        """A metric that learns nothing."""
+
+        def update_state(self, *args, **kwargs):
+            pass
+
+    if container is None:
+        return None
+    if not (container.built if home.is_keras3 else container._built):
+        # A trace that never runs makes the losses and metrics of the original.
+        make = home.tf.function(lambda: container(y_true, y_pred, sample_weight), autograph=False)
+        make.get_concrete_function()
+    copied = object.__new__(type(container))
+    vars(copied).update(vars(container))
+    if home.is_keras3:
+        vars(copied)["_metrics"] = [Deaf() for _ in container.metrics]
+    else:
+        # Up to TF 2.4 the name of the mean is `_loss_metric`. Delete with TF 2.4.
+        vars(copied).update(_total_loss_mean=Deaf(), _loss_metric=Deaf())
+        vars(copied).update(_per_output_metrics=[None for _ in container._losses])
+    return copied
+
+
+def added_loss(home, model, loss):
+    """What Keras 3 adds to a model's loss for one loss from add_loss. Up to 3.6 it has no method for it.
+
+    Delete with Keras 3.6.
+    """
+    aggregate = getattr(model, "_aggregate_additional_loss", None)
+    return home.tf.cast(home.tf.reduce_sum(loss), "float32") if aggregate is None else aggregate(loss)
+
+
+def scaled_loss(optimizer, loss):
+    """The loss as the home's train_step scales it for an optimizer; Keras 3 has another name for the method."""
+    scale = getattr(optimizer, "scale_loss", None) or getattr(optimizer, "get_scaled_loss", None)
+    return loss if scale is None else scale(loss)
+
+
+def as_trained_on(home, data):
+    """A batch as train_step takes it apart: a tuple, up to TF 2.6 with vectors as columns. Delete with TF 2.6."""
+    tf, data = home.tf, tuple(data) if isinstance(data, list) else data
+    if home.is_keras3 or version_of(tf) >= (2, 7):
+        return data
+
+    def column(leaf):
+        is_vector = isinstance(leaf, tf.Tensor) and leaf.shape.rank == 1
+        return tf.expand_dims(leaf, -1) if is_vector else leaf
+
+    return tf.nest.map_structure(column, data)

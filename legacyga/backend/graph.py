@@ -3,6 +3,9 @@
 import contextlib
 
 from legacyga.backend import features
+from legacyga.backend.tensors import is_sparse
+
+GRADIENT = "LegacygaGivenGradient"
 
 
 def check_branches_take(tf, variable):
@@ -18,14 +21,9 @@ def check_branches_take(tf, variable):
 
 @contextlib.contextmanager
 def lifted_variables(tf, made):
-    """Return a context for a conditional's branch that creates its variables outside of the branch.
+    """Return a context for a conditional's branch that creates its variables, from constants, outside of the branch.
 
-    Their initial values must be constants (zeros, like the slots of the v1 optimizers).
-
-    Args:
-        tf: TensorFlow.
-        made: list of the variables that an earlier build of the branch created. They are reused in that order, and new
-            ones are appended.
+    It reuses in their order the variables `made` by an earlier build of the branch, and appends new ones.
     """
     again = iter(list(made))
 
@@ -59,13 +57,9 @@ def constant_value(tf, tensor):
 
 
 class Mutex(object):
-    """A lock in a graph: a window takes the mini-steps of one session call one at a time.
+    """A lock in a graph: a window takes the mini-steps of one session call, which nothing else orders, one at a time.
 
-    Without it nothing orders them, because no mini-step needs another's results.
-
-    Args:
-        ops: an `ops.Ops`.
-        beside: a variable of the window. If it is on a parameter server, so is the lock, one for all workers.
+    If `beside`, a variable of the window, is on a parameter server, so is the lock, one for all workers.
     """
 
     def __init__(self, ops, beside):
@@ -97,11 +91,8 @@ class Mutex(object):
 def with_values_of(pairs, update, ops):
     """Run `update`, which is already in this graph, on the values of other variables than those it was made for.
 
-    Args:
-        pairs: list of (other variable, variable). Before the update each variable takes the other's value, and after it
-            the other takes the variable's.
-        update: a tensor or operation that runs after all writes.
-        ops: an `ops.Ops`.
+    In each pair (other, variable) the variable takes the other's value before the update, and the other takes the
+    variable's after it.
     """
     made = ops.v1.get_default_graph().get_operations()
     begun = [new.assign(old.read_value()).op for old, new in pairs]
@@ -113,6 +104,21 @@ def with_values_of(pairs, update, ops):
                 operation._add_control_input(begin)
     with ops.after(update, begun):
         return ops.done([old.assign(new.read_value()) for old, new in pairs])
+
+
+def term_of(ops, gradient, param):
+    """Return a scalar whose gradient with respect to `param` is `gradient`."""
+    tf, has_rows = ops.tf, is_sparse(gradient)
+
+    def backward(op, upstream, *_):
+        return [None, ops.cast(upstream, op.inputs[2].dtype) * op.inputs[2], None]
+
+    # Register one gradient for all. tf.custom_gradient would register each for good, and keep its graph alive.
+    with contextlib.suppress(KeyError):
+        tf.RegisterGradient(GRADIENT)(backward)
+    point = tf.gather(param, gradient.indices) if has_rows else tf.convert_to_tensor(param)
+    with ops.v1.get_default_graph().gradient_override_map({"IdentityN": GRADIENT}):
+        return tf.identity_n([tf.constant(0.0), point, gradient.values if has_rows else gradient])[0]
 
 
 def reaches(operation, targets):
@@ -127,34 +133,49 @@ def ancestors(operations, stop=()):
         each = stack.pop()
         if each not in seen:
             seen.add(each)
-            if each not in stop:
-                stack.extend(tensor.op for tensor in each.inputs)
-                stack.extend(each.control_inputs)
+            stack.extend(() if each in stop else sources(each))
     return seen
 
 
-def dependants(operations, within, carries=lambda tensor: True):
-    """All operations of the set `within` that need some operations, directly or not, themselves included: a set.
+def sources(operation):
+    """The operations whose outputs an operation takes, or that it waits for: a list."""
+    return [tensor.op for tensor in operation.inputs] + list(operation.control_inputs)
+
+
+def descendants(operations, carries=lambda tensor: True):
+    """All operations that read what some operations give, directly or not, themselves included: a set.
 
     Args:
-        carries: whether an operation that takes this tensor counts, a function of a tensor.
+        carries: whether an operation that reads this tensor counts, a function of a tensor.
     """
-    seen, stack = set(), [each for each in operations if each in within]
+    seen, stack = set(), list(operations)
     while stack:
         each = stack.pop()
         if each not in seen:
             seen.add(each)
-            consumers = [tensor.consumers() for tensor in each.outputs if carries(tensor)]
-            stack.extend(consumer for found in consumers for consumer in found if consumer in within)
+            stack.extend(reader for tensor in each.outputs if carries(tensor) for reader in tensor.consumers())
     return seen
 
 
-def function_with(graph, operations, is_one):
-    """The name of an operation within the functions that operations call, None without one.
+def grouped(operation):
+    """Return the operations of a group, with nested groups flattened."""
+    if operation.type != "NoOp":
+        return [operation]
+    return [each for inner in operation.control_inputs for each in grouped(inner)]
 
-    Args:
-        is_one: a function of an operation's type and name.
-    """
+
+def operation_of(variable):
+    """Return the operation that holds a variable, or makes a tensor."""
+    return getattr(getattr(variable, "handle", None), "op", variable.op)
+
+
+def contexts(context):
+    """A control flow context and those around it: a list, empty for None."""
+    return [] if context is None else [context] + contexts(context.outer_context)
+
+
+def function_with(graph, operations, is_one):
+    """The name of an operation that `is_one(type, name)` within the functions that operations call, else None."""
     called = {value.func.name for each in operations for value in each.node_def.attr.values() if value.func.name}
     functions = {each.signature.name: each for each in graph.as_graph_def().library.function} if called else {}
     seen = set()

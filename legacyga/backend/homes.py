@@ -1,8 +1,6 @@
 """Find where each Keras keeps its parts, and which Keras an optimizer belongs to. Only this file knows.
 
-Nothing here imports TensorFlow or Keras before a caller asks for a home. Code looks for features on the object it is
-given. It reads a version number only where two packages share one name: standalone Keras below 2.4 is a home of its
-own, from 2.4 to 2.15 it *is* tf.keras, and from 3 it is another library.
+Three libraries share the name `keras`: standalone Keras below 2.4, tf.keras from 2.4 to 2.15, and Keras 3.
 """
 
 import contextlib
@@ -44,15 +42,12 @@ class TensorFlow(object):
 
     def __init__(self):
         self.tf = _tensorflow()
+        self.tf_version = self.tf.__version__
         self.v1 = features.v1_of(self.tf)
 
     def __deepcopy__(self, memo):
         # A copied optimizer has the same home.
         return self
-
-    @property
-    def tf_version(self):
-        return self.tf.__version__
 
     @property
     def graph_mode(self):
@@ -70,10 +65,7 @@ class TensorFlow(object):
 
 
 def _implementation_of(module):
-    """Return the name of the module that holds a Keras's callbacks.
-
-    Programs replace `Model`, `Layer` and optimizers by their own classes or functions, but never the callbacks.
-    """
+    """Return the name of the module of a Keras's callbacks, the only part that no program replaces."""
     callback = module.callbacks.Callback
     for each in callback.__mro__:
         if each.__module__.partition(".")[0] in KERAS and ".callbacks" in each.__module__:
@@ -84,13 +76,7 @@ def _implementation_of(module):
 class Home(TensorFlow):
     """One Keras, where a model and its optimizer come from, and the TensorFlow below it.
 
-    Args:
-        module: `keras`, `tf.keras` or `tf_keras`.
-
-    Attributes:
-        module: the argument.
-        root: the package that implements it (`"tensorflow.python.keras"`, `"keras.src"`, ...).
-        name: `"keras"`, `"tf.keras"` or `"tf_keras"`.
+    `module` is `keras`, `tf.keras` or `tf_keras`, and `root` the package that implements it ("keras.src", for one).
     """
 
     def __init__(self, module):
@@ -124,16 +110,14 @@ class Home(TensorFlow):
         return self.is_standalone and self.tf.executing_eagerly() and version_of(self.tf) >= (2,)
 
     def value_of(self, variable):
-        """Return a counter's value as an int."""
         return int(self.values_of([variable])[0])
 
     def values_of(self, variables):
-        """Return the NumPy values of a list of variables."""
         return self.backend.batch_get_value(variables) if self.graph_mode else [each.numpy() for each in variables]
 
     @property
     def session(self):
-        """The session of the home's models, in graph mode."""
+        """The session of the home's models, in graph mode; opened if there is none."""
         with contextlib.suppress(RuntimeError):
             return self.backend.get_session()
         # Keras 2.3 has no session of its own on TF 2. Delete with Keras 2.3.
@@ -141,7 +125,7 @@ class Home(TensorFlow):
 
     @property
     def has_session(self):
-        """Whether the home's models already have a session, in graph mode. If not, `session` opens one."""
+        """Whether the home's models already have a session, in graph mode."""
         # Keras 2.3 has no session of its own. Delete with Keras 2.3.
         backends = [self.backend, self.v1.keras.backend] if self.is_standalone else [self.backend]
         kept = [vars(sys.modules[each.get_session.__module__]).get("_SESSION") for each in backends]
@@ -165,11 +149,7 @@ class Home(TensorFlow):
 
     @property
     def eager_optimizers(self):
-        """The module of the optimizers that MySGD uses in eager mode. Nothing else decides that.
-
-        It holds the newest generation with a time-based `decay`: OptimizerV2 where it exists (`tf.keras.optimizers` to
-        2.10, `.legacy` from 2.11 on and in tf_keras), else the one generation of Keras 3.
-        """
+        """The module of the optimizers that MySGD uses in eager mode: OptimizerV2's where it exists, else Keras 3's."""
         optimizers = self.module.optimizers
         if self.is_keras3:
             return optimizers
@@ -235,10 +215,7 @@ def home_of(optimizer):
 
 
 def generation_of(cls):
-    """Return the generation of an optimizer class, found by its hooks; None if it is no optimizer.
-
-    The generations are `"v1"`, `"train"`, `"v2"`, `"v3"` and `"keras3"`.
-    """
+    """Return the generation of an optimizer class, found by its hooks: the name of its module; else None."""
     if hasattr(cls, "_resource_apply_dense"):
         return "v2" if hasattr(cls, "get_updates") else "train"
     if hasattr(cls, "update_step"):
@@ -247,15 +224,10 @@ def generation_of(cls):
 
 
 def find_home(keras=None):
-    """Return the `Home` to make an optimizer for.
+    """Return the `Home` of a module `keras`, `tf.keras` or `tf_keras`.
 
-    Args:
-        keras: a module (`keras`, `tf.keras`, `tf_keras`), or None: then whichever of standalone `keras` below 2.4 and
-            `tf_keras` this process has imported, else `tf.keras`. (TensorFlow from 2.6 on imports `keras` by itself, so
-            an imported Keras 3 says nothing about the user.)
-
-    Raises:
-        ValueError: `keras` is not a Keras, or it is None and two are imported.
+    None stands for whichever of standalone `keras` below 2.4 and `tf_keras` this process has imported, else `tf.keras`.
+    TensorFlow from 2.6 on imports `keras` by itself, so an imported Keras 3 says nothing about the user.
     """
     if isinstance(keras, types.ModuleType) and hasattr(keras, "optimizers") and hasattr(keras, "callbacks"):
         return Home(keras)

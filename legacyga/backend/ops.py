@@ -1,4 +1,4 @@
-"""Give TensorFlow's operations one name in every version."""
+"""Give the few TensorFlow operations of the rule one name in every version."""
 
 import contextlib
 import functools
@@ -6,39 +6,35 @@ import math
 import signal
 import threading
 
-from legacyga.backend import features, replicas
+from legacyga.backend import features, graph, replicas
 from legacyga.backend.tensors import is_sparse, leaves_of, parts_of
 
-# The results of `trackable`, by class.
-_TRACKABLE = {}
 
-
+@functools.lru_cache(maxsize=None)
 def trackable(tf, cls):
     """Return a subclass of `cls` with attributes that checkpoints save; up to TF 1.13 `cls` itself."""
     base = features.trackable_base(tf)
     if base is None or issubclass(cls, base):
         return cls
-    if cls not in _TRACKABLE:
-        own = dict(__doc__=cls.__doc__, __module__=cls.__module__)
-        _TRACKABLE[cls] = type(cls.__name__, (cls, base), own)
-    return _TRACKABLE[cls]
+    return type(cls.__name__, (cls, base), dict(__doc__=cls.__doc__, __module__=cls.__module__))
 
 
-def _is_traced_with_outer(graph):
+def _is_traced_with_outer(here):
     """Whether a graph belongs to the function around it, and is traced anew with it: a loop or a branch."""
-    kind = type(graph).__name__
+    kind = type(here).__name__
     if kind != "FuncGraph":
         return kind in ("CondBranchFuncGraph", "WhileBodyFuncGraph")
     # Only the name identifies the graphs of Dataset.reduce, and of AutoGraph's loops over datasets.
-    return graph.name.startswith(("reduce_", "Dataset_", "tf_data_"))
+    return here.name.startswith(("reduce_", "Dataset_", "tf_data_"))
+
+
+def _with_outer(here):
+    """Return a graph and those of the functions around it: a list, empty for None."""
+    return [] if here is None else [here] + _with_outer(getattr(here, "outer_graph", None))
 
 
 class Ops(object):
-    """The few TensorFlow operations that the rule uses, under one name in every version.
-
-    Attributes:
-        replicas: a `replicas.Replicas`.
-    """
+    """TensorFlow's operations, and a `Replicas` at the attribute of that name."""
 
     def __init__(self, tf):
         self.tf = tf
@@ -78,10 +74,8 @@ class Ops(object):
 
     @contextlib.contextmanager
     def uninterrupted(self):
-        """In eager mode, hold back a Ctrl-C until the context ends, so that its writes go together.
-
-        Python raises a Ctrl-C between any two lines of the main thread, and nowhere else.
-        """
+        """In eager mode, hold back a Ctrl-C until the context ends, so that its writes go together."""
+        # Python raises a Ctrl-C in the main thread, and nowhere else.
         is_main = threading.current_thread() is threading.main_thread()
         handler = signal.getsignal(signal.SIGINT) if is_main and self.tf.executing_eagerly() else None
         if not callable(handler):
@@ -97,11 +91,8 @@ class Ops(object):
                 handler(*came[-1])
 
     def completed(self, function):
-        """Return `function()`, a boolean tensor, available once everything that it creates has run.
-
-        A traced function waits only at its end for effects that no returned operation stands for. So a branch runs
-        `function`: it waits at the branch's own end.
-        """
+        """Return `function()`, a boolean tensor, available once everything that it creates has run."""
+        # A traced function waits for effects that no returned operation stands for only at its end: so does a branch.
         if not hasattr(self.graph_here(), "outer_graph"):
             return function()
         return self.cond(self.constant(True, "bool"), function, lambda: self.constant(False, "bool"))
@@ -125,7 +116,6 @@ class Ops(object):
         return self.tf.fill(shape, zero)
 
     def zeros_like(self, value, dtype=None):
-        """Return zeros of a tensor's shape, made as by `zeros`."""
         return self.zeros(self.tf.shape(value), value.dtype.base_dtype if dtype is None else dtype)
 
     def with_values(self, gradient, values):
@@ -149,8 +139,7 @@ class Ops(object):
         tensors = [gradient.values if is_sparse(gradient) else gradient for gradient in gradients]
         tensors = [self.tf.abs(each) if each.dtype.is_complex else each for each in tensors]
         tensors = [self.cast(each, self.accumulator_dtype(each.dtype)) for each in tensors]
-        # If an element is not finite, neither is the sum, at a tenth of the cost. But the sum of finite elements may
-        # overflow: so a sum that is not finite leads to a look at each element.
+        # If an element is not finite, neither is the sum, at a tenth of the cost. A sum of finite ones may overflow.
         sums = self.tf.stack([self.cast(self.tf.reduce_sum(each), "float64") for each in tensors])
         found = self.is_finite(sums)
 
@@ -187,48 +176,32 @@ class Ops(object):
 
     def is_compiled(self):
         """Whether code here is traced for XLA, which drops assertions."""
-        graph = self.v1.get_default_graph()
-        while graph is not None:
-            context = graph._get_control_flow_context()
-            while context is not None:
-                if context.IsXLAContext():
-                    return True
-                context = context.outer_context
-            graph = getattr(graph, "outer_graph", None)
-        return False
+        graphs = _with_outer(self.v1.get_default_graph())
+        # AutoGraph of TF 2.0 cannot rewrite one generator of two loops. Delete with TF 2.0.
+        found = [graph.contexts(each._get_control_flow_context()) for each in graphs]
+        return any(context.IsXLAContext() for context in sum(found, []))
 
     def tensors_of_other_functions(self, values):
         """Return the tensors in nested values that belong to functions, except those being traced here."""
-        here, graphs = self.graph_here(), []
-        while here is not None:
-            graphs.append(here)
-            here = getattr(here, "outer_graph", None)
-        tensors = [
-            leaf for leaf in leaves_of(values) if isinstance(leaf, self.tf.Tensor) and not hasattr(leaf, "numpy")
-        ]
-        return [each for each in tensors if not any(each.graph is graph for graph in graphs)]
+        graphs, leaves = _with_outer(self.graph_here()), leaves_of(values)
+        tensors = [each for each in leaves if isinstance(each, self.tf.Tensor) and not hasattr(each, "numpy")]
+        return [each for each in tensors if not any(each.graph is here for here in graphs)]
 
     def graph_here(self):
-        """Return the graph under construction, None in eager mode."""
+        """Return the graph under construction; in eager mode None."""
         return None if self.tf.executing_eagerly() else self.v1.get_default_graph()
 
-    def is_made_with(self, graph):
-        """Whether operations made here are made each time that `graph` is: in it, or in its loops and branches.
-
-        Inside a tf.function that `graph` calls they are not: that function is traced once for many calls.
-        """
+    def is_made_with(self, other):
+        """Whether operations made here are in the graph `other`, its loops or branches, and in no function it calls."""
         here = self.graph_here()
-        while here is not graph and _is_traced_with_outer(here):
+        while here is not other and _is_traced_with_outer(here):
             here = here.outer_graph
-        return here is graph
+        return here is other
 
     def uses(self, variable):
-        """Count the operations of the function being traced here that use a variable, including calls of functions.
-
-        Plain reads do not count.
-        """
-        graph, handle = self.graph_here(), parts_of(variable)[0].handle
-        inner = [each for outer, each in zip(graph.external_captures, graph.internal_captures) if outer is handle]
+        """Count the operations, but for plain reads, by which the function being traced here uses a variable."""
+        here, handle = self.graph_here(), parts_of(variable)[0].handle
+        inner = [each for outer, each in zip(here.external_captures, here.internal_captures) if outer is handle]
         return sum(operation.type != "ReadVariableOp" for each in inner for operation in each.consumers())
 
     def choose(self, condition, when_true, when_false):
@@ -256,9 +229,6 @@ class Ops(object):
         """Return rows of a variable, after all earlier writes."""
         # A reference variable itself would give the value of an earlier read.
         return self.tf.gather(variable if hasattr(variable, "handle") else variable.read_value(), indices)
-
-    def indexed_slices(self, values, indices, table):
-        return self.tf.IndexedSlices(values, indices, self.tf.constant(table.shape.as_list(), "int64"))
 
     def accumulator_dtype(self, dtype):
         """Return the dtype to sum in: float64 and complex stay, float32 and narrower become float32."""

@@ -7,10 +7,7 @@ from legacyga.backend.tensors import is_sparse, is_variable, parts_of
 
 
 def replica_local_variables(tf, aggregation="SUM"):
-    """Return a context whose variables have a copy on each replica, if a strategy has replicas.
-
-    `aggregation` says what a checkpoint saves of the copies: `"SUM"`, `"MEAN"` or `"ONLY_FIRST_REPLICA"`.
-    """
+    """Return a context whose variables have a copy on each replica. A checkpoint saves their `aggregation`."""
     return _variables_with(tf, "ON_READ", aggregation)
 
 
@@ -59,7 +56,6 @@ class Replicas(object):
 
     @property
     def are_several(self):
-        """Whether there is more than one replica."""
         return self.count > 1
 
     @property
@@ -81,14 +77,9 @@ class Replicas(object):
         number = self._distribute.get_replica_context().replica_id_in_sync_group
         return number if isinstance(number, int) else int(graph.constant_value(self._tf, number))
 
-    # Variables.
-
     @contextlib.contextmanager
     def making(self, strategy, aggregation):
-        """Return a context to create variables outside of every function, with a copy on each replica of `strategy`.
-
-        Without a strategy (None) there is one copy. `aggregation` is as in `replica_local_variables`.
-        """
+        """Return a context to create variables outside of every function, with a copy on each replica of `strategy`."""
         with self._init_scope(), contextlib.ExitStack() as stack:
             # Outside of its function a strategy may not be the current one.
             if strategy is not None and self.entered_strategy is None:
@@ -114,8 +105,6 @@ class Replicas(object):
         get = getattr(variable, self._getter, None)
         return variable if get is None else get()
 
-    # Work on each replica.
-
     def on_all(self, function, args):
         """Call `function(run, *args)` in cross-replica context; `run(each, args)` calls `each` on every replica."""
         if self._distribute is None:
@@ -126,8 +115,6 @@ class Replicas(object):
 
         replica = self._distribute.get_replica_context()
         return across(self.strategy, *args) if replica is None else replica.merge_call(across, args)
-
-    # Sums over replicas.
 
     def sum(self, value):
         """In cross-replica context, sum a tensor over all replicas, whether each has its own or all share one."""
@@ -153,14 +140,9 @@ class Replicas(object):
         return self._distribute.get_replica_context().all_reduce(self._distribute.ReduceOp.MEAN, value)
 
     def exchanged(self, gradients, variables):
-        """In replica context, sum gradients over all replicas in one exchange.
+        """In replica context, sum gradients (None, or each row once) over all replicas in one exchange.
 
-        Args:
-            gradients: list of tensors, IndexedSlices with each row once, or None.
-            variables: the gradients' variables.
-
-        Returns:
-            A list of the same form, bitwise equal on all replicas. A row that several replicas have appears once.
+        The results are bitwise equal on all replicas, and have each row once.
         """
         at = [i for i, gradient in enumerate(gradients) if gradient is not None]
         variables = [variables[i] if is_variable(variables[i]) else variables[i].value for i in at]
@@ -171,7 +153,8 @@ class Replicas(object):
         return result
 
     def _exchange(self, strategy, gradients, variables):
-        is_local = [self._is_rows_of_local_replicas(each) for each in gradients]
+        # Sum the rows of local replicas directly: in a loop, collectives need the same number of rows each time.
+        is_local = [is_sparse(parts_of(each)[0]) and not self.are_elsewhere for each in gradients]
         others = [(each, var) for each, var, local in zip(gradients, variables, is_local) if not local]
         reduced = strategy.extended.batch_reduce_to(self._distribute.ReduceOp.SUM, others) if others else []
         reduced = iter(reduced)
@@ -179,10 +162,6 @@ class Replicas(object):
             self.sum_of_rows(parts_of(each)) if local else self._with_rows_once(strategy, next(reduced))
             for each, local in zip(gradients, is_local)
         ]
-
-    def _is_rows_of_local_replicas(self, gradient):
-        # Sum the rows of local replicas directly: in a loop, collectives need the same number of rows each time.
-        return is_sparse(parts_of(gradient)[0]) and not self.are_elsewhere
 
     def _with_rows_once(self, strategy, gradient):
         if not is_sparse(parts_of(gradient)[0]):
@@ -197,8 +176,6 @@ class Replicas(object):
         values = tf.math.unsorted_segment_sum(values, places, tf.shape(rows)[0])
         return tf.IndexedSlices(values, rows, parts[0].dense_shape)
 
-    # Checks.
-
     def check_is_each_replicas(self, variable):
         """Raise if all replicas share one variable where each needs its own."""
         if self.are_several and len(parts_of(variable)) != len(self.strategy.extended.worker_devices):
@@ -208,11 +185,10 @@ class Replicas(object):
             )
 
     def check_workers_wait(self):
-        """Raise under the parameter servers of TF 2: their workers would all count one window, and none waits."""
+        """Raise under the parameter servers of TF 2. In graph mode, a lock on the server makes their workers wait."""
         strategy = self.entered_strategy
         if strategy is None:
             return
-        # In graph mode, a lock on the server makes the workers take turns.
         kind = getattr(self._distribute.experimental, "ParameterServerStrategy", ())
         if isinstance(strategy, kind) and features.executing_eagerly_outside_functions(self._tf)():
             raise ValueError(

@@ -4,6 +4,9 @@ import collections
 import itertools
 import re
 
+from legacyga.backend.graph import ancestors, contexts, sources
+from legacyga.backend.tensors import leaves_of
+
 # These operations pass on a variable or its value.
 _ALIASES = ("Identity", "RefIdentity", "Switch", "RefSwitch", "Merge", "RefMerge", "ReadVariableOp", "Reshape")
 _ENDS = ("Merge", "RefMerge", "Exit", "RefExit")
@@ -25,12 +28,8 @@ def ordered(get_updates, ops, gradients, in_parts=True):
     The writes that `get_updates` returns come at the end, after every read that it made of those variables. A write
     that it makes and does not return happens where it was made: earlier reads get the old value, later ones the new.
 
-    Args:
-        get_updates: function that makes the update's operations and returns the updates.
-        ops: an `ops.Ops`.
-        gradients: the update's gradients: list of tensors or IndexedSlices, None for a variable without one.
-        in_parts: whether the gradients are computed before the update begins. Then the update goes gradient by
-            gradient, unless an operation needs two, so that only one gradient's new values exist beside the old ones.
+    If all gradients are computed before the update begins (`in_parts`), it goes gradient by gradient, unless an
+    operation needs two: only one gradient's new values exist beside the old ones.
     """
     graph = ops.v1.get_default_graph()
     made_before = len(graph.get_operations())
@@ -41,7 +40,7 @@ def ordered(get_updates, ops, gradients, in_parts=True):
     updates = [update[0].assign(update[1]) if isinstance(update, tuple) else update for update in updates]
     listed = list(dict.fromkeys(getattr(update, "op", update) for update in updates))
     _check_made_here(listed, graph)
-    order = _Order(graph.get_operations()[made_before:], listed, [_tensors(each) for each in gradients])
+    order = _Order(graph.get_operations()[made_before:], listed, [leaves_of(each) for each in gradients])
     order.of_each_variable()
     if in_parts:
         order.one_part_after_the_other(ops)
@@ -74,7 +73,7 @@ class _Order(object):
         self._made, self._listed, self._given = made, listed, given
         self._places = {operation: place for place, operation in enumerate(made)}
         self._before = {tensor.op for tensors in given for tensor in tensors}
-        self._needed = _needed(listed, self._before)
+        self._needed = ancestors(listed, self._before) - self._before
         self._writes, self._ends, self._needs = set(), {}, {}
 
     def _place(self, operation):
@@ -85,7 +84,9 @@ class _Order(object):
         needed = sorted(self._needed, key=self._place)
         context = _context_of(self._listed[0]) if self._listed else None
         self._ends = {each: self._end(each, context) for each in needed}
-        listed = self._listed_writes()
+        # For a functional conditional, `get_updates` returns its outputs.
+        behind = [each.inputs[0].op for each in self._listed if each.type == "Identity"]
+        listed = set(self._listed).union(each for each in behind if _FUNCTIONS.search(each.type))
         writes = self._writes_of_each(needed, listed)
         self._writes = set(sum(writes.values(), []))
         uses = _uses(needed, writes)
@@ -102,42 +103,29 @@ class _Order(object):
                 if self._ends[write] in listed:
                     self._order(write, uses[variable], late)
 
-    def _listed_writes(self):
-        """Return the operations behind the updates. For a functional conditional, `get_updates` returns its outputs."""
-        outputs = [each for each in self._listed if each.type == "Identity"]
-        return set(self._listed).union(
-            each.inputs[0].op for each in outputs if _FUNCTIONS.search(each.inputs[0].op.type)
-        )
-
     def _writes_of_each(self, needed, listed):
         """Return {variable: the operations that write it, in the order in which they were made}."""
         writes = collections.OrderedDict()
         for each in needed:
             if each in self._places or each in listed:
-                for variable in _written(each):
+                for variable, _ in itertools.chain(*map(_origins, _written_inputs(each))):
                     writes.setdefault(variable, []).append(each)
         return writes
 
     def _needing(self, needed, listed):
-        """Return the operations that need a listed write.
-
-        As their author meant, they read what was written before they were made.
-        """
+        """Return the operations that need a listed write. They read what was written before they were made."""
         late, known = set(), None
         while known != len(late):
             known = len(late)
             late.update(
                 each
                 for each in needed
-                if self._ends[each] in late or any(source in listed or source in late for source in _sources(each))
+                if self._ends[each] in late or any(source in listed or source in late for source in sources(each))
             )
         return late
 
     def _order(self, write, uses, in_turn):
-        """Order a write with the uses of its variable.
-
-        The uses in `in_turn` keep the order in which they were made. The others come before the write.
-        """
+        """Order a write with the uses of its variable: those in `in_turn` as they were made, the others before it."""
         for read, user in uses:
             if user is not write:
                 if self._comes_before(user, write, in_turn):
@@ -155,7 +143,7 @@ class _Order(object):
             return True
         # A conditional counts as a whole: if anything in it needs the write, it cannot come first.
         if end not in self._needs:
-            self._needs[end] = _needed(self._outputs(end), self._before)
+            self._needs[end] = ancestors(self._outputs(end), self._before)
         return write not in self._needs[end]
 
     def after_all_gradients(self, ops):
@@ -181,14 +169,10 @@ class _Order(object):
                 done = [ops.tf.no_op()]
 
     def _parts_from(self, entries):
-        """Return {operation: the number of its gradient}, or None if one needs two gradients and so cannot wait.
-
-        Args:
-            entries: for each gradient, the operations that use it first.
-        """
+        """Return {operation: the number of its gradient}, or None if one needs two gradients and so cannot wait."""
         needing, numbers = collections.defaultdict(list), {}
         for each in self._needed:
-            for source in _sources(each):
+            for source in sources(each):
                 needing[source].append(each)
         for number, stack in enumerate(map(list, entries)):
             while stack:
@@ -206,13 +190,13 @@ class _Order(object):
         return [each for each in users if each in self._needed]
 
     def _end(self, operation, context):
-        """Return what ends the conditionals around an operation that are not around `context`.
+        """Return what ends the conditionals around an operation that are not around `context`: without one, itself.
 
-        Without such a conditional that is the operation itself. It is None if the operation was made before the update,
-        or if `context` is the other branch.
+        It is None if the operation was made before the update, or if `context` is the other branch.
         """
-        while operation is not None and not _encloses(_context_of(operation), context):
-            if _excludes(_context_of(operation), context):
+        around = contexts(context) + [None]
+        while operation is not None and _context_of(operation) not in around:
+            if _excludes(_context_of(operation), around):
                 return None
             after = self._made[self._place(operation) + 1 :] if operation in self._places else ()
             outer = _context_of(operation).outer_context
@@ -224,11 +208,11 @@ class _Order(object):
         """Make `later` wait for `earlier`, or, if `earlier` may not run, for everything that ends its conditional."""
         end = self._end(earlier, _context_of(later))
         for each in [end] if end is earlier and end.type in _ENDS else self._outputs(end):
-            if each not in _sources(later) and not _enters_loop(later, each):
+            if each not in sources(later) and not _enters_loop(later, each):
                 later._add_control_input(each)
                 for needs in self._needs.values():
                     if later in needs and each not in needs:
-                        needs.update(_needed([each], self._before))
+                        needs.update(ancestors([each], self._before))
 
     def _outputs(self, end):
         """Return an operation, and if it ends a conditional, everything else that ends it."""
@@ -241,46 +225,18 @@ class _Order(object):
         return [end] + [each for each in users if each.type == "Identity"]
 
 
-def _tensors(gradient):
-    if gradient is None:
-        return []
-    return [gradient.values, gradient.indices] if hasattr(gradient, "indices") else [gradient]
-
-
-def _sources(operation):
-    return [tensor.op for tensor in operation.inputs] + list(operation.control_inputs)
-
-
-def _needed(operations, given):
-    """Return `operations` and everything they need, back to the gradients."""
-    seen, stack = set(), list(operations)
-    while stack:
-        each = stack.pop()
-        if each not in seen and each not in given:
-            seen.add(each)
-            stack.extend(_sources(each))
-    return seen
-
-
-def _is_variable(tensor):
-    return tensor.dtype.name == "resource" or tensor.dtype._is_ref_dtype
-
-
-def _written(operation):
-    """Return the operations of the variables that an operation writes, or may write."""
-    return [variable for tensor in _written_inputs(operation) for variable, _ in _origins(tensor, None)]
-
-
 def _written_inputs(operation):
+    """Return the inputs that are the variables that an operation writes, or may write."""
     if not _WRITES.search(operation.type):
         return []
     # TF 2.2 and newer say which of a function's resources it only reads. Delete with TF 2.1.
     known = _FUNCTIONS.search(operation.type) and "_read_only_resource_inputs" in operation.node_def.attr
     read = operation.get_attr("_read_only_resource_inputs") if known else ()
-    return [each for place, each in enumerate(operation.inputs) if _is_variable(each) and place not in read]
+    variables = [each.dtype.name == "resource" or each.dtype._is_ref_dtype for each in operation.inputs]
+    return [each for place, each in enumerate(operation.inputs) if variables[place] and place not in read]
 
 
-def _origins(tensor, read):
+def _origins(tensor, read=None):
     """Return [(variable, its read)] behind a tensor, as operations; the read of a reference variable is None."""
     operation = tensor.op
     # An operation that writes a reference variable passes on its memory, not the old value.
@@ -296,13 +252,11 @@ def _uses(needed, writes):
     """Return {variable: [(its read, the operation that uses it)]}. Using a reference variable's value reads it."""
     uses = collections.defaultdict(list)
     for each in needed:
-        if each.type not in _ALIASES:
-            written = {id(tensor) for tensor in _written_inputs(each)}
-            for tensor in each.inputs:
-                if id(tensor) not in written:
-                    for variable, read in _origins(tensor, None):
-                        if variable in writes:
-                            uses[variable].append((read or each, each))
+        written = {id(tensor) for tensor in _written_inputs(each)}
+        read_only = [tensor for tensor in each.inputs if id(tensor) not in written and each.type not in _ALIASES]
+        for variable, read in itertools.chain(*map(_origins, read_only)):
+            if variable in writes:
+                uses[variable].append((read or each, each))
     return uses
 
 
@@ -312,24 +266,13 @@ def _context_of(operation):
     return context.outer_context if context is not None and operation.type in ("Exit", "RefExit") else context
 
 
-def _encloses(context, other):
-    """Whether `context` is `other`, or encloses it."""
-    while other is not None and other is not context:
-        other = other.outer_context
-    return other is context
-
-
-def _excludes(branch, context):
-    """Whether `context` is in the other branch of a conditional: both share the condition's tensor."""
+def _excludes(branch, around):
+    """Whether a context of `around` is the other branch of a conditional: both share the condition's tensor."""
     condition = getattr(branch, "pred", None)
-    while context is not None and (condition is None or getattr(context, "pred", None) is not condition):
-        context = context.outer_context
-    return context is not None
+    return condition is not None and any(getattr(each, "pred", None) is condition for each in around)
 
 
 def _enters_loop(operation, outer):
     """Whether an operation is in a loop that `outer` is not in: an edge must enter by the loop's own operations."""
-    context, outer = _context_of(operation), _context_of(outer)
-    while context is not outer and not context.IsWhileContext():
-        context = context.outer_context
-    return context is not outer
+    around = contexts(_context_of(outer))
+    return any(each.IsWhileContext() for each in contexts(_context_of(operation)) if each not in around)

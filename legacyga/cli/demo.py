@@ -1,8 +1,6 @@
-"""`python -m legacyga demo`: compare accumulation with the large batch that it stands for, on real data.
+"""`python -m legacyga demo`: compare accumulation and slices with the large batch that they stand for, on real data.
 
-A small convolutional network learns scikit-learn's digits four ways, from the same start and in the same order:
-micro-batches of 8, micro-batches of 8 with an update every K, batches of 8 * K in slices of 8, and batches of 8 * K.
-Each way runs in its own process, so that each has its own peak memory.
+Each way to train runs in its own process, so that each has its own peak memory.
 """
 
 import importlib.util
@@ -26,8 +24,7 @@ largest difference: of any weight, to the {}
 peak memory: of the way's own process, most of it TensorFlow itself
 in training: by how much the peak rose after the first batch began
 """
-# The accumulated and sliced curves lie on the large batch's curve. All stay visible because that one is broad, the
-# accumulated one is dashed, and the sliced one has only markers.
+# The accumulated and sliced curves lie on the large batch's, and all are to stay visible.
 STYLES = {
     "small": dict(color="tab:gray", linewidth=1.5, marker="o", markersize=4),
     "accumulated": dict(color="tab:blue", linewidth=1.5, linestyle="--", marker="o", markersize=4),
@@ -48,17 +45,11 @@ def ways(steps):
 
 
 def images_of_whole_windows(steps):
-    """Return how many images fill whole windows of `steps` micro-batches. The demo leaves out the others."""
     return TRAINING_IMAGES // (MICRO_BATCH * steps) * MICRO_BATCH * steps
 
 
 def run(home=None, steps=8, epochs=5, out="legacyga-demo.png", mode=None):
-    """Train the four ways, print the table and draw the picture. `--help` describes the arguments.
-
-    Returns:
-        The exit code: 0 on success, 1 if accumulation or slices differ from the large batch by more than float32
-        rounding, 2 if the demo could not run (standard error then says why, and what to do).
-    """
+    """Train the four ways, print the table and draw the picture. `--help` describes the arguments and exit codes."""
     out = os.path.abspath(out)
     problem = _problem(steps, out)
     if problem:
@@ -75,7 +66,7 @@ def run(home=None, steps=8, epochs=5, out="legacyga-demo.png", mode=None):
 
 
 def _problem(steps, out):
-    """Return what would stop the demo, or None. `run` asks before it trains."""
+    """Return what would stop the demo, or None."""
     if any(importlib.util.find_spec(name) is None for name in ("sklearn", "matplotlib")):
         return 'the demo needs scikit-learn and matplotlib. Run: pip install "legacyga[demo]"'
     if not images_of_whole_windows(steps):
@@ -93,8 +84,7 @@ def _cannot(problem):
 
 def _train_all(home, mode, steps, epochs):
     """Return the results by name for each way that the home has; None if a way failed, and has said why."""
-    # No GPU: the demo measures the CPU's memory, and some GPUs multiply float32 with fewer bits. Log level 2 keeps only
-    # TensorFlow's errors. The filter hides dozens of lines in which TensorFlow 1 warns of NumPy's future.
+    # No GPU: the demo measures the CPU's memory, and some GPUs multiply float32 with fewer bits.
     environment = dict(os.environ, TF_CPP_MIN_LOG_LEVEL="2", CUDA_VISIBLE_DEVICES="-1")
     environment.setdefault("PYTHONWARNINGS", "ignore::FutureWarning")
     options = ["--steps", str(steps), "--epochs", str(epochs)]
@@ -117,12 +107,7 @@ def _train_all(home, mode, steps, epochs):
 
 
 def train_one_way(name, home, mode, steps, epochs, path):
-    """Train the way `name` and write its results to `path` as JSON; `run` starts a process for each way.
-
-    Returns:
-        0, or 2 if nothing here can train like that (standard error then says why). If the home lacks this way, standard
-        output says so, and no file is written.
-    """
+    """Train the way `name` in this process, write its results to `path` as JSON, and return the exit code."""
     logging.getLogger("tensorflow").setLevel(logging.ERROR)
     try:
         found = next(homes_here(home, mode))
@@ -141,8 +126,7 @@ def train_one_way(name, home, mode, steps, epochs, path):
             # Eager mode of TensorFlow 2.0 and 2.1. Delete with TF 2.1.
             print("left out: {}".format(error))
             return 0
-    # Do not use the loss that Keras passes to callbacks: the weights move while Keras takes it, it is a running mean in
-    # some versions, and the ways take it over batches of different sizes.
+    # Keras takes the loss that it passes to callbacks while the weights move, and over batches of different sizes.
     loss, memory = [_evaluate(model, x, y)[0]], []
     watch = keras.callbacks.LambdaCallback(
         on_train_begin=lambda logs: memory.append(_peak_memory()),
@@ -178,10 +162,8 @@ def _digits(steps):
 def _network(keras):
     """Return two convolutions and a softmax on the enlarged digit, with weights that NumPy draws.
 
-    The digit is enlarged so that the activations take more memory than the weights, as in networks of a useful size.
-    There is no batch normalization: its statistics are the micro-batch's, so accumulation would not equal the large
-    batch. All operations are smooth (tanh, strides instead of maximum pooling), so that rounding stays rounding: at the
-    kink of a ReLU the last bit of an input decides a whole gradient.
+    Enlarged, the activations take more memory than the weights, as in networks of a useful size. All operations are
+    smooth, so that rounding stays rounding: at the kink of a ReLU the last bit of an input decides a whole gradient.
     """
     import numpy as np
 
@@ -214,7 +196,7 @@ def _peak_memory():
 
 
 def largest_difference(weights, reference):
-    """Return the largest difference of any weight between two lists of arrays, a float; NaN if a weight is NaN."""
+    """Return the largest difference of any weight; NaN if a weight is NaN."""
     # Import after the training: on Linux the peak of a new process counts from its parent's.
     import numpy as np
 
@@ -222,14 +204,12 @@ def largest_difference(weights, reference):
 
 
 def rounding_bound(reference, updates):
-    """Return the largest difference from the weights `reference` that float32 rounding explains after `updates`
-    updates.
+    """Return the largest difference from the weights `reference` that float32 rounding explains.
 
     Two runs that compute the same in another order drift apart by about half a unit in the last place (at most 2 ** -23
-    of the largest weight) an update, up or down. Such a random walk gets as far as the square root of its steps.
-    Measured in units of that, the default arguments end at most 0.25 apart, in every home from TensorFlow 1.8 to 2.21.
-    K = 2 to 180 and 1 to 40 epochs end at most 0.74 apart, on 1.13, 2.10 and 2.21. The factor 4 leaves room for other
-    processors and libraries. Batches of 8 without accumulation end 10 ** 5 times this bound away.
+    of the largest weight) an update, up or down. Such a random walk gets as far as the square root of its steps. The
+    default arguments end at most 0.25 of that apart on TensorFlow 1.8 to 2.21, others at most 0.74 on 1.13, 2.10 and
+    2.21. The factor 4 leaves room for other processors. Batches of 8 without accumulation end 10 ** 5 bounds away.
     """
     import numpy as np
 
@@ -237,7 +217,7 @@ def rounding_bound(reference, updates):
 
 
 def report(results, steps):
-    """Print the table and the verdicts for {name of a way: its results}, and return the exit code."""
+    """Print the table and the verdicts for the results by name, and return the exit code."""
     titles, large = {name: way[0] for name, way in ways(steps).items()}, results["large"]
     differences = {name: largest_difference(each["weights"], large["weights"]) for name, each in results.items()}
     row = "{:<26}{:>10}{:>15}{:>9}{:>20}{:>14}{:>14}"
@@ -265,7 +245,7 @@ def report(results, steps):
 
 
 def draw(results, steps, out):
-    """Draw each way's loss after each epoch to the path `out`. `results` and `steps` are as in `report`."""
+    """Draw each way's loss after each epoch to the path `out`."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

@@ -1,7 +1,6 @@
 """`python -m legacyga doctor`: check that accumulation is exact with this optimizer, TensorFlow and Keras.
 
-A dense network trains on a few numbers in several ways that must give the same result. One way is in NumPy, so that the
-doctor also finds a Keras that something has changed.
+A dense network trains in several ways that must give the same result, one of them in NumPy.
 """
 
 import functools
@@ -32,13 +31,9 @@ REPORT = (
 
 
 def run(optimizer="mysgd", steps=4, home=None, mode=None, path=None):
-    """Check with the arguments of `--help` (`path` is `--json`), and print the findings.
+    """Check with the arguments of `--help` (`path` is `--json`), print the findings, and return the worst exit code.
 
-    Without `home` it checks each Keras that can train, standalone Keras first. A user's own optimizer belongs to one
-    Keras. The JSON describes the worst Keras, with the others in its "others".
-
-    Returns:
-        The exit code, the worst of all Keras: 0 all is exact, 1 something drifts, 2 the doctor could not check.
+    Without `home` it checks each Keras that can train. The JSON is the worst one's, with the others in its "others".
     """
     tell = functools.partial(print, file=sys.stderr if path == "-" else sys.stdout, flush=True)
     try:
@@ -107,10 +102,7 @@ def _examined(optimizer, steps, kerases, is_told, tell):
 
 
 class Patient(object):
-    """An optimizer under examination, and a small network that it trains.
-
-    `is_told` says whether the user has named the home. If not, the home is the one of the user's own optimizer.
-    """
+    """An optimizer under examination, and a small network that it trains, of a home that the user may have named."""
 
     def __init__(self, home, optimizer, steps, is_told):
         import numpy as np
@@ -161,7 +153,7 @@ class Patient(object):
         yield "What does not fill a window is an update of its own, by the callback", drift, BOUND, REPORT
 
     def _moved_too_soon(self, batch):
-        """Return how far the weights moved within a window; 1 if they do not move at its end, and should."""
+        """Return how far the weights moved within a window; 1 if they should move at its end, and do not."""
         model, moved = self._model(self.accumulating(self.steps)), []
         for begin in range(0, batch, MICRO_BATCH):
             before, part = model.get_weights(), slice(begin, begin + MICRO_BATCH)
@@ -227,8 +219,8 @@ def _made_by(home, text):
     """Resolve `--optimizer` for the home.
 
     Returns:
-        A function that makes the optimizer accumulating over K; one that makes a bare optimizer to compare it with (not
-        one of ours), or None; and the home of both.
+        A function that makes the optimizer accumulating over K; one that makes a bare one to compare it with, or None;
+        and the home of both.
     """
     if text.lower() == "mysgd":
         return functools.partial(_mysgd, home), lambda: home.eager_optimizers.SGD(RATE, momentum=MOMENTUM), home
@@ -244,23 +236,22 @@ def _made_by(home, text):
                 )
             )
         return lambda steps: legacyga.wrap(make(), steps), make, home
-    given = importlib.import_module(module)
-    for part in name.split("."):
-        given = getattr(given, part)
+    given = functools.reduce(getattr, name.split("."), importlib.import_module(module))
     is_made = callable(given) and homes.generation_of(type(given)) is None
     made = given() if is_made else given
     if homes.generation_of(type(made)) is None:
         raise ValueError("--optimizer {} must be, or make, an optimizer. Received: {!r}".format(text, made))
+    home = homes.home_of(made) or home
     # A function may return an existing optimizer.
     if is_made and given() is not made:
-        return lambda steps: legacyga.wrap(given(), steps), given, homes.home_of(made) or home
+        return lambda steps: legacyga.wrap(given(), steps), given, home
     copy = functools.partial(_copied_by_config, made)
     try:
         has_whole_config = _parts(copy()) == _parts(made)
     # The user's class may raise anything.
     except Exception:
         has_whole_config = False
-    return lambda steps: legacyga.wrap(made, steps), copy if has_whole_config else None, homes.home_of(made) or home
+    return lambda steps: legacyga.wrap(made, steps), copy if has_whole_config else None, home
 
 
 def _copied_by_config(optimizer):
@@ -268,7 +259,7 @@ def _copied_by_config(optimizer):
 
 
 def _parts(value):
-    """Return what a copy must share: an optimizer's numbers and texts, nested ones too, and the class of all else."""
+    """Return what a copy must share: the numbers and texts within an optimizer, and the class of all else."""
     if homes.generation_of(type(value)) is not None:
         # Attributes that begin with _self_ are Keras's bookkeeping for checkpoints.
         value = {name: each for name, each in vars(value).items() if not name.startswith("_self_")}

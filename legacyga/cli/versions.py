@@ -9,7 +9,6 @@ NAMES = ("tensorflow", "keras", "tf_keras", "numpy", "h5py")
 
 
 def versions():
-    """Return {name: version} of legacyga, Python and the packages that take part. It imports them to ask them."""
     found = {"legacyga": homes.installed_version("legacyga")}
     found["python"] = " ".join([platform.python_version(), sys.platform, platform.machine()])
     found.update((name, homes.installed_version(name)) for name in NAMES)
@@ -17,9 +16,7 @@ def versions():
 
 
 def show_versions():
-    """Print the versions of legacyga, Python, TensorFlow, the Keras homes, NumPy and h5py, a line each.
-
-    It imports the packages to ask them.
+    """Import legacyga, TensorFlow, each Keras, NumPy and h5py, and print their versions and Python's, a line each.
 
     Example:
         >>> import legacyga

@@ -18,9 +18,9 @@ def GradientAccumulationCallback(schedule=None, partial_window="flush"):
 
     Each batch is weighted by its number of samples, so a window with a smaller last batch equals the large batch
     exactly. In eager mode this needs TF 2.2 or newer, your Keras's own `train_step` and `reduction="mean"`; in graph
-    mode the optimizer does it, without this callback. Elsewhere all batches have the same weight (docs/weights.md
-    quantifies the difference), and a warning says so once if arrays are of different sizes. If the model has its own
-    `train_step`, call `legacyga.train_step` in it.
+    mode the optimizer does it, without this callback. Elsewhere all batches have the same weight (docs/weights.md), and
+    a warning says so once if arrays are of different sizes. If the model has its own `train_step`, call
+    `legacyga.train_step` in it.
 
     Each epoch's logs (History, CSVLogger, TensorBoard, the progress bar) get three ints:
 
@@ -37,14 +37,14 @@ def GradientAccumulationCallback(schedule=None, partial_window="flush"):
     validation. Otherwise it does so when validation begins, or in `on_epoch_end`. Put this callback first in the list,
     so that the other callbacks see the final weights and logs.
 
-    EarlyStopping and `model.stop_training` end an epoch as usual. After an exception the mini-steps stay in the window
-    until training continues, or you call `flush` or `drop_windows`.
+    After an exception the mini-steps stay in the window until training continues, or you call `flush` or
+    `drop_windows`.
 
     Args:
         schedule: K of the next windows. None (default): keep the optimizer's K. An int of at least 1: use it from now
             on. A dict `{epoch: K}`: use the entry with the largest key up to the epoch's number, counted from 0; before
-            the first key, keep the optimizer's K. A function: called with the number of updates so far (an int),
-            returns K; called after each update, or with `steps_per_execution=n` after every n batches.
+            the first key, keep the optimizer's K. A function of the number of updates so far, an int, that returns K;
+            called after each update, or with `steps_per_execution=n` after every n batches.
         partial_window: what to do with a partial window at the end of an epoch. `"flush"` (default): update with the
             mean of its mini-steps. `"carry"`: continue it in the next epoch; after training it stays open. `"drop"`:
             discard it.
@@ -86,8 +86,6 @@ class _Count(int):
 
 
 class _Callback(object):
-    """The methods common to all homes' callbacks."""
-
     home = None
 
     def __init__(self, schedule, partial_window):
@@ -102,7 +100,7 @@ class _Callback(object):
         return GradientAccumulationCallback, (self.schedule, self.partial_window)
 
     def _implements_train_batch_hooks(self):
-        # Keras calls this before `set_model`, when the callback may still belong to another Keras.
+        # Keras asks before `set_model`, when the callback may still belong to another Keras.
         return True
 
     def _implements_test_batch_hooks(self):
@@ -194,7 +192,7 @@ class _Callback(object):
             self._batch_size = size
 
     def on_batch_end(self, batch, logs=None):
-        if self._counts is None and self._has_own_train_step:
+        if self._counts is None and not self.home.graph_mode and model_step.homes_train_step(type(self.model)):
             sample_counts.say_unweighed(
                 self._optimizers, "The model has a train_step of its own, which may call legacyga.train_step."
             )
@@ -214,10 +212,6 @@ class _Callback(object):
             _schedule.ask(self.home, self._optimizers, self.schedule)
         elif isinstance(self.schedule, int):
             _schedule.set_steps(self.home, self._optimizers, self.schedule)
-
-    @property
-    def _has_own_train_step(self):
-        return not self.home.graph_mode and model_step.homes_train_step(type(self.model)) is not None
 
     def on_test_begin(self, logs=None):
         # Within fit, this is the start of the epoch's validation.
@@ -249,8 +243,8 @@ class _Callback(object):
         """Apply `partial_window`, once per epoch."""
         if not self._epoch_is_open:
             return
+        # An exception that is leaving fit leaves the window as it is.
         if features.calls_callbacks_on_exceptions(self.home) and sys.exc_info()[1] is not self._handled:
-            # An exception is leaving fit, so leave the window as it is.
             return
         self._epoch_is_open = False
         if self.partial_window == "carry":

@@ -8,7 +8,7 @@ import weakref
 from legacyga.backend import homes, replicas
 from legacyga.backend import ops as _ops
 from legacyga.optimizers import lookup, surface
-from legacyga.slices import batches, eager, losses, means
+from legacyga.slices import batches, checks, losses, means, once
 from legacyga.slices import recompute as slices_recompute
 from legacyga.windows import mini_step
 
@@ -32,7 +32,9 @@ def train_step(model, data, optimizer=None, weight=None, size=None, recompute=No
     """
     home = homes.home_of(model.optimizer)
     homes_own = homes_train_step(type(model))
-    is_cut = size is not None and eager.is_cut(model, data, size)
+    is_cut = size is not None and batches.is_cut(home.tf, data, size)
+    if is_cut:
+        checks.check_strategy(home, model)
     is_twice = is_cut and means.choose(model, recompute, lambda: _doubt(home, model, data, size, own))
     own = own or homes_own
 
@@ -40,7 +42,7 @@ def train_step(model, data, optimizer=None, weight=None, size=None, recompute=No
         if not is_cut:
             return own(model, data)
         if not is_twice:
-            return eager.train_step(model, own, data, size)
+            return once.train_step(home, model, own, data, size)
         with slices_recompute.cut(home, model, size):
             return own(model, data)
 
@@ -68,7 +70,7 @@ def train_step(model, data, optimizer=None, weight=None, size=None, recompute=No
 
 def _doubt(home, model, data, size, own):
     if own is not None:
-        return means.Doubt("a train_step of the model's own", False)
+        return means.Doubt("a train_step of the model's own", True)
     return means.doubt_of_batch(home, model, data, lambda: slices_recompute.look(home, model, data, size))
 
 

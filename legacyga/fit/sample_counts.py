@@ -17,13 +17,7 @@ ONE_NUMBER = (
 
 
 def start_fit(model, optimizers):
-    """At the start of a fit, make its batches weigh their samples.
-
-    Installs our training step in the model, and rebuilds its training function if that was made without it.
-
-    Returns:
-        The `model_step.TrainStep`; None if batches are not weighed.
-    """
+    """At the start of a fit, make its batches weigh their samples, by the `TrainStep` returned; None if they cannot."""
     if not model_step.are_counted(optimizers) or lookup.optimizers_in(model.optimizer) != optimizers:
         return None
     if surface.home_of(optimizers[0]).graph_mode:

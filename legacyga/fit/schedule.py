@@ -51,7 +51,7 @@ def steps_at(schedule, epoch):
 
 
 def _steps_to_come(schedule, epochs):
-    """The values of K that a schedule sets within this number of epochs; none for a function, which cannot be known."""
+    """The values of K that a schedule, but for a function, sets within this number of epochs."""
     if isinstance(schedule, dict):
         return [steps for epoch, steps in schedule.items() if epoch < epochs]
     return [schedule] if isinstance(schedule, int) else []
@@ -60,11 +60,7 @@ def _steps_to_come(schedule, epochs):
 def check_steps_to_come(optimizers, schedule, epochs, batches, partial_window):
     """Raise before the first batch if a later K must fail, and warn of a K larger than an epoch.
 
-    Args:
-        optimizers: the model's accumulating optimizers.
-        schedule, partial_window: the callback's arguments.
-        epochs: the fit's number of epochs; None if Keras does not know.
-        batches: the number of batches in an epoch; None if Keras does not know.
+    The numbers of a fit's `epochs` and of an epoch's `batches` are None if Keras does not know them.
     """
     to_come = _steps_to_come(schedule, epochs or float("inf"))
     most = max(to_come + [2 if callable(schedule) else 1])
@@ -82,7 +78,7 @@ def check_steps_to_come(optimizers, schedule, epochs, batches, partial_window):
 
 
 def set_steps(home, optimizers, steps):
-    """Set K of the optimizers' next windows: `steps` is an int for all, or a list, in which None keeps a K."""
+    """Set K of the optimizers' next windows to `steps`, an int for all or a list, in which None keeps a K."""
     steps = steps if isinstance(steps, list) else [steps] * len(optimizers)
     with home.default_session():
         for optimizer, each in zip(optimizers, steps):
@@ -98,7 +94,7 @@ def ask(home, optimizers, schedule):
     steps = []
     with home.default_session():
         for optimizer in optimizers:
-            under_way = surface.accumulation_of(optimizer).mini_steps_under_way
+            under_way = surface.accumulation_of(optimizer).registry().mini_steps_under_way
             updates = None if under_way else home.value_of(optimizer.iterations)
             name = "schedule({})".format(updates)
             steps.append(None if under_way else settings.check_steps(name, schedule(updates)))

@@ -16,7 +16,7 @@ def train_step(model, data, weight=None, micro_batch_size=None, recompute=None):
         sum_k(n_k * g_k) / sum_k(n_k)
 
     If the loss is a mean over the samples plus regularization losses, this is the gradient of all the window's samples
-    in one batch, whatever the sizes. If all sizes are equal, plain `fit` does the same.
+    in one batch. If all sizes are equal, plain `fit` does the same.
 
     The number of samples is also right with `sample_weight` and `class_weight`, because Keras divides the weighted sum
     of the samples' losses by the number of samples. If Keras divides by the number of unmasked time steps, or of
@@ -76,10 +76,7 @@ def train_step(model, data, weight=None, micro_batch_size=None, recompute=None):
 
 
 def _accumulating_optimizer(model, must_be):
-    """The model's accumulating optimizer, or the one in its LossScaleOptimizer; None if there is none.
-
-    Raises if there is none and `must_be` is true, or if the model has no optimizer at all.
-    """
+    """The model's accumulating optimizer, or the one in its LossScaleOptimizer; else None, unless one `must_be`."""
     optimizer = getattr(model, "optimizer", None)
     found = lookup.optimizers_in(optimizer)
     if not found and (must_be or optimizer is None):

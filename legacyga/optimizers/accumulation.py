@@ -6,7 +6,7 @@ import warnings
 
 from legacyga.backend import ops as _ops
 from legacyga.backend.tensors import is_variable
-from legacyga.optimizers import horovod
+from legacyga.optimizers import horovod, loss_divisor
 from legacyga.optimizers import inner as _inner
 from legacyga.optimizers.steps import Steps
 from legacyga.optimizers.weights import Weights
@@ -22,22 +22,7 @@ NO_UPDATE = (
 
 
 class Accumulation(object):
-    """Everything an accumulating optimizer has on top of its inner class.
-
-    Args:
-        optimizer: the accumulating optimizer.
-        home: its `homes.Home`.
-        settings: its `settings.Settings`.
-        inner_type: its generation's `inner.Inner` class.
-
-    Attributes:
-        inner: the `inner.Inner`, which drives the inner optimizer.
-        steps: the `steps.Steps`, which holds K.
-        windows: the `windows.Windows`.
-        weights: the `weights.Weights` of mini-steps.
-        is_handed_sums: whether the last mini-step's gradients were already summed over the replicas.
-        refused: the error of the last attempt to set the state; None if the state fitted.
-    """
+    """Everything an accumulating optimizer has on top of its inner class."""
 
     def __init__(self, optimizer, home, settings, inner_type):
         self.optimizer, self.home, self.settings = optimizer, home, settings
@@ -46,7 +31,9 @@ class Accumulation(object):
         self.inner = inner_type(optimizer, home, self.ops, self.steps)
         self.windows = Windows(self)
         self.weights = Weights(self.ops)
+        # Whether the last mini-step's gradients were already summed over the replicas.
         self.is_handed_sums = self._has_said = False
+        # The error of the last attempt to set the state; None if the state fitted.
         self.refused = None
 
     def shared_with(self, optimizer):
@@ -62,17 +49,15 @@ class Accumulation(object):
         """Take one mini-step. Called in replica context under every strategy.
 
         Args:
-            grads_and_vars: list of (gradient, variable) pairs. Pairs without a gradient are passed on, because the
-                inner optimizer is the one to warn about them.
+            grads_and_vars: list of pairs. Those without a gradient go on to the inner optimizer, which warns.
             args, kwargs: the call's other arguments, for the inner optimizer.
             scope: the name scope of new variables.
-            result: function without arguments, called after everything else, that makes the return value for all
-                replicas.
+            result: makes the return value for all replicas, after everything else.
             before: tensors to compute before anything is written.
 
         Returns:
-            The inner optimizer's return value if it is called directly; else `result()`, by default a boolean tensor:
-            whether there was an update.
+            What the inner optimizer returns if it is called directly; else `result()`, by default whether there was an
+            update, a boolean tensor.
         """
         ops, kwargs = self.ops, dict(kwargs)
         present = [pair for pair in grads_and_vars if pair[0] is not None]
@@ -89,21 +74,19 @@ class Accumulation(object):
         ops.replicas.check_workers_wait()
         self.is_handed_sums = _inner.are_exchanged(kwargs)
         registry = self.windows.of(present[0][1])
-        grads_and_vars = checks.as_tensors(ops, grads_and_vars)
+        grads_and_vars = [(ops.as_tensors(gradient, var.dtype), var) for gradient, var in grads_and_vars]
         checks.check_fit(ops.tf, grads_and_vars)
         is_traced = not registry.is_graph and not ops.tf.executing_eagerly()
         self.weights.are_traced = self.weights.are_traced or is_traced
-        with self._outside_of_functions(scope):
-            if not self.inner.prepare(grads_and_vars, is_traced):
-                return self.inner.update(grads_and_vars, args, kwargs)
+        with ops.init_scope(), contextlib.ExitStack() if scope is None else ops.tf.name_scope(scope):
+            self.inner.prepare(grads_and_vars, is_traced)
             window = registry.window_for([var for _, var in grads_and_vars])
             forms = self._forms(window, grads_and_vars, registry, is_traced)
         if is_traced and len(present) < len(grads_and_vars):
             self.inner.say_what_is_missing(grads_and_vars)
         checks.check_rows(ops, *zip(*[(each, var.shape) for each, var in grads_and_vars]))
-        mini_step = self._made(window, grads_and_vars, forms, args, kwargs, before)
         with ops.uninterrupted():
-            taken = self._take(window, mini_step, result)
+            taken = self._take(window, grads_and_vars, forms, (args, kwargs), before, result)
         if registry.is_graph:
             self.inner.keep_attributes(window)
             registry.forget_end(window)
@@ -123,57 +106,38 @@ class Accumulation(object):
             sums.note_held(window.kept.held.read_value().numpy())
         return forms
 
-    def _made(self, window, grads_and_vars, forms, args, kwargs, before):
-        """The `MiniStep` of a call."""
-        pairs = [
-            (gradient, place) for (gradient, _), place in zip(grads_and_vars, window.places) if gradient is not None
-        ]
+    def _take(self, window, grads_and_vars, forms, call, before, result):
+        """Let a window take this replica's mini-step; returns what `take_mini_step` does."""
+        ops, weight, is_handed_sums = self.ops, self.weights.here(), self.is_handed_sums
+        pairs = [(each, place) for (each, _), place in zip(grads_and_vars, window.places) if each is not None]
         gradients, places = map(list, zip(*pairs))
-        if self.is_handed_sums:
-            gradients = self.inner.as_each_replicas(gradients, 1.0 / self.ops.replicas.count)
-        window.call = args, kwargs
-        return MiniStep(gradients, places, forms, args, kwargs, self.weights.here(), before)
-
-    def _take(self, window, mini_step, result):
-        """Let a window take this replica's `MiniStep`; returns what `take_mini_step` does."""
-        ops, weight = self.ops, mini_step.weight
+        if is_handed_sums:
+            gradients = self.inner.as_each_replicas(gradients, 1.0 / ops.replicas.count)
 
         def take(run, gradients, value=None):
-            if value is not None and _inner.are_exchanged(mini_step.kwargs):
+            if value is not None and is_handed_sums:
                 # The gradients are equal on all replicas; equal weights keep the sums equal too.
                 value = ops.replicas.sum_of_scalars(value) / ops.replicas.count
-            of_all = mini_step._replace(gradients=gradients, weight=weight and weight._replace(value=value))
-            updated = window.take(of_all, self.inner.update_of(window, mini_step.args, mini_step.kwargs), run)
+            mini_step = MiniStep(gradients, places, forms, weight and weight._replace(value=value), before)
+            window.call = call
+            updated = window.take(mini_step, self.inner.update_of(window), run)
             if result is None:
                 return updated
             with ops.after(updated):
                 return result()
 
-        parts = (mini_step.gradients,) if weight is None else (mini_step.gradients, weight.value)
-        return ops.replicas.on_all(take, parts)
-
-    @contextlib.contextmanager
-    def _outside_of_functions(self, scope):
-        with contextlib.ExitStack() as entered:
-            entered.enter_context(self.ops.init_scope())
-            if scope is not None:
-                entered.enter_context(self.home.tf.name_scope(scope))
-            yield
+        return ops.replicas.on_all(take, (gradients,) if weight is None else (gradients, weight.value))
 
     def giving(self, weight):
-        """A context that gives this replica's mini-steps this `Weight`."""
         return self.weights.giving(weight, self._counted, self.registry().is_graph)
 
-    def of_loss(self, loss, params, samples=None):
-        """A context in which the mini-steps of a loss weigh what divides it, if a graph shows that.
-
-        Args:
-            samples: as `Weights.dividing` takes it.
-        """
+    def divisor_of(self, loss, params):
+        """What divides a loss in graph mode, a tensor: its mini-steps weigh that. None if it cannot be told."""
         can_weigh = self.home.graph_mode and self.steps.has_windows and self.settings.reduction == "mean"
-        if not can_weigh or getattr(loss, "graph", None) is None:
-            return contextlib.ExitStack()
-        return self.weights.dividing(loss, list(params), samples)
+        # Operations of one replica's batch would not do for all of them.
+        if not can_weigh or self.ops.replicas.are_several or getattr(loss, "graph", None) is None:
+            return None
+        return loss_divisor.find(self.ops, loss, list(params))
 
     def _counted(self):
         """What changes where a function that was traced earlier takes mini-steps, or is called in a function."""
@@ -197,19 +161,13 @@ class Accumulation(object):
         return self.registry().steps
 
     def set_steps(self, steps):
-        """Set K of the next window."""
         registry = self.registry()
         registry.set_steps(steps)
         self.steps.set(steps, is_kept=registry.has_steps)
 
-    @property
-    def mini_steps_under_way(self):
-        """The mini-steps in the latest window, an int."""
-        return self.registry().mini_steps_under_way
-
     def say_no_update(self):
         """Warn once, at the end of a fit, if the optimizer has never made an update."""
-        taken = self.mini_steps_under_way
+        taken = self.registry().mini_steps_under_way
         if taken and not self._has_said and not self.home.value_of(self.optimizer.iterations):
             self._has_said = True
             warnings.warn(NO_UPDATE.format(taken, self.next_steps), stacklevel=4)

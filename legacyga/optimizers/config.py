@@ -113,22 +113,17 @@ class ConfiguredOptimizer(surface.AccumulatingOptimizer):
         """The optimizer from a config of `get_config`."""
         inner, home = cls._legacyga_class
         made = load(surface.NAME, inner, home, config, custom_objects)
-        if surface.is_own(cls):
+        if "_legacyga_class" in vars(cls):
             return made
-        # Horovod has subclassed our class. The inner class's `from_config` calls Horovod's `__init__`, which sets what
-        # its methods need.
+        # Horovod has subclassed our class. The inner class's `from_config` calls its `__init__`, as its methods need.
         extended = super(surface.AccumulatingOptimizer, cls).from_config(config["optimizer"]["config"])
         surface.start(extended, surface.accumulation_of(made).settings)
         return extended
 
     def set_weights(self, weights):
-        """Set all of the optimizer's variables, or the bare optimizer's alone, which leaves no window open.
+        """Set all of the optimizer's variables from a list of arrays, or the bare optimizer's alone.
 
-        Args:
-            weights: list of arrays, in the order of `weights` (`variables` in newer versions).
-
-        Raises:
-            ValueError: the number of arrays or a shape does not fit. Nothing is written.
+        The latter leaves no window open. A ValueError says that a number or a shape does not fit; nothing is written.
         """
         if _is_built(self):
             weights = state.fitting(self, self._legacyga, weights)

@@ -19,7 +19,6 @@ def copy_attributes(optimizer, copied, own, new_variable, kept=()):
     schedules, methods bound to other objects.
 
     Args:
-        optimizer: any optimizer.
         copied: an object of the same class or of a subclass.
         own: function that lists an optimizer's own variables.
         new_variable: function that makes a variable with the value of the given one.
@@ -33,7 +32,14 @@ def copy_attributes(optimizer, copied, own, new_variable, kept=()):
     pins.add(optimizer, copied)
     for each in _kept_beside(optimizer):
         pins.memo.pop(id(each), None)
-    for each, copied_each in [(optimizer, copied)] + pins.inner:
+    pairs = [(optimizer, copied)] + pins.inner
+    for tracker in [vars(each)["_tracker"] for each, _ in pairs if "_tracker" in vars(each)]:
+        # It appends every object whose id it does not know, even as deepcopy fills a container: tell it the copies'.
+        pins.memo[id(tracker.stored_ids)] = {
+            name: {id(pins.memo[key]) if key in pins.memo else key for key in ids}
+            for name, ids in tracker.stored_ids.items()
+        }
+    for each, copied_each in pairs:
         vars(copied_each).update(copy.deepcopy(vars(each), pins.memo))
     return pins.inner
 
@@ -83,21 +89,12 @@ class _Pins(object):
         self._copied.update((id(value), value) for value in values)
 
     def add(self, optimizer, copied):
-        """Add an optimizer, with `copied` as its copy."""
         self.memo[id(optimizer)] = copied
         beside = _kept_beside(optimizer)
         for variable in list(getattr(beside[0], "_weights", {}).values()) if beside else self._own(optimizer):
             if id(variable) not in self._copied:
                 self.know([variable])
                 self.memo[id(variable)] = self._new_variable(variable)
-        tracker = vars(optimizer).get("_tracker")
-        if tracker is not None:
-            # Keras 3's tracker appends every object whose id it does not know, even as deepcopy fills a container. So
-            # it has to know the ids of the copies.
-            self.memo[id(tracker.stored_ids)] = {
-                name: {id(self.memo[each]) if each in self.memo else each for each in ids}
-                for name, ids in tracker.stored_ids.items()
-            }
         for name, value in list(vars(optimizer).items()):
             if isinstance(value, PLAIN):
                 continue
@@ -110,7 +107,7 @@ class _Pins(object):
             elif "deferred" in name or "restor" in name:
                 # Checkpoint values waiting for variables not yet made. The checkpoint reader in them cannot be copied.
                 self.memo[id(value)] = _with_containers_copied(value)
-            elif "dependenc" not in name and value is not tracker:
+            elif "dependenc" not in name and name != "_tracker":
                 # Its contents too: TensorFlow also tracks the containers that Keras 3 has wrapped in its own.
                 self._pin(inside)
                 self.memo.setdefault(id(value), value)

@@ -27,8 +27,7 @@ def check(optimizer, settings):
     """Raise if a Horovod optimizer cannot accumulate with these `settings.Settings`."""
     if _made_by_horovod(type(optimizer)) is None:
         return
-    if optimizer._agg_helper is not None:
-        raise ValueError(TWICE.format(optimizer))
+    check_inside(optimizer)
     if settings.guards:
         raise ValueError(NO_POLICY.format(settings.on_nonfinite, optimizer))
 
@@ -52,16 +51,10 @@ def bases_before(cls):
 def exchanged(optimizer, pairs, rows_once=None):
     """An update's (gradient, variable) pairs, reduced over all processes if the optimizer is Horovod's.
 
-    Args:
-        optimizer: the accumulating optimizer.
-        pairs: list; the gradient may be None.
-        rows_once: function that sums a list of IndexedSlices, each row once; None leaves repeated rows as they are.
+    `rows_once` sums a list of IndexedSlices, each row once; None leaves repeated rows as they are.
     """
-    if (
-        not hasattr(optimizer, "_allreduce")
-        or not pairs
-        or _made_by_horovod(type(optimizer)._legacyga_class[0]) is None
-    ):
+    is_horovods = hasattr(optimizer, "_allreduce") and _made_by_horovod(type(optimizer)._legacyga_class[0])
+    if not is_horovods or not pairs:
         return pairs
     gradients, variables = zip(*pairs)
     together = optimizer._allreduce(gradients, variables)

@@ -9,7 +9,6 @@ from legacyga.backend import features
 from legacyga.backend.tensors import variable_key
 from legacyga.optimizers import copying, horovod
 
-HOOKS = []
 # OptimizerV2's argument. The v3 optimizers have skip_gradients_aggregation, its opposite.
 AGGREGATES = "experimental_aggregate_gradients"
 OWN_SCALE = (
@@ -20,7 +19,6 @@ OWN_SCALE = (
 
 def hook(function):
     """Declare a method that each generation implements."""
-    HOOKS.append(function.__name__)
     return function
 
 
@@ -45,23 +43,24 @@ def named(method, args, kwargs):
     return args[len(names) :], dict(kwargs, **dict(zip(names, args)))
 
 
+@contextlib.contextmanager
+def hidden(optimizer, *names):
+    """A context in which an object lacks the attributes with these names."""
+    attributes = vars(optimizer)
+    found = {name: attributes.pop(name) for name in names if name in attributes}
+    try:
+        yield
+    finally:
+        attributes.update(found)
+
+
 class Inner(object):
     """The inner optimizer: the accumulating object itself, called through the methods of the user's class.
 
     Each generation implements the hooks in a subclass.
-
-    Args:
-        optimizer: the accumulating optimizer.
-        home: its `homes.Home`.
-        ops: an `ops.Ops`.
-        steps: its `steps.Steps`.
-
-    Attributes:
-        scales_loss: whether the optimizer is its home's LossScaleOptimizer.
     """
 
-    # The inner optimizer's methods that take part in the exchange between replicas. If a user's class overrides one,
-    # the exchange is left to it.
+    # Methods that take part in the exchange between replicas, which is left to a user's class that overrides one.
     exchanging = ()
     # Whether the state can be read while a function is traced.
     reads_when_traced = True
@@ -69,8 +68,7 @@ class Inner(object):
     def __init__(self, optimizer, home, ops, steps):
         self.optimizer, self.home, self.ops, self.steps = optimizer, home, ops, steps
         self.scales_loss = features.is_loss_scale_optimizer(home, optimizer)
-        # Updates in progress, by whether their gradients are already summed over the replicas. Counts, not flags,
-        # because the replicas' threads update at the same time.
+        # Updates in progress, by whether their gradients are exchanged. Counts, because replicas' threads run together.
         self._applying = {False: 0, True: 0}
         # {variable key: boolean tensor}: whether the update in progress has a gradient, if known only at run time.
         self._present = {}
@@ -92,7 +90,7 @@ class Inner(object):
 
         Called each time a mini-step is made, in replica context, within an init_scope, before its window exists.
         `is_traced` means within a tf.function, whose update may find a gradient for any of the variables. Returns
-        whether the mini-step can be taken; if not, the inner optimizer is called directly and raises its own error.
+        nothing.
         """
 
     @hook
@@ -112,24 +110,18 @@ class Inner(object):
         variable.
         """
 
-    @hook
-    def session(self, variable, action):
-        """Find the session for the graph of `variable`.
-
-        Called in graph mode, outside any function. Returns the session. If none is open, returns None, or raises an
-        error that names the `action` if one is given.
-        """
-
     # Properties of the inner optimizer.
+
+    def session(self, variable, action):
+        """The session for the graph of `variable`. If none is open: None, or an error if there is an `action`."""
+        return self.home.session
 
     @property
     def own_class(self):
-        """The class of the user's optimizer."""
         return type(self.optimizer)._legacyga_class[0]
 
     @property
     def keeper(self):
-        """The optimizer that holds the state: inside a LossScaleOptimizer of tf.keras, else the optimizer itself."""
         return copying.keeper_of(self.optimizer)
 
     @property
@@ -145,10 +137,7 @@ class Inner(object):
     # Updates.
 
     def update(self, pairs, args, kwargs, exchanged=False):
-        """Make one update of the inner optimizer, and let its per-variable methods be called meanwhile.
-
-        `exchanged` means that the gradients are already summed over the replicas.
-        """
+        """Make one update. `exchanged` means that the gradients are already summed over the replicas."""
         self._applying[exchanged] += 1
         try:
             rows_once = self.ops.replicas.sum_of_rows if self.steps.has_windows else None
@@ -156,12 +145,9 @@ class Inner(object):
         finally:
             self._applying[exchanged] -= 1
 
-    def update_of(self, window, args, kwargs):
-        """The `update` function for `Window.take`: updates the window's variables, except any that no longer exist.
-
-        Args:
-            args, kwargs: the other arguments of the mini-steps' calls.
-        """
+    def update_of(self, window):
+        """The `update` function for `Window.take`: updates the window's variables, except any that no longer exist."""
+        args, kwargs = window.call
 
         def update(reduced, present):
             exchanges = self.ops.replicas.are_several and self.exchanges and not are_exchanged(kwargs)
@@ -186,12 +172,11 @@ class Inner(object):
 
     @property
     def is_applying(self):
-        """Whether an update is in progress."""
         return any(self._applying.values())
 
     @property
     def is_applying_exchanged(self):
-        """Whether an update is in progress whose gradients are already summed over the replicas."""
+        """Whether an update is in progress with gradients already summed over the replicas."""
         return self._applying[True] > 0
 
     def as_each_replicas(self, gradients, factor):
@@ -246,11 +231,7 @@ class Inner(object):
             self._present = before
 
     def _with_or_without(self, asked, pairs, args, kwargs, exchanged):
-        """Update all variables if the window has a gradient of any in `asked`, else only the others.
-
-        Args:
-            asked: {key of a variable: whether it has a gradient, a boolean tensor}. If any has, the rest get zeros.
-        """
+        """Update all variables if the window has a gradient of any in `asked`, the rest with zeros; else the others."""
 
         def update(pairs):
             return self.ops.done(self.update(pairs, args, kwargs, exchanged=exchanged))
@@ -264,13 +245,14 @@ class Inner(object):
 
     def average_those_present(self, own, variables):
         """Call `own`, the inner optimizer's method for all variables, for those with a gradient in the window."""
-        asked = [each for each in variables if variable_key(each) in self._present] if self._present else []
-        if asked and not features.finds_averages_by_variable(self.home):
-            # This Keras assumes that the list is complete, so it cannot be split.
-            asked = []
-        own([each for each in variables if not any(each is other for other in asked)] if asked else variables)
-        for each in asked:
-            self._where_present(each, lambda each=each: own([each]))
+        # Up to TF 2.13 Keras assumes that the list is complete, so it cannot be split. Delete with TF 2.13.
+        if not self._present or not features.finds_averages_by_variable(self.home):
+            own(variables)
+            return
+        own([each for each in variables if variable_key(each) not in self._present])
+        for each in variables:
+            if variable_key(each) in self._present:
+                self._where_present(each, lambda each=each: own([each]))
 
     def decay_weights(self, own, variables):
         """Call `own`, the inner optimizer's weight decay, for the variables with a gradient in the window."""
@@ -314,10 +296,9 @@ class Inner(object):
     # A flush in graph mode, built later than the mini-step.
 
     def keep_attributes(self, window):
-        """Save the optimizer's attributes when a mini-step is built in a graph, for a flush that is built later.
+        """Save the optimizer's attributes as a mini-step is built in a graph: a flush built later must agree with it.
 
-        The flush must agree with the training operation, which ignores attributes set later; and keras-lr-multiplier
-        changes `lr` just for the time of get_updates.
+        Attributes may be set later, and keras-lr-multiplier changes `lr` just for the time of get_updates.
         """
         self._attributes[window] = dict(vars(self.optimizer))
 
@@ -329,14 +310,10 @@ class Inner(object):
             return
         attributes = vars(self.optimizer)
         present = dict(attributes)
-        _replace(attributes, self._attributes[window])
+        attributes.clear()
+        attributes.update(self._attributes[window])
         try:
             yield
         finally:
-            _replace(attributes, present)
-
-
-def _replace(attributes, others):
-    others = dict(others)
-    attributes.clear()
-    attributes.update(others)
+            attributes.clear()
+            attributes.update(present)

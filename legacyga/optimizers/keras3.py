@@ -66,7 +66,6 @@ class Inner(_inner.Inner):
 
     def prepare(self, grads_and_vars, is_traced):
         self.with_slots._check_variables_are_known([var for _, var in grads_and_vars])
-        return True
 
     def apply(self, pairs, called="apply", *args, **kwargs):
         if called == "apply_gradients":
@@ -78,12 +77,7 @@ class Inner(_inner.Inner):
         self.optimizer._filter_empty_gradients(*zip(*grads_and_vars))
 
     def take(self, accumulation, called, grads, variables, args, kwargs):
-        """Take one mini-step of the optimizer's `Accumulation` for a call of its method `called`.
-
-        Args:
-            grads, variables: iterables; `variables` may be None, as in `apply`.
-            args, kwargs: further arguments, which a user's method may have.
-        """
+        """Take one mini-step for a call of the optimizer's method `called`; `variables` may be None, as in `apply`."""
         optimizer, grads = self.optimizer, list(grads)
         method = getattr(self.own_class, called)
         _inner.check_arguments(method, (None,) * (called == "apply") + args, kwargs)
@@ -94,31 +88,24 @@ class Inner(_inner.Inner):
             self.apply_inner(grads, given, *args, **kwargs)
             return
         if not optimizer.built:
-            # Build in this context, as the inner optimizer does: outside, variables that this function makes have no
-            # value yet.
+            # Build in this context, as Keras does: outside, variables that this function makes have no value yet.
             with self.home.module.name_scope(optimizer.name, caller=optimizer):
                 self.build_inner(variables)
         accumulation.take_mini_step(list(zip(grads, variables)), (called,) + args, kwargs, scope=optimizer.name)
 
     def apply_inner(self, grads, variables, *args, **kwargs):
-        """Call the inner optimizer's `apply`, with K hidden from Keras 3."""
-        self.is_bare += 1
-        try:
+        with self.bare():
             return super(AccumulatingOptimizer, self.optimizer).apply(grads, variables, *args, **kwargs)
-        finally:
-            self.is_bare -= 1
 
     def build_inner(self, variables):
-        """Build the inner optimizer."""
         with self.bare():
             super(AccumulatingOptimizer, self.optimizer).build(variables)
         self._start_averages()
 
     def _start_averages(self):
-        """Initialize the moving averages of the weights with the weights.
+        """Initialize the moving averages with the weights: Keras leaves them at zero until the first update.
 
-        Keras leaves them at zero until the first update. That is safe for Keras, where every epoch has an update; after
-        an epoch shorter than a window, SwapEMAWeights would validate a model of zeros.
+        After an epoch shorter than a window, SwapEMAWeights would validate a model of zeros.
         """
         if self.ops.replicas.are_several and self.ops.replicas.is_replica_here:
             # A replica's thread cannot assign the copies of all replicas.
@@ -127,15 +114,13 @@ class Inner(_inner.Inner):
             # The optimizers that SwapEMAWeights finds.
             for each in getattr(self.with_slots, "optimizers", [self.with_slots]):
                 averages = getattr(each, "_model_variables_moving_average", [])
-                if averages and not self.home.value_of(each.iterations):
-                    self._start(zip(averages, each._trainable_variables))
-
-    def _start(self, averages):
-        for average, var in averages:
-            value = var if is_variable(var) else var.value
-            # A variable made in a function has no value before it has run.
-            if average is not None and value.is_initialized():
-                average.assign(value)
+                if not averages or self.home.value_of(each.iterations):
+                    continue
+                for average, var in zip(averages, each._trainable_variables):
+                    value = var if is_variable(var) else var.value
+                    # A variable made in a function has no value before it has run.
+                    if average is not None and value.is_initialized():
+                        average.assign(value)
 
     def read_scale(self):
         return self.optimizer.dynamic_scale.value.read_value()
@@ -170,9 +155,6 @@ class Inner(_inner.Inner):
             )
         optimizer._track_variable(created)
         return created.value
-
-    def session(self, variable, action):
-        raise ValueError("Keras 3 trains in eager mode only. Received: graph mode.")
 
 
 def _own(optimizer):

@@ -1,4 +1,4 @@
-"""Finds the accumulating optimizers of a model, and which of their windows belong to its fit."""
+"""Finds the accumulating optimizers of a model, and which windows are its fit's; flush, for the one that it finds."""
 
 from legacyga.backend import homes
 from legacyga.backend.tensors import variable_key
@@ -28,43 +28,61 @@ def optimizers_of(model):
     return optimizers_in([getattr(model, "optimizer", None)] + [attributes[name] for name in sorted(attributes)])
 
 
+def flush(optimizer):
+    """Update now from every partial window, using the mean of the gradients accumulated so far.
+
+    Does nothing if there was no mini-step since the last update.
+
+    Args:
+        optimizer: an optimizer from `MySGD` or `wrap`, or a LossScaleOptimizer around one.
+
+    Returns:
+        True if there was an update, else False. Inside a `tf.function`, a boolean tensor.
+
+    Raises:
+        ValueError: `optimizer` does not accumulate; or it is a tf.compat.v1.train optimizer in graph mode and there is
+            no default session.
+
+    Example:
+        >>> from tensorflow import keras
+        >>> import legacyga
+        >>> legacyga.flush(legacyga.wrap(keras.optimizers.Adam(1e-3), gradient_accumulation_steps=8))
+        False
+    """
+    found = optimizers_in(optimizer)
+    if len(found) != 1:
+        raise ValueError(
+            "flush takes an optimizer that legacyga.wrap or legacyga.MySGD returned. Received: {!r}".format(optimizer)
+        )
+    return surface.accumulation_of(found[0]).registry().end()
+
+
 class WindowsOfFit(object):
     """The windows of an optimizer that belong to a fit: of the model's trainable variables, and any the fit steps in.
 
     The `trainable` flags alone cannot tell. A train_step may change them or train several lists of variables, and an
     existing training function continues to train variables that are now frozen. A window that was open before the fit
     and takes no mini-step in it does not belong: its variables were frozen since, or are another model's.
-
-    Args:
-        model: the model, whose fit is about to begin.
-        optimizer: one of its accumulating optimizers.
     """
 
     def __init__(self, model, optimizer):
-        self._model, self._accumulation = model, surface.accumulation_of(optimizer)
-        self._untouched = self._registry.under_way()
-
-    @property
-    def _registry(self):
-        return self._accumulation.registry()
+        self._model, self._find_registry = model, surface.accumulation_of(optimizer).registry
+        self._untouched = self._find_registry().under_way()
 
     def look(self):
         """Note which windows open before the fit took mini-steps. Call it early: after K of them a count repeats."""
         if self._untouched:
-            self._untouched &= self._registry.under_way()
+            self._untouched &= self._find_registry().under_way()
 
     def end(self):
-        """End each of the fit's windows with an update."""
-        self._registry.end(self._pick)
+        self._find_registry().end(self._pick)
 
     def drop(self):
-        """Discard the mini-steps in the fit's windows."""
-        self._registry.drop(self._pick)
+        self._find_registry().drop(self._pick)
 
     def _pick(self, keys):
-        """Select the keys of the fit's windows from those of all the optimizer's windows."""
         self.look()
-        seen = {key for key, _ in self._registry.under_way() - self._untouched}
+        seen = {key for key, _ in self._find_registry().under_way() - self._untouched}
         now = _trained_now(self._model, keys)
         return [key for key in keys if key in seen or key in now]
 

@@ -48,12 +48,14 @@ class _Divisors(object):
         self._ops = ops
         within = graph.ancestors([loss.op])
         fed = [each for each in within if each.type.startswith(FEEDING) and any(map(_has_rows, each.outputs))]
-        self._of_batch = graph.dependants(fed, within)
-        variables = [getattr(each, "handle", each).op for each in params]
-        learning = {each for each in within if each.type not in WITHOUT_GRADIENT}
-        self._learning = self._of_batch & graph.dependants(
-            variables, learning, lambda tensor: tensor.dtype.base_dtype.is_floating or tensor.dtype == ops.tf.resource
-        )
+        self._of_batch = within & graph.descendants(fed)
+        variables = [graph.operation_of(each) for each in params]
+        learning = self._of_batch & graph.descendants(variables, self._carries_gradient)
+        self._learning = {each for each in learning if each.type not in WITHOUT_GRADIENT}
+
+    def _carries_gradient(self, tensor):
+        dtype = tensor.dtype.base_dtype
+        return tensor.op.type not in WITHOUT_GRADIENT and (dtype.is_floating or dtype == self._ops.tf.resource)
 
     def of_terms(self, scalar):
         """The divisors of all terms of a scalar that learn from the batch."""
@@ -75,22 +77,21 @@ class _Divisors(object):
 
     def _of_elements(self, tensor):
         """The divisors of a scalar that is made of elements."""
-        divisor, is_sum = 1.0, False
+        divisor, times = 1.0, 1.0
         while tensor.op in self._learning:
             operation = tensor.op
             if operation.type in REDUCTIONS:
                 inner = operation.inputs[0]
-                is_sum = is_sum or operation.type == "Sum" and inner.shape.ndims != 0
-                here = self._rows(inner) if operation.type == "Mean" and self._takes_rows(operation) else 1.0
+                rows = self._rows(inner) if self._takes_rows(operation) else 1.0
+                here, times = (rows, times) if operation.type == "Mean" else (1.0, _product(times, rows))
             else:
                 inner, here = self._divided(operation)
             if inner is None:
                 break
             if inner.shape.ndims == 0:
-                if is_sum:
-                    raise _UnknownError()
-                # One number for the batch, to which each sample's weight was applied: the mean is that number again.
-                return self.of_terms(inner)
+                # One number for the batch, multiplied by each sample's weight. A mean gives that number again, a sum
+                # gives it as many times as there are rows.
+                return [_quotient(each, times) for each in self.of_terms(inner)]
             tensor, divisor = inner, _product(divisor, here)
         return [divisor]
 

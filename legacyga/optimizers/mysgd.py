@@ -73,7 +73,6 @@ def MySGD(
 def _made(
     cls, lr=_LR, momentum=0.0, decay=0.0, nesterov=False, steps_per_update=_STEPS, on_nonfinite="propagate", **kwargs
 ):
-    """Make an optimizer of one of MySGD's classes from MySGD's arguments."""
     _, lr = _of_two_names("lr", lr, _LR, "learning_rate", kwargs)
     name, steps = _of_two_names("steps_per_update", steps_per_update, _STEPS, "gradient_accumulation_steps", kwargs)
     settings = _settings.Settings.checked(steps, on_nonfinite=on_nonfinite, name=name)
@@ -121,8 +120,6 @@ def _schedule_of(cls, lr, custom_objects=None):
 
 
 class _MySGD(object):
-    """The methods common to all homes' classes."""
-
     # Another Keras's "Could not interpret optimizer identifier" ends in this text and explains nothing, so we do.
     def __str__(self):
         return (
@@ -146,21 +143,16 @@ class _MySGD(object):
     @classmethod
     def from_config(cls, config, custom_objects=None):
         """An optimizer of this class; `model_to_estimator` recreates an eager mode optimizer in a graph this way."""
-        return _made(cls, **_arguments(cls, config, custom_objects))
-
-
-def _arguments(cls, config, custom_objects):
-    """The arguments of MySGD in a config, with a schedule's config replaced by the schedule."""
-    found = dict(config)
-    if "learning_rate" in found:
-        found["lr"] = found.pop("learning_rate")
-    if "lr" in found:
-        found["lr"] = _schedule_of(cls, found["lr"], custom_objects)
-    found.pop("is_legacy_optimizer", None)
-    if not _takes_schedules(cls):
-        # A config from eager mode has a name, which the v1 SGD does not take.
-        found.pop("name", None)
-    return found
+        found = dict(config)
+        if "learning_rate" in found:
+            found["lr"] = found.pop("learning_rate")
+        if "lr" in found:
+            found["lr"] = _schedule_of(cls, found["lr"], custom_objects)
+        found.pop("is_legacy_optimizer", None)
+        if not _takes_schedules(cls):
+            # A config from eager mode has a name, which the v1 SGD does not take.
+            found.pop("name", None)
+        return _made(cls, **found)
 
 
 def _from_config(home, config, custom_objects=None):
@@ -173,9 +165,6 @@ _config.LOADERS["MySGD"] = _from_config
 
 class _GraphSGD(_MySGD):
     """MySGD for graph mode, on the v1 API: makes its slots in advance, and orders its own reads and writes."""
-
-    def __init__(self, lr, momentum, decay, nesterov, **kwargs):
-        super(_GraphSGD, self).__init__(lr=lr, momentum=momentum, decay=decay, nesterov=nesterov, **kwargs)
 
     def _decay_argument(self):
         return float(surface.home_of(self).values_of([self.decay])[0])

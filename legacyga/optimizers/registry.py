@@ -5,7 +5,7 @@ import copy
 from legacyga.backend import graph as _graph
 from legacyga.backend.tensors import parts_of, variable_key
 from legacyga.optimizers import sharing, state_to_come
-from legacyga.optimizers.kept_steps import KeptSteps
+from legacyga.optimizers.steps import KeptSteps
 from legacyga.windows import checks, nonfinite
 from legacyga.windows import settings as _settings
 from legacyga.windows import sums as _sums
@@ -28,16 +28,12 @@ OVERWRITTEN = (
 
 
 class Registry(object):
-    """The windows of an optimizer in one TensorFlow 1 graph, or in eager mode.
+    """The windows of an optimizer in one TensorFlow 1 graph, or in eager mode, where `graph` is None.
 
-    Args:
-        accumulation: the optimizer's `Accumulation`.
-        graph: the TensorFlow 1 graph; None in eager mode. State is read and written through a session only if there is
-            a graph. The mode itself cannot decide that: in eager mode a program can still enter graphs, and leave their
-            sessions open outside of them.
+    Sessions read and write the state only if there is a graph. The mode cannot decide that: in eager mode a program can
+    still enter graphs, and leave their sessions open outside of them.
 
     Attributes:
-        is_graph: whether there is a graph.
         windows: {key: `window.Window`}.
         latest: the window of the last mini-step made; None if there is none.
         skipped: a variable: the number of mini-steps that `on_nonfinite` has left out. None if there are no windows.
@@ -82,7 +78,6 @@ class Registry(object):
         return steps.now if values is None else self._steps.of_next_window(*values)
 
     def set_steps(self, steps):
-        """Set K of the next window."""
         if self.has_steps:
             # `made_with` first: other threads may be taking mini-steps, and `next` counts only once it matches.
             for variable, value in ((self._steps.made_with, self._owner.steps.made_with), (self._steps.next, steps)):
@@ -125,13 +120,9 @@ class Registry(object):
         return {(key, number) for key, number in zip(self.windows, taken or ()) if number}
 
     def end(self, pick=None):
-        """End each window under way with an update.
+        """End each window under way with an update; returns whether there was one, in a tf.function as a tensor.
 
-        Args:
-            pick: function that selects from the list of the windows' keys. Default: all.
-
-        Returns:
-            Whether there was an update: a bool; within a tf.function, a tensor.
+        `pick` selects from the list of the windows' keys. Default: all.
         """
         if pick is None:
             self.check_all_is_here("a flush")
@@ -182,7 +173,7 @@ class Registry(object):
         if unknown:
             raise ValueError(UNKNOWN_ARGUMENT.format(unknown[0]))
         inner = self._owner.inner
-        update = inner.update_of(window, args, kwargs)
+        update = inner.update_of(window)
         with inner.as_kept(window):
             return self._owner.ops.replicas.on_all(lambda run: window.flush(update, run), ())
 
@@ -194,7 +185,7 @@ class Registry(object):
     def check_all_is_here(self, action):
         """Raise if restored state still waits for its variables; `action` says what needs it."""
         if self._state_is_to_come:
-            state_to_come.check_is_not_to_come(self._owner.optimizer, self._owner.inner.keeper, action)
+            raise state_to_come.error_of(self._owner.optimizer, self._owner.inner.keeper, action)
 
     @property
     def _state_is_to_come(self):
@@ -237,17 +228,19 @@ class Registry(object):
             self.latest = self.windows[self._built] = self._make(var_list)
 
     def window_for(self, var_list):
-        """The window of these variables; makes it if there is none."""
         latest = self.latest
         if latest is not None and self._built is None and latest.is_of(var_list):
             return latest
-        key = _key_of(var_list)
+        key, built = _key_of(var_list), self._built
         is_new = key not in self.windows
-        if is_new:
-            self._adopt(key)
-        if self._built == key:
+        if key == built:
             self._built = None
-        if key not in self.windows:
+        elif is_new and built is not None and set(key) <= set(built):
+            # The window that `build` made for all is unused, and holds these.
+            self._built, window = None, self.windows.pop(built)
+            window.restrict([built.index(each) for each in key])
+            self.windows[key] = window
+        elif is_new:
             self.windows[key] = self._make(var_list)
         self.latest = self.windows[key]
         if is_new:
@@ -259,13 +252,6 @@ class Registry(object):
     def _look_for_sharing(self, at_hand=()):
         self._sharing.look(lambda: {key for key, _ in self.under_way()}.union(at_hand), self._owner)
 
-    def _adopt(self, key):
-        """Let these variables have the window that `build` made for all, if it is unused and holds them."""
-        if self._built is not None and set(key) <= set(self._built):
-            window, built, self._built = self.windows.pop(self._built), self._built, None
-            window.restrict([built.index(each) for each in key])
-            self.windows[key] = window
-
     def _make(self, var_list):
         owner, prefix = self._owner, "window_{}/".format(len(self.windows))
         # Check before any variable of the window is made.
@@ -274,14 +260,14 @@ class Registry(object):
         def scalar(name, value, dtype, shape=()):
             return owner.inner.make_variable(prefix + name, value, shape, owner.home.tf.as_dtype(dtype))
 
-        # The replicas' threads switch at each variable made. So set the attributes that decide which variables to make
-        # only after the last one.
+        # Replicas' threads switch at each variable made: set the attributes that decide which to make after the last.
         is_first, settings = not self.has_steps, owner.settings
         # Ask before making the variables that the restored state waits for.
         drops_first = self._drops_first
         next_steps, made_with, skipped = self._steps.next, self._steps.made_with, self.skipped
         if is_first:
-            next_steps, made_with = self._steps.make(scalar)
+            next_steps = scalar("gradient_accumulation_steps", owner.steps.now, "int64")
+            made_with = scalar("made_with", owner.steps.made_with, "int64")
             skipped = scalar("skipped_mini_steps", 0, "int64")
         sums = _sums.Sums(owner.ops, settings.reduction)
         mutex = _graph.Mutex(owner.ops, next_steps) if self.is_graph else None

@@ -12,18 +12,10 @@ def variables_of(optimizer):
 
 
 def fitting(optimizer, accumulation, values):
-    """Make a value for each variable of an accumulating optimizer from the arrays of a program or file.
+    """A value for each variable of a built optimizer, from the arrays of a program or file: a list.
 
-    Args:
-        optimizer: the optimizer, built.
-        accumulation: its `Accumulation`. It keeps the error of a file that does not fit, because Keras only logs it.
-        values: list of arrays, for all its variables or only the bare optimizer's. The latter leaves no window open.
-
-    Returns:
-        A list of arrays.
-
-    Raises:
-        ValueError: the arrays are from another optimizer, or from one for another model.
+    The arrays are for all variables, or only for the bare optimizer's, which leaves no window open. If they do not fit,
+    `accumulation` keeps the error too, because Keras only logs it.
     """
     variables, values = [(variable_key(each), each) for each in variables_of(optimizer)], list(values)
     registry = accumulation.registry()
@@ -32,23 +24,24 @@ def fitting(optimizer, accumulation, values):
     settings = 0 if windows else len(registry.unlisted) + 3
     values = values[: len(variables)] + _without_empty_windows(values[len(variables) :], settings)
     wanted = _layout_of(len(values), variables, windows)
-    if _are_of_an_unbuilt(values) and len(values) < len(wanted) and _has_not_trained(optimizer, accumulation):
-        return accumulation.home.values_of([each for _, each in variables])
+    # The file of an optimizer that was not built holds `iterations` of 0, and the learning rate if it is a variable.
+    are_of_an_unbuilt = bool(values) and not any(map(_shape_of, values)) and not _int_of(values[0])
+    if are_of_an_unbuilt and len(values) < len(wanted):
+        if not accumulation.home.value_of(optimizer.iterations) and not registry.mini_steps_under_way:
+            return accumulation.home.values_of([each for _, each in variables])
     accumulation.refused = _misfit(optimizer, wanted, values)
     if accumulation.refused is not None:
         raise accumulation.refused
     # A file may hand over h5py datasets, which a strategy's variables do not take.
     values = [value[()] if hasattr(value, "shape") else value for value in values]
     given = {key: value for (key, _), value in zip(wanted, values)}
-    return _with_no_other_window_open(given, counts, variables, accumulation.home)
+    # The others keep their values, but no window of theirs stays open.
+    present = zip(variables, accumulation.home.values_of([each for _, each in variables]))
+    return [given[key] if key in given else 0 * value if key in counts else value for (key, _), value in present]
 
 
 def _layout_of(number, variables, windows):
-    """Select the variables that a list of `number` values is for.
-
-    They are all variables, or those from before the latest windows were made, or the inner optimizer's, which are also
-    the answer if no number matches.
-    """
+    """The variables that `number` values are for: all, those before the latest windows, or the inner optimizer's."""
     for there in range(len(windows), -1, -1):
         later = set().union(*windows[there:]).difference(*windows[:there])
         wanted = [each for each in variables if each[0] not in later]
@@ -58,14 +51,10 @@ def _layout_of(number, variables, windows):
 
 
 def _without_empty_windows(values, settings):
-    """Remove leading windows without a mini-step from the surplus values of a file.
+    """Remove leading windows without a mini-step from the values of a file beyond the optimizer's own variables.
 
-    An optimizer that has trained several lists of variables saves a window for each: a `window.Kept`, then two arrays
-    for each of the window's variables.
-
-    Args:
-        values: list of the values beyond the optimizer's own variables.
-        settings: how many numbers come before the first window: K and the like.
+    First come `settings` numbers, K and the like, then for each list of variables a window: a `window.Kept`, and two
+    arrays for each of its variables.
     """
     rest, size = values[settings:], len(Kept._fields)
     while len(rest) >= size:
@@ -78,23 +67,6 @@ def _without_empty_windows(values, settings):
 
 def _int_of(value):
     return int(value[()] if hasattr(value, "shape") else value)
-
-
-def _with_no_other_window_open(given, counts, variables, home):
-    """The given values; for other variables, zeros if they are counts of windows, else their present values."""
-    present = zip(variables, home.values_of([each for _, each in variables]))
-    return [given[key] if key in given else 0 * value if key in counts else value for (key, _), value in present]
-
-
-def _are_of_an_unbuilt(values):
-    """Whether values are from an unbuilt optimizer: `iterations` of 0, and the learning rate if it is a variable."""
-    if not values or any(_shape_of(each) for each in values):
-        return False
-    return not _int_of(values[0])
-
-
-def _has_not_trained(optimizer, accumulation):
-    return not accumulation.home.value_of(optimizer.iterations) and not accumulation.mini_steps_under_way
 
 
 def _misfit(optimizer, wanted, values):

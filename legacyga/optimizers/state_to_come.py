@@ -12,7 +12,6 @@ BUILD = ", or call optimizer.{}(model.trainable_variables)"
 
 
 def is_to_come(optimizer):
-    """Whether restored values wait for variables of an optimizer."""
     return any(_waiting_for(optimizer))
 
 
@@ -21,12 +20,11 @@ def latest(optimizer):
     return max([each.restore_uid for each in _positions(optimizer)] or [None])
 
 
-def check_is_not_to_come(optimizer, keeper, action):
-    """Raise if restored values wait for variables of `keeper`, which holds the state; `action` says what needs them."""
-    if is_to_come(keeper):
-        builds = [name for name in ("build", "_create_all_weights") if hasattr(keeper, name)]
-        advice = BUILD.format(builds[0]) if builds else ""
-        raise ValueError(STATE_TO_COME.format(action, optimizer, advice))
+def error_of(optimizer, keeper, action):
+    """The error for an action that needs values which wait for variables of `keeper`, where the state is."""
+    builds = [name for name in ("build", "_create_all_weights") if hasattr(keeper, name)]
+    advice = BUILD.format(builds[0]) if builds else ""
+    return ValueError(STATE_TO_COME.format(action, optimizer, advice))
 
 
 def number_to_come(tf, optimizer, name):

@@ -1,8 +1,8 @@
-"""Keeps K as the program sets it, in Python."""
+"""K of an optimizer: as the program sets it, in Python, and as a part of the state, in variables."""
 
 
 class Steps(object):
-    """K of an optimizer: the one it was made with, and the one the program has set since.
+    """K as the program gives it.
 
     Attributes:
         made_with: the K that the optimizer was made with.
@@ -26,3 +26,34 @@ class Steps(object):
         """Set K; `is_kept` tells whether a variable holds it too."""
         self.now, self.was_set = steps, self.was_set or not is_kept
         self.expect(steps)
+
+
+class KeptSteps(object):
+    """Two variables of a graph, None until the first window: K of the next one, and the K the optimizer was made with.
+
+    If `made_with` is the K that this program made the optimizer with, `next` is K of the next window. Otherwise the
+    state is from an optimizer made with another K, and this program's K applies.
+    """
+
+    def __init__(self, steps, ops):
+        self._steps, self._ops = steps, ops
+        self.next = self.made_with = None
+
+    def of_next_window(self, made_with, next_steps):
+        """K of the next window, an int, from the values of the two variables."""
+        return next_steps if made_with == self._steps.made_with else self._steps.made_with
+
+    def begin(self):
+        ops, own = self._ops, self._ops.constant(self._steps.made_with, "int64")
+        # Read each once, ahead of the condition: a session could run a second read after the branch's writes.
+        made_with, next_steps = self.made_with.read_value(), self.next.read_value()
+        steps = ops.where(ops.equal(made_with, own), next_steps, own)
+
+        def take_over():
+            # From now on, checkpoints hold this program's K.
+            return ops.done([self.next.assign(own), self.made_with.assign(own)])
+
+        # Write nothing if the state already gives this K, so that a resumed run keeps the file's state.
+        is_own = ops.logical_or(ops.equal(made_with, own), ops.equal(next_steps, own))
+        with ops.after(ops.cond(is_own, lambda: ops.done([]), take_over)):
+            return ops.identity(steps)

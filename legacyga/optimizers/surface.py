@@ -24,25 +24,15 @@ WRAPPED = "{0} with gradient accumulation. {1}\n\nThe inner class, {0}:\n\n{2}"
 
 
 def register(generation, optimizer_class, inner_class, condition=lambda cls: True):
-    """Register the classes that make a generation's optimizers accumulate.
-
-    Args:
-        optimizer_class: an `AccumulatingOptimizer` class, put before the user's class.
-        inner_class: an `inner.Inner` class.
-        condition: function that tells whether a user's class gets these two. They come before any registered earlier.
-    """
+    """Put classes before the user's that meet the condition, and before any registered earlier for the generation."""
     _GENERATIONS[generation].insert(0, (condition, optimizer_class, inner_class))
 
 
 def class_for(cls, home, form=(), inner_form=(), **attributes):
     """The accumulating subclass of the optimizer class `cls`, cached, so that two wrapped Adams have the same class.
 
-    Args:
-        cls: the optimizer class.
-        home: its `homes.Home`.
-        form: classes to put before all other bases.
-        inner_form: subclasses of `inner.Inner` to put before the generation's.
-        attributes: further class attributes, which may include `__name__`.
+    `form` and `inner_form` come before all other bases of the class and of its `inner.Inner`. The further attributes
+    may include `__name__`.
     """
     _, optimizers, inners = zip(*[each for each in _GENERATIONS[homes.generation_of(cls)] if each[0](cls)])
     bases, inners = form + optimizers, inner_form + tuple(dict.fromkeys(inners))
@@ -90,14 +80,13 @@ def accumulation_of(optimizer):
 
 
 def home_of(optimizer):
-    """The `homes.Home` of an accumulating optimizer."""
     return type(optimizer)._legacyga_class[1]
 
 
 def start(optimizer, settings):
     """Give a new optimizer of an accumulating class its `Accumulation`."""
-    made = Accumulation(optimizer, home_of(optimizer), settings, type(optimizer)._legacyga_type)
-    vars(optimizer)["_legacyga"] = made
+    inner_class = type(optimizer)._legacyga_type
+    vars(optimizer)["_legacyga"] = Accumulation(optimizer, home_of(optimizer), settings, inner_class)
 
 
 def as_inner(optimizer):
@@ -105,14 +94,6 @@ def as_inner(optimizer):
     inner = object.__new__(type(optimizer)._legacyga_class[0])
     vars(inner).update(vars(optimizer))
     return inner
-
-
-def copy_of(cls, optimizer, settings):
-    """Copy `optimizer`, an object of the inner class, to one of the accumulating class `cls`."""
-    copied = object.__new__(cls)
-    start(copied, settings)
-    accumulation_of(copied).inner.inherit(optimizer)
-    return copied
 
 
 class AccumulatingOptimizer(object):
@@ -148,8 +129,6 @@ class AccumulatingOptimizer(object):
     """
 
     _legacyga = None
-    # The `inner.Inner` of the generation.
-    _legacyga_type = None
     # The names of the inner class's methods that update a single variable.
     _legacyga_steps = ()
 
@@ -242,14 +221,14 @@ PUBLIC_METHODS = ("mini_step_weight", "mini_steps_weigh", "end_windows", "drop_w
 
 def wrapped(optimizer, home, settings):
     """The accumulating copy of an optimizer of any generation. Raises if the optimizer cannot train here."""
-    cls = type(optimizer)
-    generation = homes.generation_of(cls)
-    _check_can_train(optimizer, generation, home)
-    return copy_of(class_for(cls, home), optimizer, settings)
+    _check_can_train(optimizer, homes.generation_of(type(optimizer)), home)
+    copied = object.__new__(class_for(type(optimizer), home))
+    start(copied, settings)
+    copied._legacyga.inner.inherit(optimizer)
+    return copied
 
 
 def _check_can_train(optimizer, generation, home):
-    """Raise a clear error if an optimizer of this generation cannot train here, before Keras raises an obscure one."""
     home.check_can_train()
     if generation == "v3" and home.graph_mode:
         raise ValueError(
@@ -267,8 +246,3 @@ def _check_can_train(optimizer, generation, home):
             "wrap needs TensorFlow 1.11 or newer for optimizers of the v1 API. Received: TensorFlow {}. "
             "legacyga.MySGD works there.".format(home.tf_version)
         )
-
-
-def is_own(cls):
-    """Whether `class_for` made this very class, and not a base of it."""
-    return "_legacyga_class" in vars(cls)

@@ -59,7 +59,6 @@ class Inner(_inner.Inner):
         if self.steps.has_windows:
             for var in var_list:
                 _graph.check_branches_take(self.home.tf, var)
-        return True
 
     def apply(self, pairs, global_step=None, name=None, **kwargs):
         if not self.steps.has_windows:
@@ -122,15 +121,15 @@ class Inner(_inner.Inner):
         loss, computed = self.computed
         self.computed = None, []
         are_its_own = {id(gradient) for gradient, _ in grads_and_vars} <= {id(gradient) for gradient, _ in computed}
-        return accumulation.of_loss(loss if are_its_own else None, [variable for _, variable in grads_and_vars])
+        params = [variable for _, variable in grads_and_vars]
+        return accumulation.weights.of_loss(accumulation.divisor_of(loss, params) if are_its_own else None)
 
     def mini_step_of(self, accumulation, grads_and_vars, kwargs):
         """Take a mini-step of the optimizer's `Accumulation`. Returns its operation in graph mode, else None."""
         if not self.home.graph_mode:
             accumulation.take_mini_step(grads_and_vars, (), kwargs)
             return None
-        # The inner optimizer adds its operation to the "train_op" collection. It is in a conditional's branch here and
-        # cannot be run, so list the mini-step's instead.
+        # The inner optimizer lists its operation, which is in a conditional's branch here: list the mini-step instead.
         train_ops = self.home.v1.get_collection_ref("train_op")
         listed = list(train_ops)
         # In TF 2.0 to 2.13 init_scope leaves the default graph if no `with` has entered it. Delete with TF 2.13.
@@ -170,7 +169,6 @@ class AccumulatingOptimizer(surface.AccumulatingOptimizer):
 
 
 def _own(optimizer):
-    """The optimizer's own variables."""
     slots = [slot for by_variable in optimizer._slots.values() for slot in by_variable.values()]
     return slots + list(optimizer._non_slot_dict.values())
 

@@ -12,55 +12,43 @@ AROUND = (
 
 
 class Updates(list):
-    """The updates of a mini-step. Keras and programs may add to the list, another optimizer's `get_updates` may not.
+    """The updates of a mini-step. Keras and programs may add to the list, another optimizer's `get_updates` may not."""
 
-    Attributes:
-        accumulation: the `Accumulation` of the optimizer, set once.
-    """
-
-    accumulation = None
+    def __init__(self, updates, accumulation):
+        super(Updates, self).__init__(updates)
+        self._accumulation = accumulation
 
     def __iadd__(self, others):
         if not isinstance(others, Updates):
             self._check(sys._getframe(1))
         return super(Updates, self).__iadd__(others)
 
-    def __add__(self, others):
-        self._check(sys._getframe(1))
-        return super(Updates, self).__add__(others)
-
     def __radd__(self, others):
         # Keep the guard when the list is added to another one, as keras-lr-multiplier does.
         if others and not isinstance(others, Updates):
             self._check(sys._getframe(1))
-        both = Updates(list.__add__(list(others), self))
-        both.accumulation = self.accumulation
-        return both
-
-    def __iter__(self):
-        # [*updates, another]
-        self._check(sys._getframe(1))
-        return super(Updates, self).__iter__()
-
-    def append(self, other):
-        self._check(sys._getframe(1))
-        super(Updates, self).append(other)
-
-    def extend(self, others):
-        self._check(sys._getframe(1))
-        super(Updates, self).extend(others)
+        return Updates(list.__add__(list(others), self), self._accumulation)
 
     def _check(self, caller):
-        other, accumulation = caller.f_locals.get("self"), self.accumulation
+        other, accumulation = caller.f_locals.get("self"), self._accumulation
         is_optimizer = other is not accumulation.optimizer and homes.generation_of(type(other)) is not None
         if is_optimizer and caller.f_code.co_name == "get_updates":
             raise ValueError(AROUND.format(type(other).__name__, other, accumulation.next_steps))
 
 
+def _checked(method):
+    def checked(self, *args):
+        self._check(sys._getframe(1))
+        return method(self, *args)
+
+    return checked
+
+
+# `__iter__` is for [*updates, another].
+for _name in ("__add__", "__iter__", "append", "extend"):
+    setattr(Updates, _name, _checked(getattr(list, _name)))
+
+
 def guarded(updates, accumulation):
     """The list of updates, guarded if the optimizer has windows."""
-    if not accumulation.steps.has_windows:
-        return updates
-    made = Updates(updates)
-    made.accumulation = accumulation
-    return made
+    return Updates(updates, accumulation) if accumulation.steps.has_windows else updates

@@ -59,8 +59,7 @@ class Inner(_inner.Inner):
     def _values_of(self, variables):
         """The variables' values in Keras's session, or their initial values if there is no session yet."""
         if not self.home.has_session:
-            # Do not make Keras open a session: it would consider all variables initialized from then on, even if the
-            # program sets another session later.
+            # Do not make Keras open one: it would take all variables for initialized, even in a session set later.
             with contextlib.suppress(ValueError):
                 return [_initial_value(self.home.tf, variable) for variable in variables]
         session, is_initialized = self.home.session, self.home.v1.is_variable_initialized
@@ -77,10 +76,9 @@ class Inner(_inner.Inner):
         ]
 
     def _own(self, optimizer):
-        """The optimizer's own variables: `iterations`, and those its `__init__` made, usually from numbers.
+        """The variables that the optimizer's `__init__` made, named after their attributes; a user's may have any name.
 
-        They are named after their attributes, unlike variables that the user passed in place of numbers. The global
-        step is the program's.
+        The global step is the program's.
         """
         # Do not use the config, which reads the variables: the program may not have initialized them yet.
         made = copying.attributes_that_are_variables(optimizer)
@@ -99,7 +97,7 @@ class Inner(_inner.Inner):
         return optimizer
 
     def prepare(self, grads_and_vars, is_traced):
-        return True
+        """Nothing to do: `_state_for` has made the state."""
 
     def apply(self, pairs):
         """Make one update by the inner optimizer's `get_updates`, ordered to read everything before writing."""
@@ -117,13 +115,9 @@ class Inner(_inner.Inner):
             value = [value] * size
         return backend.variable(value, dtype=dtype.name, name=name)
 
-    def session(self, variable, action):
-        return self.home.session
-
     # Building a mini-step.
 
     def check_graph(self, graph):
-        """Raise if the optimizer was made in another graph."""
         # TF 2.0 also comes here in eager mode, with a graph of its own. Delete with TF 2.0.
         if not self.home.graph_mode or getattr(self.optimizer.iterations, "graph", None) is not graph:
             raise ValueError(
@@ -139,7 +133,8 @@ class Inner(_inner.Inner):
         differentiating = self._differentiating
         # If clipping is late, the update clips. A wrapper's inner optimizer always clips late, in `_answered`.
         is_late = window is not None or differentiating is not self.optimizer
-        with self._unclipped(differentiating) if is_late else contextlib.ExitStack():
+        # A get_gradients that the user has overridden must not clip at its end either.
+        with _inner.hidden(differentiating, "clipnorm", "clipvalue") if is_late else contextlib.ExitStack():
             gradients = differentiating.get_gradients(loss, params)
         if window is None:
             with self.ops.after(gradients, loss):
@@ -199,8 +194,6 @@ class Inner(_inner.Inner):
         # Some get_updates append to `updates`, or return it if it is there. Empty, it makes them build this update.
         known_updates, optimizer.updates = getattr(optimizer, "updates", []), []
         known, lifted = set(self.home.v1.global_variables()), self._lifted.setdefault(_names(params), [])
-        # A get_gradients that the user has set on the object has already computed the micro-batch's gradients.
-        hidden = _hide(optimizer, "get_gradients")
         answered = contextlib.ExitStack()
         if differentiating is not optimizer:
             answered = self._answered(differentiating, gradients, params)
@@ -218,11 +211,11 @@ class Inner(_inner.Inner):
                 raise
 
         try:
-            with _graph.lifted_variables(self.home.tf, lifted):
+            # A get_gradients that the user has set on the object has already computed the micro-batch's gradients.
+            with _graph.lifted_variables(self.home.tf, lifted), _inner.hidden(optimizer, "get_gradients"):
                 update = self.ordered(get_updates, gradients)
         finally:
             self.reduced = None
-            vars(optimizer).update(hidden)
             # keras-rl's wrapper lists no weights.
             inner, optimizer.weights = optimizer.weights or list(differentiating.weights), listed
             optimizer.updates = known_updates
@@ -251,30 +244,15 @@ class Inner(_inner.Inner):
     def _answered(self, inner, gradients, all_params):
         """A context in which `get_gradients` of our copy of a wrapper's inner optimizer returns these gradients."""
         reduced = {param.name: gradient for gradient, param in zip(gradients, all_params)}
-        hidden = _hide(inner, "get_gradients")
-        inner.get_gradients = lambda loss, params: self._clip(inner, [reduced[param.name] for param in params])
-        try:
-            yield
-        finally:
-            del inner.get_gradients
-            vars(inner).update(hidden)
-
-    @staticmethod
-    @contextlib.contextmanager
-    def _unclipped(optimizer):
-        """A context in which `get_gradients`, which a user may have overridden, does not clip at its end."""
-        hidden = _hide(optimizer, "clipnorm", "clipvalue")
-        try:
-            yield
-        finally:
-            vars(optimizer).update(hidden)
+        with _inner.hidden(inner, "get_gradients"):
+            inner.get_gradients = lambda loss, params: self._clip(inner, [reduced[param.name] for param in params])
+            try:
+                yield
+            finally:
+                del inner.get_gradients
 
     def _clip(self, optimizer, means):
-        """Clip `means` as this home's `get_gradients` does.
-
-        That method clips only gradients that it computes itself. So it gets the loss sum(mean * point), whose gradient
-        is the mean.
-        """
+        """Clip `means` by this home's `get_gradients`, as the gradients of a loss sum(mean * point)."""
         if not any(hasattr(optimizer, name) for name in ("clipnorm", "clipvalue")):
             return means
         tf = self.home.tf
@@ -296,7 +274,7 @@ class AccumulatingOptimizer(config.ConfiguredOptimizer):
         # The loss may be None if a user's get_gradients needs none.
         accumulation.inner.check_graph(getattr(loss, "graph", None) or getattr(params[0], "graph", None))
         # TF 2.0 builds a conditional's branch as in eager mode unless the graph is entered. Delete with TF 2.0.
-        with params[0].graph.as_default(), accumulation.of_loss(loss, params):
+        with params[0].graph.as_default(), accumulation.weights.of_loss(accumulation.divisor_of(loss, params)):
             mini_step = accumulation.inner.mini_step_of(accumulation, loss, params)
             self.updates = updates.guarded([mini_step], accumulation)
         return self.updates
@@ -333,11 +311,6 @@ def _initial_value(tf, variable):
 def _is_named(variable, name):
     last = variable.name.split("/")[-1].split(":")[0]
     return last == name or last.startswith(name + "_") and last[len(name) + 1 :].isdigit()
-
-
-def _hide(optimizer, *names):
-    """Remove attributes from the object; returns those that it had, as a dict."""
-    return {name: vars(optimizer).pop(name) for name in names if name in vars(optimizer)}
 
 
 surface.register("v1", AccumulatingOptimizer, Inner)

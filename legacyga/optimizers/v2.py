@@ -51,7 +51,6 @@ class Inner(_inner.Inner):
         if self._inherited:
             self.home.backend.batch_set_value(list(zip(self.keeper._weights, self._inherited)))
             self._inherited = ()
-        return True
 
     @property
     def exchanges(self):
@@ -71,7 +70,6 @@ class Inner(_inner.Inner):
         return super(AccumulatingOptimizer, self.optimizer).apply_gradients(pairs, *args, **kwargs)
 
     def create_inner_weights(self, var_list):
-        """Make the inner optimizer's variables for these model variables."""
         keeper = self.keeper
         inner = super(AccumulatingOptimizer, keeper) if keeper is self.optimizer else keeper
         # TF 2.0 to 2.2 lack this method. Delete with TF 2.2.
@@ -111,9 +109,6 @@ class Inner(_inner.Inner):
         keeper._weights.append(created)
         return created
 
-    def session(self, variable, action):
-        return self.home.session
-
 
 class AccumulatingOptimizer(config.ConfiguredOptimizer):
     """Intercepts Keras's calls of an OptimizerV2."""
@@ -122,8 +117,7 @@ class AccumulatingOptimizer(config.ConfiguredOptimizer):
 
     def apply_gradients(self, grads_and_vars, *args, **kwargs):
         """Take one mini-step. A window's end calls the inner optimizer's own method, with the same arguments."""
-        # Returns an operation, like the inner optimizer: programs run it by name, and LossScaleOptimizer needs one in
-        # its branches.
+        # Returns an operation, as Keras does: programs run it by name, and LossScaleOptimizer's branches need one.
         home = type(self)._legacyga_class[1]
         # In TF 2.0 to 2.13 init_scope leaves the default graph if no `with` has entered it. Delete with TF 2.13.
         with home.v1.get_default_graph().as_default() if home.graph_mode else contextlib.ExitStack():
@@ -134,7 +128,7 @@ class AccumulatingOptimizer(config.ConfiguredOptimizer):
 
     def get_updates(self, loss, params):
         """Build a mini-step in graph mode; returns a list of one operation."""
-        with self._legacyga.of_loss(loss, params):
+        with self._legacyga.weights.of_loss(self._legacyga.divisor_of(loss, params)):
             return updates.guarded(super(AccumulatingOptimizer, self).get_updates(loss, params), self._legacyga)
 
     def _aggregate_gradients(self, grads_and_vars):

@@ -3,7 +3,6 @@
 The bases here come before those of `v2`.
 """
 
-import contextlib
 import warnings
 
 from legacyga.optimizers import config, surface
@@ -23,12 +22,11 @@ class Inner(_inner.Inner):
 
     def inherit(self, optimizer):
         super(Inner, self).inherit(optimizer)
-        clips = hasattr(optimizer, "clipnorm") or hasattr(optimizer, "clipvalue")
-        if clips and self.clips_here and not self.home.graph_mode and not self._has_clipping:
+        if self._asks_for_clipping and self.clips_here and not self.home.graph_mode and not self._has_clipping:
             warnings.warn(
                 "In eager mode fit of TensorFlow {} does not clip gradients with the bare optimizer; this one, over {} "
                 "mini-steps, clips their mean.".format(self.home.tf_version, self.steps.made_with),
-                stacklevel=4,
+                stacklevel=5,
             )
 
     def apply(self, pairs, *args, **kwargs):
@@ -36,15 +34,18 @@ class Inner(_inner.Inner):
             present = iter(self._clip([gradient for gradient, _ in pairs if gradient is not None]))
             pairs = [(None if gradient is None else next(present), var) for gradient, var in pairs]
         if self.is_applying_exchanged and not self._lets_be:
-            part = 1.0 / self.ops.replicas.count
-            pairs = [(each if each is None else self.ops.weighted(each, part, each.dtype), var) for each, var in pairs]
+            gradients, variables = zip(*pairs)
+            pairs = list(zip(self.as_each_replicas(gradients, 1.0 / self.ops.replicas.count), variables))
         return super(Inner, self).apply(pairs, *args, **kwargs)
 
     @property
     def exchanges(self):
         # TF 2.0 and 2.1 sum over the replicas again, so do it here only if needed for clipping. Delete with TF 2.1.
-        clips = hasattr(self.optimizer, "clipnorm") or hasattr(self.optimizer, "clipvalue")
-        return (self._lets_be or clips) and super(Inner, self).exchanges
+        return (self._lets_be or self._asks_for_clipping) and super(Inner, self).exchanges
+
+    @property
+    def _asks_for_clipping(self):
+        return hasattr(self.optimizer, "clipnorm") or hasattr(self.optimizer, "clipvalue")
 
     @property
     def _lets_be(self):
@@ -56,16 +57,10 @@ class Inner(_inner.Inner):
         # Keras clips in this method; up to TF 2.1 it clips wherever it finds the attributes. Delete with TF 2.1.
         return hasattr(super(AccumulatingOptimizer, self.optimizer), "_clip_gradients")
 
-    @contextlib.contextmanager
     def unclipped(self):
         """A context in which the inner optimizer lacks the attributes to clip by."""
-        hidden, attributes = {}, vars(self.optimizer)
-        if self.clips_here and not self._has_clipping:
-            hidden = {name: attributes.pop(name) for name in ("clipnorm", "clipvalue") if name in attributes}
-        try:
-            yield
-        finally:
-            attributes.update(hidden)
+        names = ("clipnorm", "clipvalue") if self.clips_here and not self._has_clipping else ()
+        return _inner.hidden(self.optimizer, *names)
 
     def _clip(self, gradients):
         optimizer, tf = self.optimizer, self.home.tf

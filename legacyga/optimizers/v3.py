@@ -30,15 +30,14 @@ class Inner(_inner.Inner):
         if len(with_gradient) < len(var_list) and not is_traced and features.has_experimental_v3(self.home):
             var_list = with_gradient
         self.build_inner(var_list)
-        return self._knows_all(with_gradient)
+        self._check_knows(with_gradient)
 
-    def _knows_all(self, var_list):
-        """Whether the inner optimizer was built with these variables. For one that is not, it raises its own error."""
+    def _check_knows(self, var_list):
+        """Let the inner optimizer raise its own error, of its own class, if it was not built with these variables."""
         keeper = self.keeper
         unknown = [var for var in var_list if keeper._var_key(var) not in keeper._index_dict]
         if unknown:
             (surface.as_inner(keeper) if keeper is self.optimizer else keeper)._update_step(None, unknown[0])
-        return not unknown
 
     def apply(self, pairs, *args, **kwargs):
         if self.is_applying_exchanged and self.keeper is not self.optimizer:
@@ -48,11 +47,10 @@ class Inner(_inner.Inner):
             return super(AccumulatingOptimizer, self.optimizer).apply_gradients(pairs, *args, **kwargs)
         except KeyError:
             # At K = 1 nobody has looked before, and Keras's error would name our class.
-            self._knows_all([var for gradient, var in pairs if gradient is not None])
+            self._check_knows([var for gradient, var in pairs if gradient is not None])
             raise
 
     def build_inner(self, var_list):
-        """Make the inner optimizer's own variables."""
         # Build the keeper directly, because TF 2.10's LossScaleOptimizer does not. Delete with TF 2.10.
         keeper = self.keeper
         inner = super(AccumulatingOptimizer, keeper) if keeper is self.optimizer else keeper
@@ -67,9 +65,6 @@ class Inner(_inner.Inner):
             created = tf.Variable(tf.fill(shape, tf.cast(value, dtype)), trainable=False, name=name, **placement)
         self.keeper._variables.append(created)
         return created
-
-    def session(self, variable, action):
-        raise ValueError("The optimizers of this generation train in eager mode only. Received: graph mode.")
 
 
 class AccumulatingOptimizer(config.ConfiguredOptimizer):

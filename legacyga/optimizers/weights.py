@@ -2,7 +2,6 @@
 
 import contextlib
 
-from legacyga.optimizers import loss_divisor
 from legacyga.windows import checks
 from legacyga.windows.mini_step import Weight
 
@@ -22,8 +21,7 @@ class Weights(object):
     Attributes:
         knows: whether a mini-step has ever had a weight, or the user was warned that none has.
         has_warned: whether the user was warned that no weight can be right for this loss.
-        made: the number of mini-steps made.
-        are_traced: whether any of them was made in a traced function.
+        made, are_traced: the number of mini-steps made, and whether any was made in a traced function.
         knows_losses: in graph mode, whether the losses were inspected, which adds operations to the graph.
     """
 
@@ -51,9 +49,7 @@ class Weights(object):
     def giving(self, weight, count, is_graph):
         """A context that gives this replica's mini-steps this `Weight`.
 
-        Args:
-            count: function without arguments, of what mini-steps change that a function traced earlier takes.
-            is_graph: whether this is graph mode.
+        `count()` tells what mini-steps change that a function traced earlier takes; `is_graph` means graph mode.
         """
         ops, given = self._ops, weight.value
         if not weight.is_sample_count:
@@ -74,18 +70,15 @@ class Weights(object):
             raise ValueError(NOTHING_MADE.format(given))
 
     @contextlib.contextmanager
-    def dividing(self, loss, params, samples=None):
-        """In graph mode, a context in which mini-steps weigh what divides a loss, unless they are given a weight.
+    def of_loss(self, divisor):
+        """In graph mode, a context in which mini-steps weigh what divides their loss, unless they are given a weight.
 
         Args:
-            samples: function without arguments, of what they weigh in its place if the loss is divided by something.
+            divisor: a scalar tensor, or None.
         """
         before = self._of_loss
-        # Operations of one replica's batch would not do for all of them.
-        if not self._given and not self._ops.replicas.are_several:
-            divisor = loss_divisor.find(self._ops, loss, params)
-            if divisor is not None:
-                self._of_loss, self.knows = Weight(samples() if samples else divisor, True), True
+        if divisor is not None and not self._given:
+            self._of_loss, self.knows = Weight(divisor, True), True
         try:
             yield
         finally:

@@ -4,33 +4,22 @@ from legacyga.optimizers.registry import Registry
 
 
 class Windows(object):
-    """A `Registry` for each TensorFlow 1 graph, and one for eager mode.
-
-    An Estimator uses one tf.compat.v1.train optimizer in many graphs.
-
-    Args:
-        accumulation: the optimizer's `Accumulation`.
-    """
+    """A `Registry` for each TensorFlow 1 graph, as an Estimator uses one optimizer in many, and one for eager mode."""
 
     def __init__(self, accumulation):
         self._owner = accumulation
         self._registries = {}
 
     def shared_with(self, accumulation):
-        """The same windows for another optimizer."""
         shared = Windows(accumulation)
         shared._registries = {graph: each.shared_with(accumulation) for graph, each in self._registries.items()}
         return shared
 
     def of(self, variable):
-        """The `Registry` for the graph of a model's variable."""
         return self._of_graph(variable.graph if self._owner.home.graph_mode else None)
 
     def here(self):
-        """The `Registry` of the default session's graph, or else of the current context.
-
-        If neither has windows and just one other registry does, it is that one.
-        """
+        """The `Registry` of the default session's graph, of the current context, or else the only one used."""
         home = self._owner.home
         session, here = home.v1.get_default_session(), home.v1.get_default_graph() if home.graph_mode else None
         known = [graph for graph, registry in self._registries.items() if registry.windows]
@@ -42,7 +31,6 @@ class Windows(object):
 
     @property
     def are_in_graphs(self):
-        """Whether any graph has a window."""
         return any(registry.windows for registry in self._registries.values())
 
     def _of_graph(self, graph):

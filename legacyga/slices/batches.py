@@ -33,6 +33,12 @@ def number_in(tf, data):
     return int(static.pop()) if static else samples_in(tf, data)
 
 
+def is_cut(tf, data, size):
+    """Whether a batch may need more than one slice of at most `size` samples. True if its size is not static."""
+    samples = number_in(tf, data)
+    return not (isinstance(samples, int) and samples <= size)
+
+
 def checked(tf, data, samples):
     """Return operations that raise if a part of the data has another number of samples; [] if shapes already tell."""
     sizes = [known_size(tf, leaf) for leaf in parts_of(tf, data)]

@@ -5,9 +5,16 @@ from legacyga.slices import losses as _losses
 from legacyga.slices import means
 
 REPLICAS = (
-    "A batch cannot be cut into slices under a strategy: what layers exchange between replicas cannot stand in a loop. "
-    "Received: {!r} of {} replicas. Give fit batches of a slice's size, and compile the model with "
+    "A batch cannot be cut into slices under a strategy, but for MirroredStrategy in eager mode. Received: {!r} of {} "
+    "replicas. Give fit batches of a slice's size, and compile the model with "
     "legacyga.wrap(optimizer, gradient_accumulation_steps)."
+)
+EXCHANGES = (
+    "A layer that exchanges values between replicas in its call cannot stand in the loop over a batch's slices. "
+    "Received: {!r}. Give it synchronized=False, or take BatchNormalization."
+)
+AUTO_ON_REPLICAS = (
+    'size="auto" takes a batch again on one device, not on replicas. Received: {!r}. Give micro_batch a number.'
 )
 LOSS_SCALE = (
     "In graph mode a batch cannot be cut for an optimizer that scales the loss. Received: {!r}. Give fit batches of {} "
@@ -20,23 +27,30 @@ def check_compiled(home, model, size):
     strategy = getattr(model, "distribute_strategy", None)
     if strategy is not None:
         with strategy.scope():
-            check_strategy(home.tf)
+            check_strategy(home, model, size)
     if home.graph_mode and hasattr(model.optimizer, "get_unscaled_gradients"):
         raise ValueError(LOSS_SCALE.format(model.optimizer, size))
 
 
-def check_strategy(tf):
-    """Raise ValueError under any strategy but OneDeviceStrategy: replicas exchange values within a step."""
-    distribute = getattr(tf, "distribute", None)
+def check_strategy(home, model, size=None):
+    """Raise ValueError under a strategy whose replicas cannot each cut their part of a batch."""
+    distribute = getattr(home.tf, "distribute", None)
     if not hasattr(distribute, "has_strategy") or not distribute.has_strategy():
         return
     strategy = distribute.get_strategy()
-    if not isinstance(strategy, distribute.OneDeviceStrategy):
+    if isinstance(strategy, distribute.OneDeviceStrategy):
+        return
+    if home.graph_mode or type(strategy) is not distribute.MirroredStrategy:
         raise ValueError(REPLICAS.format(strategy, strategy.num_replicas_in_sync))
+    if size == "auto":
+        raise ValueError(AUTO_ON_REPLICAS.format(strategy))
+    for layer in features.layers_of(model):
+        if type(layer).__name__ == "SyncBatchNormalization" or getattr(layer, "synchronized", False):
+            raise ValueError(EXCHANGES.format(layer))
 
 
 def doubt_in_graph(home, model, loss):
-    """Return the `means.Doubt` about the loss and metrics of a graph-mode model, None if there is none.
+    """Return the `means.Doubt` about the loss of a graph-mode model, None if there is none.
 
     Args:
         loss: the model's loss, a tensor.

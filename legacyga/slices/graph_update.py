@@ -1,100 +1,78 @@
-"""Graph mode: sum the gradients of slices, and give the optimizer their mean in place of the gradient of a loss."""
+"""Graph mode: add up the gradients of slices, and give the optimizer their sum in place of the gradient of a loss."""
 
 import contextlib
 
+from legacyga.backend import graph, update_order
 from legacyga.backend import ops as _ops
-from legacyga.backend import update_order
-from legacyga.backend.tensors import is_sparse
 from legacyga.optimizers import lookup, surface
-from legacyga.slices import batches
 from legacyga.windows.gradient_accumulator import GradientAccumulator
-
-GRADIENT = "LegacygaMeanGradient"
 
 
 class MiniStep(object):
-    """A mini-step of an accumulator, which replaces the update in a training function.
+    """The mini-steps of an accumulator, and the update, for a training function.
 
     Attributes:
         loss, params: the arguments of `get_updates`.
-        operation: the mini-step with the gradients of the loss.
-        update: the update of the optimizer, a tensor. `make_update` sets it.
+        share: a placeholder for the share of a slice's samples in those of the batch.
+        divisor: what divides the loss, in a list; a batch of slices weighs that in a window. Empty if nothing tells.
+        weight: a placeholder for its value.
+        operations: the mini-step with the gradients of a slice's loss, times `share`, in a list.
+        update: the update of the optimizer, a tensor.
         variables: the variables of the accumulator.
     """
 
-    def __init__(self, home, model, loss, params):
-        self._home, self._ops = home, _ops.Ops(home.tf)
+    def __init__(self, tf, optimizer, loss, params):
+        self._ops, self._accumulator = _ops.Ops(tf), GradientAccumulator(reduction="sum")
         self.loss, self.params, self.variables = loss, params, []
-        self._accumulator = GradientAccumulator()
-        self._samples = self._ops.cast(batches.size_of(home.tf, model._feed_inputs[0]), "float64")
-        self.operation = self.take(home.tf.gradients(loss, params)).op
+        self.share, self.weight = self._ops.v1.placeholder("float64", []), self._ops.v1.placeholder("float64", [])
+        self.divisor = []
+        self.operations = self.take(tf.gradients(loss, params), self.share)
+        self.update = self._make_update(optimizer)
 
-    def take(self, gradients):
-        """Return a mini-step with these gradients, a tensor. Its weight is the number of samples fed."""
-        known = set(self._home.v1.global_variables())
-        taken = self._accumulator(gradients, self._samples)
-        made = [each for each in self._home.v1.global_variables() if each not in known]
-        _make_local(self._home, made)
-        self.variables.extend(made)
-        return taken
+    def take(self, gradients, weight=1.0):
+        """Return [the mini-step with these gradients], [] if there are none."""
+        if all(each is None for each in gradients):
+            return []
+        v1 = self._ops.v1
+        known = v1.get_collection_ref(v1.GraphKeys.GLOBAL_VARIABLES)
+        count = len(known)
+        taken = self._accumulator(gradients, weight)
+        # Make the new variables local, so that neither a Saver nor Keras saves them.
+        for each in known[count:]:
+            v1.add_to_collection(v1.GraphKeys.LOCAL_VARIABLES, each)
+        self.variables.extend(known[count:])
+        del known[count:]
+        return [taken.op]
 
-    def _all_samples(self):
-        return self._accumulator._weight.read_value()
-
-    def make_update(self, optimizer):
-        ops, means, params = self._ops, self._accumulator.gradients, self.params
+    def _make_update(self, optimizer):
+        ops, gradients, params = self._ops, self._accumulator.gradients, self.params
 
         def updates():
-            # get_updates needs a loss: build one whose gradients are the means.
-            terms = [_term(ops, mean, param) for mean, param in zip(means, params) if mean is not None]
+            # get_updates needs a loss: build one that has these gradients.
+            terms = [graph.term_of(ops, each, param) for each, param in zip(gradients, params) if each is not None]
             with contextlib.ExitStack() as entered:
-                for each in lookup.optimizers_in(optimizer):
-                    # The slices of a batch are gone when it is taken as a mini-step: the sum of their samples is there.
-                    entered.enter_context(surface.accumulation_of(each).of_loss(self.loss, params, self._all_samples))
+                for each in map(surface.accumulation_of, lookup.optimizers_in(optimizer)):
+                    divisor = each.divisor_of(self.loss, params)
+                    self.divisor = [] if divisor is None else [divisor]
+                    entered.enter_context(each.weights.of_loss(divisor if divisor is None else self.weight))
                 return optimizer.get_updates(loss=ops.tf.add_n(terms), params=params)
 
         # An accumulating optimizer orders its update itself.
-        update = updates() if lookup.optimizers_in(optimizer) else update_order.ordered(updates, ops, means)
+        update = updates() if lookup.optimizers_in(optimizer) else update_order.ordered(updates, ops, gradients)
         with ops.after(update):
-            self.update = self._accumulator.reset()
+            return self._accumulator.reset()
 
 
-def recorder(optimizer, home, model, made):
+def recorder(optimizer, home, made):
     """Return an optimizer that shares all state with `optimizer`, whose `get_updates` puts a `MiniStep` in `made`."""
-    cls = type(optimizer)
 
     def get_updates(self, loss, params):
         if not params:
             return optimizer.get_updates(loss=loss, params=params)
-        step = MiniStep(home, model, loss, params)
-        step.make_update(optimizer)
-        made[:] = [step]
-        return [step.operation]
+        made[:] = [MiniStep(home.tf, optimizer, loss, params)]
+        # The session runs them, not Keras.
+        return []
 
-    recorder = object.__new__(type(cls.__name__, (cls,), dict(get_updates=get_updates)))
+    recorder = object.__new__(type(type(optimizer).__name__, (type(optimizer),), dict(get_updates=get_updates)))
     object.__setattr__(recorder, "__dict__", vars(optimizer))
     return recorder
-
-
-def _make_local(home, variables):
-    """Make variables local, so that neither a Saver nor Keras saves them."""
-    v1 = home.v1
-    known = v1.get_collection_ref(v1.GraphKeys.GLOBAL_VARIABLES)
-    known[:] = [each for each in known if not any(each is variable for variable in variables)]
-    for each in variables:
-        v1.add_to_collection(v1.GraphKeys.LOCAL_VARIABLES, each)
-
-
-def _term(ops, mean, param):
-    """Return a scalar whose gradient with respect to `param` is `mean`."""
-    tf, has_rows = ops.tf, is_sparse(mean)
-
-    def gradient(op, upstream, *_):
-        return [None, ops.cast(upstream, op.inputs[2].dtype) * op.inputs[2], None]
-
-    # Register one gradient for all. tf.custom_gradient would register each for good, and keep its graph alive.
-    with contextlib.suppress(KeyError):
-        tf.RegisterGradient(GRADIENT)(gradient)
-    point = tf.gather(param, mean.indices) if has_rows else tf.convert_to_tensor(param)
-    with ops.v1.get_default_graph().gradient_override_map({"IdentityN": GRADIENT}):
-        return tf.identity_n([tf.constant(0.0), point, mean.values if has_rows else mean])[0]

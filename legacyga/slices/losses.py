@@ -32,19 +32,22 @@ def looked_at(home, model, look):
         look: a function. `given` is a list of `Given`, one for each output that has a loss; the other two are the
             arguments that Keras computed the losses with.
     """
-    name, attributes = features.loss_container(home), vars(model)
-    own = attributes.get(name)
+    name, attributes, own = features.loss_container(home), vars(model), container_of(home, model)
     if own is None:
         yield
         return
-    if isinstance(own, _Looked):
-        # Replicas take turns within a step, and another replica's _Looked is still in place.
-        own = own._own
     attributes[name] = _Looked(home, own, look)
     try:
         yield
     finally:
         attributes[name] = own
+
+
+def container_of(home, model):
+    """Return what computes a model's losses in eager mode, None if nothing does."""
+    own = vars(model).get(features.loss_container(home))
+    # Replicas take turns within a step, and another replica's _Looked may still be in place.
+    return own._own if isinstance(own, _Looked) else own
 
 
 class _Looked(object):

@@ -13,7 +13,7 @@ WRONG = (
 )
 TWICE = (
     "micro_batch computes each slice of {!r} twice, for {}. Where the loss is a mean over the samples all the same, "
-    "and so are the metrics, recompute=False computes it once. recompute=True says nothing."
+    "recompute=False computes it once. recompute=True says nothing."
 )
 
 # {model: whether its last batch in slices computed them twice}
@@ -28,7 +28,7 @@ def check_recompute(recompute):
 
 
 class Doubt(collections.namedtuple("Doubt", ["text", "is_wrong"])):
-    """Why a loss or metric may not be a mean over the samples. `is_wrong`: it is certain not to be one."""
+    """Why a loss may not be a mean over the samples. `is_wrong`: it is certain not to be one."""
 
 
 def recomputes(model):
@@ -76,7 +76,7 @@ def choose(model, recompute, find_doubt):
 
 
 def doubt_of_batch(home, model, data, look):
-    """Return the `Doubt` about a model's losses and metrics for a batch, None if there is none. Eager mode.
+    """Return the `Doubt` about a model's loss for a batch, None if there is none. Eager mode.
 
     Args:
         look: a function without arguments that returns a `recompute.Seen`: what a call of the model does.
@@ -100,7 +100,7 @@ def doubt_of_batch(home, model, data, look):
 
 
 def doubt_of_compiled(home, model, weighted):
-    """Return the `Doubt` about the losses and metrics that a model was compiled with, None if there is none."""
+    """Return the `Doubt` about the losses that a model was compiled with, None if there is none."""
     for loss in given_losses(model):
         reduction = getattr(loss, "reduction", "sum_over_batch_size")
         # In graph mode Keras takes the mean of an unreduced loss itself.
@@ -116,10 +116,7 @@ def doubt_of_compiled(home, model, weighted):
         if not _is_homes(home, loss, home.module.losses):
             return Doubt("the loss {!r}, which Keras does not know".format(loss), False)
     if not _is_homes_method(home, model, "compute_loss"):
-        return Doubt("a compute_loss of the model's own", False)
-    for metric in _given_metrics(model):
-        if not _is_homes(home, metric, home.module.metrics):
-            return Doubt("the metric {!r}, which Keras does not know".format(metric), False)
+        return Doubt("a compute_loss of the model's own", True)
     return None
 
 
@@ -161,18 +158,6 @@ def _joins_samples(home, loss):
 def given_losses(model):
     """Return the losses that a model was compiled with, without the None of outputs that have no loss."""
     return [each for each in leaves(getattr(model, "loss", None)) if each is not None]
-
-
-def _given_metrics(model):
-    """Return the metrics that a model was compiled with."""
-    found = []
-    # First eager mode, in TensorFlow's Keras and in Keras 3. The second loop is for graph mode, old Kerases included.
-    for kept in (getattr(model, "compiled_metrics", None), getattr(model, "_compile_metrics", None)):
-        found += [getattr(kept, name, None) for name in ("_user_metrics", "_user_weighted_metrics")]
-    for name in ("_compile_metrics", "_compile_weighted_metrics", "metrics", "weighted_metrics"):
-        kept = vars(model).get(name)
-        found.append(kept if isinstance(kept, (dict, list, tuple)) else None)
-    return [each for each in leaves(found) if each is not None]
 
 
 def leaves(value):

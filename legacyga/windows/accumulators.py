@@ -1,11 +1,11 @@
 """Sum the gradients of one variable, dense or as rows. Nothing here imports TensorFlow.
 
-Every variable has the same state, a `State`, whatever its gradients are. The gradient of each mini-step, and of each
-traced function, decides anew which class below works on that state.
+Every variable has a `State`. The gradient of each mini-step, and of each traced function, decides anew which class
+works on it.
 
 The first mini-step of a window stores its gradients over the previous window's, so no pass sets zeros. The last one
-adds its gradients on the way into the update and stores nothing. That makes K - 1 additions and K - 1 writes. Sums of
-rows work differently: every mini-step adds, and the end of the window zeroes the touched rows.
+adds its gradients on the way into the update and stores nothing: K - 1 additions and K - 1 writes. Of rows every
+mini-step adds, and the end of the window zeroes the touched ones.
 """
 
 import collections
@@ -29,31 +29,30 @@ def accumulator(ops, state, form):
 
 
 class DenseAccumulator(object):
-    """The sum of gradients that are tensors.
-
-    Methods take `held`, an int32 tensor: what `total` holds, NOTHING, ROWS or WHOLE.
-    """
+    """The sum of gradients that are tensors. Where `total` holds NOTHING, ROWS or WHOLE is `held`, an int32 tensor."""
 
     def __init__(self, ops, state):
         self._ops = ops
         self._total, self._touched, self._dtype = state.total, state.touched, state.total.dtype.base_dtype
 
     def store(self, gradient, held):
-        """Write a window's first gradient over the previous window's sum."""
+        """Write a window's first gradient, over the previous window's sum."""
         return [self._total.assign(self._widen(gradient))]
 
     def add(self, gradient):
-        """Add a gradient."""
         return [self._total.assign_add(self._widen(gradient))]
 
     def clear(self, held):
-        """Zero the previous window's sum. A window whose first mini-step has no gradient to store needs this."""
+        """Zero the previous window's sum, where a window's first mini-step has no gradient to store."""
         ops = self._ops
+        return [ops.cond(ops.equal(held, NOTHING), lambda: ops.done([]), lambda: self._clear(held))]
 
-        def write():
-            return ops.done([each.assign(ops.zeros_like(each.read_value())) for each in (self._total, self._touched)])
+    def _clear(self, held):
+        return self._clear_all()
 
-        return [ops.cond(ops.equal(held, NOTHING), lambda: ops.done([]), write)]
+    def _clear_all(self):
+        ops = self._ops
+        return ops.done([each.assign(ops.zeros_like(each.read_value())) for each in (self._total, self._touched)])
 
     def sum(self, gradient, begins):
         """Return the window's sum plus a gradient, or None. If the window begins, return the gradient alone."""
@@ -66,18 +65,12 @@ class DenseAccumulator(object):
         return self._ops.cast(self._ops.dense(gradient), self._dtype)
 
 
-class SparseAccumulator(object):
+class SparseAccumulator(DenseAccumulator):
     """The sum of gradients that are IndexedSlices, at a cost proportional to the touched rows.
 
     A mini-step adds its rows to a table whose untouched rows are zero. Taking the sum looks for the touched rows, once
-    a window, one number a row. The end of the window then zeroes them (`empty`), so the next window has nothing to
-    clear.
+    a window, one number a row. The end of the window zeroes them (`empty`), so the next one has nothing to clear.
     """
-
-    def __init__(self, ops, state):
-        self._ops = ops
-        self._total, self._touched = state.total, state.touched
-        self._dtype = state.total.dtype.base_dtype
 
     def store(self, gradient, held):
         """Zero the previous window's sum, and add this window's first gradient."""
@@ -85,7 +78,6 @@ class SparseAccumulator(object):
             return self.add(gradient)
 
     def add(self, gradient):
-        """Add a gradient's rows."""
         ops = self._ops
         ones = ops.ones_like(gradient.indices, self._touched.dtype.base_dtype)
         return [
@@ -93,21 +85,14 @@ class SparseAccumulator(object):
             ops.scatter_update(self._touched, gradient.indices, ones),
         ]
 
-    def clear(self, held):
-        """Zero the previous window's rows, or the whole table if `held` is WHOLE."""
+    def _clear(self, held):
         ops = self._ops
 
         def clear_rows():
             rows = ops.places_of_others(self._touched.read_value(), 0)
             return ops.done(self.empty(rows, ops.gather(self._total, rows)))
 
-        def clear_all():
-            return ops.done([each.assign(ops.zeros_like(each.read_value())) for each in (self._total, self._touched)])
-
-        def clear():
-            return ops.cond(ops.equal(held, WHOLE), clear_all, clear_rows)
-
-        return [ops.cond(ops.equal(held, NOTHING), lambda: ops.done([]), clear)]
+        return ops.cond(ops.equal(held, WHOLE), self._clear_all, clear_rows)
 
     def empty(self, rows, values):
         """Make these rows zero and untouched; `values` has their shape."""
@@ -131,6 +116,6 @@ class SparseAccumulator(object):
                 # XLA pads the rows it finds with row 0, and the optimizer would count those. So return all rows: an
                 # untouched row holds zeros, and gets the index of the first touched row.
                 return self._total.read_value(), ops.places_or_first(touched + whole)
-            # `touched` is never -1, so if `held` is WHOLE this finds every row, without an extra pass.
+            # `touched` is never -1, so if `held` is WHOLE this finds every row.
             rows = ops.places_of_others(touched, -whole)
             return ops.gather(self._total, rows), rows

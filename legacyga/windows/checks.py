@@ -27,11 +27,6 @@ ROWS = (
 )
 
 
-def as_tensors(ops, grads_and_vars):
-    """Return (gradient, variable) pairs with tensors in IndexedSlices; numbers in a list take the variable's dtype."""
-    return [(ops.as_tensors(gradient, var.dtype), var) for gradient, var in grads_and_vars]
-
-
 def check_gradients(ops, gradients, number):
     """Return `gradients` as a list of tensors, IndexedSlices and None; `number` is how many came before, or None."""
     if hasattr(gradients, "dtype") or isinstance(gradients, (str, dict)) or not hasattr(gradients, "__iter__"):
@@ -59,11 +54,7 @@ def check_gradients(ops, gradients, number):
 
 
 def check_weight(ops, weight):
-    """Return `weight` as a float64 tensor, or as Python's 1.0 if it is known to be 1.
-
-    If only the run knows the value, an assertion checks it. XLA drops assertions: there NaN replaces a weight out of
-    range.
-    """
+    """Return `weight` as a float64 tensor, or as Python's 1.0 if it is known to be 1."""
     message = "weight must be a finite number, or a scalar tensor, of at least 0."
     received = "{} Received: {!r}".format(message, weight)
     if weight is None or isinstance(weight, (str, bool)):
@@ -80,7 +71,7 @@ def check_weight(ops, weight):
         with ops.after(
             ops.v1.assert_non_negative(tensor, message=message), ops.v1.assert_less(tensor, infinite, message=message)
         ):
-            # XLA drops the assertions, so make sure that no weight out of range goes on.
+            # XLA drops the assertions, so let no weight out of range go on.
             valid = ops.logical_and(tensor >= 0, tensor < infinite)
             return ops.where(valid, tensor, ops.constant(math.nan, tensor.dtype))
     if not 0.0 <= value < math.inf:
@@ -120,10 +111,9 @@ def _dense_shape(tf, gradient):
 
 
 def shapes_of(tf, gradients, sums):
-    """Return the shapes of the gradients' variables as lists, None for a gradient that is None.
+    """Return the shapes of the gradients' variables as lists, None for a gradient that is None; check them all.
 
-    This checks everything and creates nothing. `sums` is the `sums.Sums` that will take the gradients; the first
-    gradients create its states.
+    `sums` is the `Sums` that will take the gradients.
     """
     shapes = [None] * len(gradients)
     for i, (gradient, state) in enumerate(zip(gradients, sums.states or shapes)):
@@ -160,13 +150,6 @@ def check_rows(ops, gradients, shapes):
     """In eager mode, raise if an IndexedSlices has a row that its variable lacks, before anything is written.
 
     In a graph or a traced function TensorFlow itself raises when it runs.
-
-    Args:
-        gradients: list of tensors, IndexedSlices and None.
-        shapes: list of the shapes of their variables, read only at the places of IndexedSlices.
-
-    Raises:
-        tf.errors.InvalidArgumentError: there is such a row, or the numbers of rows and of values differ.
     """
     if not ops.tf.executing_eagerly():
         return

@@ -17,20 +17,19 @@ class GradientAccumulator(object):
     If the loss is a mean over samples and w_k is the number of samples in a micro-batch, the first is the gradient of
     the large batch: the mean of a union is the weighted mean of the means.
 
-    It depends on no optimizer and no Keras. It takes gradients from any `tf.GradientTape` or `tf.gradients`, and any
-    optimizer applies its result. Call it eagerly, in a `tf.function`, in a loop over a dataset inside one, or compiled
+    It depends on no optimizer and no Keras: any `tf.GradientTape` or `tf.gradients` supplies the gradients, and any
+    optimizer applies the result. Call it eagerly, in a `tf.function`, in a loop over a dataset inside one, or compiled
     by XLA (with dense gradients). In a TensorFlow 1 graph a call creates the operation to run.
 
     `tf.train.Checkpoint(accumulator=accumulator)` saves the window, and so does the checkpoint of a module or a model
     that has the accumulator as an attribute (from TF 1.14 on). After a restore, each sum is there once a gradient has
-    come for it. Under a strategy, make the call within `strategy.run` its first use. If the number of replicas has
-    changed, the mini-steps before and after the restore still weigh alike: a weight that counts samples counts those of
-    one replica. In eager mode, outside of a strategy, it can be pickled.
+    come for it. If the number of replicas has changed, the mini-steps before and after the restore still weigh alike.
+    In eager mode, outside of a strategy, it can be pickled.
 
-    Under `strategy.run` each replica accumulates alone, and `optimizer.apply_gradients` sums over the replicas, once an
-    update. Scale the loss as without accumulation: divide a mean over a replica's samples by the number of replicas.
-    All replicas divide by the mean of their sums of weights, so replicas with different numbers of samples, each passed
-    as the weight, give the large batch's gradient.
+    Under a strategy, make the call within `strategy.run` its first use. Each replica accumulates alone, and
+    `optimizer.apply_gradients` sums over the replicas, once an update. Scale the loss as without accumulation: divide a
+    mean over a replica's samples by the number of replicas. If each replica passes its own number of samples as the
+    weight, the result is the large batch's gradient.
 
     Args:
         reduction: `"mean"` (default) or `"sum"`.
@@ -44,7 +43,7 @@ class GradientAccumulator(object):
             weight 0 adds nothing, whatever its gradients (the mean over no samples is NaN).
 
     Returns:
-        A call returns the number of mini-steps taken in this window, this one included: a scalar int64 tensor.
+        The number of mini-steps taken in this window, this one included: a scalar int64 tensor.
 
     Raises:
         ValueError: `reduction` is neither value; the number of gradients changed, or all are None; a gradient has no
@@ -86,14 +85,6 @@ class GradientAccumulator(object):
         kinds = [state and (state.total.shape.as_list(), state.dtype.name) for state in self._sums.states]
         values = [each.numpy() for each in self._variables]
         return _unpickled, (self._sums.reduction, kinds, self._sums.forms, values)
-
-    def _restore(self, kinds, forms, values):
-        if values:
-            zeros = [kind and self._ops.zeros(*kind) for kind in kinds]
-            self._prepare(zeros, [kind and kind[0] for kind in kinds])
-        self._sums.forms = dict(forms)
-        for variable, value in zip(self._variables, values):
-            variable.assign(value)
 
     @property
     def _variables(self):
@@ -153,11 +144,8 @@ class GradientAccumulator(object):
     @property
     def step(self):
         """The number of mini-steps since the start or the last `reset()`: a scalar int64 tensor."""
-        if self._step is None:
-            if self._home.tf.executing_eagerly() and not self._state_is_to_come:
-                # Create no variable yet: the strategy that it will belong to may not be entered here.
-                return self._ops.constant(0, "int64")
-            self._prepare([])
+        if self._is_unused():
+            return self._ops.constant(0, "int64")
         if self._is_here():
             return self._local(self._step).read_value()
         return self._strategy.experimental_local_results(self._step)[0].read_value()
@@ -176,7 +164,12 @@ class GradientAccumulator(object):
         if not self._sums.states:
             raise ValueError(checks.NO_CALL)
         self._note()
-        self._check_nothing_is_missing()
+        # A traced function cannot read the numbers.
+        if self._home.tf.executing_eagerly() and self._is_here() and int(self.step):
+            held = self._local(self._held).numpy()
+            missing = [i for i, state in enumerate(self._sums.states) if state is None and held[i] != NOTHING]
+            if missing:
+                raise ValueError(checks.MISSING.format(missing))
         return self._as_written(self._on_each_replica)(self._reduced)
 
     def reset(self):
@@ -185,33 +178,27 @@ class GradientAccumulator(object):
         Returns:
             A boolean tensor, available once the reset is done: in a TensorFlow 1 graph the operation to run.
         """
-        if self._step is None:
-            if self._home.tf.executing_eagerly() and not self._state_is_to_come:
-                return self._ops.done([])
-            # A function traced now may run later, when there is something to reset.
-            self._prepare([])
+        if self._is_unused():
+            return self._ops.done([])
         self._note()
         return self._as_written(self._on_each_replica)(lambda: self._one_at_a_time(self._clear))
+
+    def _is_unused(self):
+        """Whether there is nothing to read or to reset. A graph may run later, when there is: it gets variables."""
+        # Otherwise create none yet: the strategy that they will belong to may not be entered here.
+        if self._step is None and (self._state_is_to_come or not self._home.tf.executing_eagerly()):
+            self._prepare([])
+        return self._step is None
 
     @property
     def _state_is_to_come(self):
         """Whether a restored checkpoint still waits for the variables that will take its window."""
         return bool(getattr(self, "_deferred_dependencies", None))
 
-    def _check_nothing_is_missing(self):
-        # A traced function cannot read the number.
-        if not self._home.tf.executing_eagerly() or not self._is_here() or not int(self.step):
-            return
-        held = self._local(self._held).numpy()
-        missing = [i for i, state in enumerate(self._sums.states) if state is None and held[i] != NOTHING]
-        if missing:
-            raise ValueError(checks.MISSING.format(missing))
-
     def _reduced(self):
         # Until the first mini-step of this window, the sums still hold the previous window's values.
         begins = self._ops.equal(self._local(self._step).read_value(), 0)
-        # All replicas divide by the same number, even if their weights differ. Otherwise the sum over replicas would
-        # not be the large batch's mean.
+        # All replicas divide by the same number, so that the sum over replicas is the large batch's mean.
         weight = self._ops.replicas.mean(self._local(self._weight).read_value())
         forms = self._sums.forms_of({})
         return self._sums.reduced({}, forms, self._local(self._held).read_value(), weight, begins)
@@ -221,7 +208,7 @@ class GradientAccumulator(object):
         return self._ops.done([each.assign(self._ops.zeros_like(each.read_value())) for each in scalars])
 
     def _prepare(self, gradients, shapes=()):
-        """Create the missing variables for `gradients`; `shapes` are the shapes of the gradients' variables."""
+        """Create the missing variables for `gradients` of variables of these shapes."""
         if self._step is None:
             # All replicas have the same value.
             with self._making("ONLY_FIRST_REPLICA"):
@@ -271,7 +258,6 @@ class GradientAccumulator(object):
         return self._ops.replicas.making(self._strategy, aggregation)
 
     def _local(self, variable):
-        """Return this replica's part of a variable."""
         return self._ops.replicas.local(variable)
 
     def _is_here(self):
@@ -303,5 +289,10 @@ class GradientAccumulator(object):
 
 def _unpickled(reduction, kinds, forms, values):
     accumulator = GradientAccumulator(reduction)
-    accumulator._restore(kinds, forms, values)
+    if values:
+        zeros = [kind and accumulator._ops.zeros(*kind) for kind in kinds]
+        accumulator._prepare(zeros, [kind and kind[0] for kind in kinds])
+    accumulator._sums.forms = dict(forms)
+    for variable, value in zip(accumulator._variables, values):
+        variable.assign(value)
     return accumulator

@@ -3,15 +3,12 @@
 import collections
 
 
-class MiniStep(
-    collections.namedtuple("MiniStep", ["gradients", "places", "forms", "args", "kwargs", "weight", "before"])
-):
+class MiniStep(collections.namedtuple("MiniStep", ["gradients", "places", "forms", "weight", "before"])):
     """One call of an optimizer with the gradients of one micro-batch. The call's entry point makes it, once.
 
     gradients: list of tensors and IndexedSlices. In cross-replica context each stands for the parts of all replicas.
     places: for each gradient, the place of its variable among the window's sums.
     forms: for each place, what the gradients leave there: NOTHING, ROWS or WHOLE.
-    args, kwargs: the other arguments of the call.
     weight: a `Weight`, or None for 1, which costs nothing.
     before: tensors that must be computed before anything is written.
     """

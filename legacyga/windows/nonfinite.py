@@ -14,12 +14,11 @@ NOT_FINITE = (
 
 
 class Guard(object):
-    """Apply a policy: the window asks it before it adds gradients, and before it updates.
+    """Apply a policy: the window asks it, in cross-replica context, before it adds gradients and before it updates.
 
-    Call both checks in cross-replica context. All replicas on all workers get the same verdict.
+    All replicas on all workers get the same verdict.
 
     Args:
-        ops: an `ops.Ops`.
         policy: one of POLICIES except the first.
         skipped: variable that counts the mini-steps left out, over all windows.
         scale: None, or for an inner LossScaleOptimizer whose scale must shrink, an object with `read_scale()` and
@@ -33,12 +32,8 @@ class Guard(object):
     def look(self, run, arguments):
         """Return whether gradients of a mini-step are not finite: a boolean tensor, or None if the policy does not ask.
 
-        Call it before creating anything that waits for the last gradient. Then each gradient is read as soon as it is
-        computed.
-
-        Args:
-            run: as in `Window.take`.
-            arguments: for each replica, (gradients,) or (gradients, weight).
+        Called before anything waits for the last gradient, it reads each gradient as soon as it is computed.
+        `arguments` are (gradients,) or (gradients, weight) for each replica.
         """
         if self._looks_at_each:
             return self._ops.replicas.sum(run(self._is_bad, arguments)) > 0
@@ -65,10 +60,9 @@ class Guard(object):
         """End a window: update if any mini-step added gradients and the sums are finite.
 
         Args:
-            run: as in `Window.take`.
+            run, update: as in `Window.take`.
             reduced: on each replica, the list of reduced gradients, None for a variable without one.
             added, left_out: the numbers of mini-steps in the reduced gradients, and left out of them.
-            update: as in `Window.take`.
             close: `close(updated)` writes that the window is over, and returns `updated` as a tensor.
             names: the variables' names.
         """
@@ -105,11 +99,9 @@ class Guard(object):
         if self._scale is not None:
             # A LossScaleOptimizer that sees a NaN makes no update, and lowers its scale.
             reduced = run(lambda each: ops.spoil_if(is_left, each), (reduced,))
-            # The scale must also react to the mini-steps left out. The optimizer saw only a finite update, which may
-            # raise the scale: so shrink from the scale before it.
+            # The scale must also react to the mini-steps left out: shrink it from what it was before the update.
             before = self._scale.read_scale() if self._looks_at_each else None
-            # An error ends everything that has not run, so complete the update first. Newer optimizers return nothing
-            # to wait for.
+            # An error ends everything that has not run, so complete the update first.
             with ops.after(before), ops.after(ops.completed(make_update) if self._raises else make_update()):
                 return ops.cond(
                     is_left, leave, lambda: close_with_scale(before) if self._looks_at_each else close(True)

@@ -12,13 +12,7 @@ LATE_GRADIENT = (
 
 
 class Sums(object):
-    """The sums of several variables' gradients, and the operations on them.
-
-    Every method works on one replica, on that replica's own variables.
-
-    Args:
-        ops: an `ops.Ops`.
-        reduction: `"mean"` or `"sum"`.
+    """The sums of several variables' gradients. Every method works on one replica, on that replica's own variables.
 
     Attributes:
         states: for each place an `accumulators.State`, or None if it can have no gradient.
@@ -42,24 +36,13 @@ class Sums(object):
         self.states = [state if i in places else None for i, state in enumerate(self.states)]
 
     def check_not_late(self, place, gradient, variable, owner):
-        """Raise if an earlier traced function would lose this gradient.
-
-        Args:
-            variable: the gradient's variable, or a text that names it.
-            owner: the caller's name in the message.
-        """
+        """Raise if an earlier traced function would lose this gradient, of a variable or of what a text names."""
         if place in self.without and gradient is not None:
             name = variable if isinstance(variable, str) else repr(getattr(variable, "name", variable))
             raise ValueError(LATE_GRADIENT.format(name, owner, gradient))
 
     def note(self, forms, places, traced):
-        """Record the forms of a mini-step's gradients.
-
-        Args:
-            forms: for each place, NOTHING, ROWS or WHOLE.
-            places: the places of the mini-step's variables.
-            traced: whether the mini-step is part of a function, one of several.
-        """
+        """Record the forms (as from `forms_of`) of a mini-step's gradients, which may be `traced` for a function."""
         for place in places:
             if forms[place] != NOTHING:
                 self.forms[place] = min(self.forms.get(place, WHOLE), forms[place])
@@ -102,12 +85,9 @@ class Sums(object):
         return {i: ops.with_values(given[i], each) for i, each in zip(places, tensors)}
 
     def write(self, given, forms, held, begins):
-        """Store the gradients {place: gradient} if a window begins, else add them.
+        """Store the gradients {place: gradient} if a window begins, a Python bool, else add them.
 
-        Args:
-            forms: as from `forms_of`.
-            held: what `states` hold, an int32 for each place.
-            begins: whether a window begins, a Python bool.
+        `forms` are as from `forms_of`, and `held` is what `states` hold: an int32 tensor.
         """
         writes, held = [], self.ops.unstack(held, len(self.states)) if begins else None
         for i, state in self._places():
@@ -121,12 +101,8 @@ class Sums(object):
     def reduced(self, given, forms, held, weight, begins, absent=()):
         """Add the last gradients, and return the window's reduced gradients: a list, None at a place without one.
 
-        Args:
-            given: the last gradients, {place: gradient}.
-            forms, held: as in `write`.
-            weight: the sum of the weights, including those of the last gradients.
-            begins: whether the window begins with these gradients, a bool or a boolean tensor.
-            absent: places to leave without a gradient.
+        `forms` and `held` are as in `write`. `weight` is the sum of the weights, those of the last gradients included.
+        `begins`, a bool or a tensor, says whether the window begins with these. `absent` places are without a gradient.
         """
         ops = self.ops
         places = self._forms(forms, held, absent)
@@ -138,7 +114,11 @@ class Sums(object):
 
         # If K has become 1, the window begins with these gradients and consists of them alone.
         totals = ops.choose(begins, lambda: sums(True), lambda: sums(False)) if dense else []
-        reduced, divisors = [None] * len(self.states), _Divisors(ops, weight)
+        # If all weights of a window are 0, its gradients are zeros.
+        divisor = ops.where(ops.equal(weight, 0), ops.ones_like(weight), weight)
+        dtypes = dict.fromkeys(state.total.dtype.base_dtype for _, state, _ in places)
+        divisors = {dtype: ops.cast(divisor, dtype) for dtype in dtypes}
+        reduced = [None] * len(self.states)
 
         def reduce(total):
             return total if self.reduction == "sum" else total / divisors[total.dtype]
@@ -153,15 +133,11 @@ class Sums(object):
                 values, indices = each.sum(given.get(i), held[i] * ops.cast(ops.logical_not(begins), "int32"))
             state = self.states[i]
             values = ops.cast(reduce(values), state.dtype)
-            reduced[i] = ops.indexed_slices(values, indices, state.total)
+            reduced[i] = ops.tf.IndexedSlices(values, indices, ops.constant(state.total.shape.as_list(), "int64"))
         return reduced
 
     def empty(self, reduced):
-        """Zero the summed rows at the places that `emptied` returns.
-
-        Args:
-            reduced: {place: gradient}, from `reduced`.
-        """
+        """Zero the summed rows of the gradients {place: gradient} that `reduced` has returned."""
         written = []
         for i, state in [] if self.ops.is_compiled() else self._places():
             gradient = reduced.get(i)
@@ -170,7 +146,7 @@ class Sums(object):
         return self.ops.done(written)
 
     def emptied(self, forms, held, absent):
-        """Return the places whose sums are zero after `empty`. The arguments are those of `reduced`."""
+        """Return the places whose sums are zero after `empty`."""
         if self.ops.is_compiled():
             return []
         return [i for i, state, form in self._forms(forms, held, absent) if form == ROWS]
@@ -194,17 +170,3 @@ class Sums(object):
         return [
             (i, state, forms[i] or self._form_without(i, known[i])) for i, state in self._places() if i not in absent
         ]
-
-
-class _Divisors(dict):
-    """{dtype: the window's sum of weights in that dtype}, each computed once, on first use."""
-
-    def __init__(self, ops, weight):
-        super(_Divisors, self).__init__()
-        self._ops, self._weight = ops, weight
-
-    def __missing__(self, dtype):
-        ops, weight = self._ops, self._weight
-        # If all weights of a window are 0, its gradients are zeros.
-        self[dtype] = ops.cast(ops.where(ops.equal(weight, 0), ops.ones_like(weight), weight), dtype)
-        return self[dtype]

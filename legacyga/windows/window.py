@@ -1,14 +1,10 @@
-"""The rule of gradient accumulation, written once for every generation of optimizers.
+"""The rule of gradient accumulation, for every generation of optimizers. Nothing here imports TensorFlow.
 
 A window is K consecutive mini-steps. Its K gradients g_1 ... g_K, with weights w_1 ... w_K (1 by default), end in one
 update of the inner optimizer with
 
     sum_k(w_k * g_k) / sum_k(w_k)      (reduction="mean")
     sum_k(w_k * g_k)                   (reduction="sum")
-
-For a loss that is a mean over its samples, the mean is the gradient of the K micro-batches taken as one batch.
-
-Nothing here imports TensorFlow. `ops` (`ops.Ops`) supplies the few operations.
 """
 
 import collections
@@ -24,8 +20,8 @@ class Kept(collections.namedtuple("Kept", ["mini_step", "left_out", "weight", "u
     mini_step: the number of mini-steps taken in this window, 0 to K - 1.
     left_out: how many of them a guard left out.
     weight: the sum of their weights.
-    unit: the number of samples, over all replicas, that a weight of 1 stands for; 0 if no mini-step of this window has
-        a weight. With it a window continues unchanged on another number of replicas.
+    unit: the number of samples, over all replicas, that a weight of 1 stands for, so that a window continues unchanged
+        on another number of replicas; 0 if no mini-step of this window has a weight.
     steps: K of this window.
     held: for each variable, what its sum holds, from this window or the previous one: NOTHING, ROWS or WHOLE.
     """
@@ -56,8 +52,7 @@ class Window(object):
     """The state of the open window, and what a mini-step does to it.
 
     Args:
-        sums: the window's `Sums`.
-        kept: the window's `Kept`.
+        sums, kept: the window's `Sums` and `Kept`.
         var_list: the model's variables, held weakly so that a copy of the optimizer does not copy the model.
         next_steps: function without arguments that returns K of a window that begins now, a tensor.
         guard: a `nonfinite.Guard`, or None for the policy "propagate".
@@ -76,7 +71,6 @@ class Window(object):
 
     @property
     def variables(self):
-        """All variables of the state."""
         return list(self.kept) + self.sums.variables
 
     def is_of(self, var_list):
@@ -90,23 +84,19 @@ class Window(object):
         self.sums.restrict(places)
 
     def take(self, mini_step, update, run=_here):
-        """Take a `MiniStep`: accumulate its gradients, or end the window with an update.
+        """Take a `MiniStep`, and return whether it ended in an update: a boolean tensor, available after all writes.
 
         Args:
-            mini_step: the `MiniStep`. Its weight's value is a scalar on each replica.
+            mini_step: its weight's value is a scalar on each replica.
             update: function that makes one step of the inner optimizer and returns its operations. It takes the list of
                 reduced gradients, None for a variable without one, and {position in that list: whether there is a
                 gradient, a boolean tensor} for the positions where only the run can tell.
             run: `run(function, args)` calls `function` once on each replica with its own part of `args`.
-
-        Returns:
-            A boolean tensor, available after all writes: whether this mini-step ended in an update.
         """
         weight = mini_step.weight
         arguments = (mini_step.gradients,) if weight is None else (mini_step.gradients, weight.value)
         bad = self._guard and self._guard.look(run, arguments)
-        # In a TensorFlow 1 graph nothing else makes the writes wait for the loss and the gradients: everything below
-        # depends on the first read.
+        # In a TensorFlow 1 graph nothing else makes the writes wait for the loss and the gradients.
         with self.ops.after(mini_step.gradients, mini_step.before):
             if self._mutex is None:
                 return self._take(mini_step, arguments, update, run, bad)
@@ -178,8 +168,7 @@ class Window(object):
     def _scale(self, weight):
         """Return the divisor of a mini-step's weights, what it adds to their sum, and the window's next unit.
 
-        In a window that knows how many samples a mini-step had, a mini-step without a weight weighs as much as the
-        first that had one. So equal batches weigh the same, whoever passes them.
+        A mini-step without a weight weighs as much as the window's first that had one.
         """
         ops, unit = self.ops, self.kept.unit.read_value()
         if weight is None:
@@ -196,27 +185,20 @@ class Window(object):
         return whole / replicas.count, total / whole, unit
 
     def flush(self, update, run=_here):
-        """End an open window with an update on the mean of its gradients; without an open window do nothing.
-
-        Args:
-            update, run: as in `take`.
-
-        Returns:
-            A boolean tensor: whether there was an update.
-        """
+        """End a window with an update if one is open, and return whether there was an update, as `take` does."""
         return self._end_if(lambda taken, steps: taken > 0, update, run)
 
     def _end_if(self, condition, update, run, given=()):
         ops, kept = self.ops, self.kept
         mini_step, weight, held = kept.mini_step.read_value(), kept.weight.read_value(), kept.held.read_value()
         steps, left_out = kept.steps.read_value(), self._guard and kept.left_out.read_value()
-        absent = self._absent(held)
+        absent, forms = self._absent(held), self.sums.forms_of({})
 
         def reduce():
-            return self._reduced({}, self._nothing, held, absent, weight, False)
+            return self._reduced({}, forms, held, absent, weight, False)
 
         def close(updated):
-            emptied = self.sums.emptied(self._nothing, held, absent)
+            emptied = self.sums.emptied(forms, held, absent)
             return self._move_to(0, 0, 0, steps, self._without(emptied, held), updated, anew=True)
 
         def end_window():
@@ -233,7 +215,9 @@ class Window(object):
             def update_present(each):
                 return update(each, present)
 
-            return self._guard.end(run, reduced, added, left_out, update_present, empty_and_close, self._names())
+            variables = [reference() for reference in self.var_list]
+            names = [str(getattr(each, "path", None) or getattr(each, "name", each)) for each in variables]
+            return self._guard.end(run, reduced, added, left_out, update_present, empty_and_close, names)
 
         return ops.cond(condition(mini_step, steps), end_window, lambda: ops.done([], False))
 
@@ -243,29 +227,20 @@ class Window(object):
         with self.ops.after(kept.mini_step.read_value()):
             return self._move_to(0, 0, 0, kept.steps.read_value(), kept.held.read_value(), updated=False, anew=True)
 
-    def _names(self):
-        variables = [reference() for reference in self.var_list]
-        return [str(getattr(each, "path", None) or getattr(each, "name", each)) for each in variables]
-
     def _absent(self, in_window):
         """Return the places known to have no gradient at the end of a window that holds `in_window`."""
         known = self.ops.value_if_eager(in_window)
         if known is None:
-            # A traced function asks `_present` when it runs. A TensorFlow 1 graph leaves out the places it has never
-            # seen.
+            # A traced function asks `_present`. A TensorFlow 1 graph leaves out the places it has never seen.
             is_graph = self._mutex is not None and self.sums.forms
             return set(self.places) - set(self.sums.forms) if is_graph else set()
         # If every mini-step was left out, nothing is held, and a loss scale must still learn of it.
         return {i for i, each in enumerate(known) if each == NOTHING} if any(known) else set()
 
     def _present(self, in_window, given):
-        """Return {position: whether the window holds a gradient}, for a traced function to ask when it runs.
+        """Return {position: whether the window holds a gradient} for a traced function, since others may add theirs.
 
-        A function traced later may add gradients of variables that have none here, such as another task's.
-
-        Args:
-            in_window: as in `_absent`.
-            given: the places of this mini-step's gradients.
+        It is not asked for the places of this mini-step's gradients, `given`.
         """
         asked = {i: place for i, place in enumerate(self.places) if place not in given}
         if not asked or self._mutex is not None or self.ops.value_if_eager(in_window) is not None:
@@ -273,13 +248,7 @@ class Window(object):
         forms = self.ops.unstack(in_window, len(self.sums.states))
         return {i: self.ops.logical_not(self.ops.equal(forms[place], NOTHING)) for i, place in asked.items()}
 
-    @property
-    def _nothing(self):
-        """The forms of a mini-step without gradients."""
-        return self.sums.forms_of({})
-
     def _reduced(self, given, forms, held, absent, weight, begins):
-        """Return one replica's reduced gradients as a list, with the last gradients added on the way."""
         reduced = self.sums.reduced(given, forms, held, weight, begins, absent)
         return [reduced[place] for place in self.places]
 

@@ -1,0 +1,178 @@
+"""Call a model on the slices of a batch, and give its outputs over the whole batch a gradient of ours."""
+
+import contextlib
+
+from legacyga.backend import features
+from legacyga.backend import ops as _ops
+from legacyga.backend.tensors import is_variable
+from legacyga.slices import batches, losses
+from legacyga.slices.loop import Loop, Rows, Total
+
+ROWS = (
+    "In slices each output of a model is put together of its slices, and has a row for each sample. Received: {!r} of "
+    "a slice of {} samples of {!r}. Let it have such rows, or compute it in the loss."
+)
+
+
+def arguments(home, model, x):
+    """Return (args, kwargs) with which a training step of the home calls the model."""
+    has_training = not home.is_keras3 or model._call_has_training_arg
+    return (x,), {"training": True} if has_training else {}
+
+
+@contextlib.contextmanager
+def replaced(model, call):
+    """A context in which the model's `call` is another function, or the class's method if `call` is None."""
+    attributes = vars(model)
+    before = {name: value for name, value in attributes.items() if name == "call"}
+    # Replicas take turns within a step, and the function of another replica may still be in place.
+    before = getattr(before.get("call"), "before", before)
+    attributes.pop("call", None)
+    if call is not None:
+        call.before = before
+        attributes["call"] = call
+    try:
+        yield
+    finally:
+        attributes.pop("call", None)
+        attributes.update(before)
+
+
+class SlicedCall(object):
+    """One call of a model in slices.
+
+    A slice gives a flat list of tensors: its outputs, with a ragged one as its values and row lengths, their masks,
+    and what its layers added to the loss.
+
+    Args:
+        given: (args, kwargs) of the whole batch.
+        samples: the number of samples in the batch, an int or a scalar tensor.
+        size: the largest number of samples in a slice.
+    """
+
+    # Whether an output that is one number is taken as a mean over the samples.
+    joins_numbers = False
+
+    def __init__(self, home, model, given, samples, size):
+        self.home, self.model, self.given, self.samples = home, model, given, samples
+        self.tf, self.ops, self.tape = home.tf, _ops.Ops(home.tf), features.tape_module(home.tf)
+        self.loop = Loop(self.ops, samples, size)
+        # By their places in that list: {loss of one number: whether it is a sum, not a mean}, {values of a ragged
+        # tensor: how many tensors of row lengths follow}.
+        self.scalars, self.ragged = {}, {}
+        # The outputs of a slice, and the layers that added the losses.
+        self._template, self._adding = None, []
+
+    def part(self, nested, begin, length):
+        """Return a slice of nested tensors."""
+        return self.tf.nest.map_structure(lambda leaf: batches.slice_of(self.tf, leaf, begin, length), nested)
+
+    def call(self, part):
+        """Return the outputs of one slice, and [(loss from add_loss, whether it is a sum, its layer)]."""
+        model, (args, kwargs) = self.model, part
+        with replaced(model, None):
+            model._clear_losses()
+            outputs = model(*args, **kwargs)
+        kept = "_losses" if self.home.is_keras3 else "_eager_losses"
+        sums_up, added = features.sums_activities(self.home), []
+        for layer in features.layers_of(model):
+            is_sum = sums_up and getattr(layer, "activity_regularizer", None) is not None
+            added.extend((loss, is_sum, layer) for loss in getattr(layer, kept, ()) if self.tf.is_tensor(loss))
+        model._clear_losses()
+        return outputs, added
+
+    def tensors_of(self, outputs, added, length):
+        """Return the flat list of tensors of a slice.
+
+        Raises ValueError if an output does not have one row per sample.
+        """
+        tf, found = self.tf, []
+        leaves = [each for each in tf.nest.flatten(outputs) if each is not None]
+        for leaf in leaves:
+            if isinstance(leaf, tf.RaggedTensor):
+                lengths = list(leaf.nested_row_lengths())
+                self.ragged[len(found)] = len(lengths)
+                found.extend([leaf.flat_values] + lengths)
+                continue
+            shape = getattr(leaf, "shape", tf.TensorShape(()))
+            if self.joins_numbers and tf.is_tensor(leaf) and shape.ndims == 0 and has_gradient(leaf):
+                self.scalars[len(found)] = False
+                found.append(leaf)
+                continue
+            if not tf.is_tensor(leaf) or not shape.ndims or isinstance(length, int) and shape[0] not in (None, length):
+                raise ValueError(ROWS.format(leaf, length, self.model))
+            found.append(leaf)
+        found += [losses.mask_of(each) for each in leaves if losses.mask_of(each) is not None]
+        for loss, is_sum, _ in added:
+            if loss.shape.ndims == 0:
+                self.scalars[len(found)] = is_sum
+            found.append(loss)
+        self._template, self._adding = outputs, [layer for _, _, layer in added]
+        return found
+
+    def share(self, place, length, dtype):
+        """Return what a slice's number at a place weighs in the batch: 1 for a sum."""
+        return 1 if self.scalars[place] else self.loop.share(length, dtype)
+
+    def joins(self, found, length):
+        """Return the flat list of a slice as pairs for `Loop.run`."""
+        pairs = []
+        for i, each in enumerate(found):
+            is_one = i in self.scalars
+            pairs.append((Total, each * self.share(i, length, each.dtype)) if is_one else (Rows, each))
+        return pairs
+
+    def variables(self):
+        """Return [(trainable variable, TensorFlow's variable in it)]."""
+        return [(each, _raw(each)) for each in self.model.trainable_variables]
+
+    def recorded(self, joined, inputs, backward):
+        """Return the outputs of the whole batch, whose gradients by variables and `inputs` come from `backward`.
+
+        Args:
+            joined: the flat list of the whole batch.
+            backward: a function of {place: upstream gradient} that returns the gradients, those of the inputs last.
+        """
+        # The tape records these reads, which connect the outputs to the variables.
+        values = [raw.read_value() for _, raw in self.variables()]
+        at = [i for i, each in enumerate(joined) if has_gradient(each)]
+        for i in at:
+            joined[i] = self.tf.identity(joined[i])
+
+        def call_backward(*upstream):
+            return backward({i: self.tf.convert_to_tensor(each) for i, each in zip(at, upstream) if each is not None})
+
+        self.tape.record_operation("LegacygaSlices", [joined[i] for i in at], values + inputs, call_backward)
+        return self._put_together(joined)
+
+    def _put_together(self, joined):
+        """Return the outputs of the whole batch with their masks, and add the layers' losses to their layers."""
+        tf, template, joined, leaves = self.tf, self.tf.nest.flatten(self._template), iter(joined), []
+        for leaf in template:
+            if isinstance(leaf, tf.RaggedTensor):
+                values, lengths = next(joined), [next(joined) for _ in range(leaf.ragged_rank)]
+                leaves.append(tf.RaggedTensor.from_nested_row_lengths(values, lengths, validate=False))
+                continue
+            leaves.append(leaf if leaf is None else next(joined))
+            if leaf is not None and leaf.shape.ndims and isinstance(self.samples, int):
+                leaves[-1].set_shape([self.samples] + list(leaf.shape[1:]))
+        for leaf, made in zip(template, leaves):
+            if leaf is not None and losses.mask_of(leaf) is not None:
+                made._keras_mask = next(joined)
+        for layer, loss in zip(self._adding, joined):
+            # The add_loss of a functional model in Keras 3 raises, so use the one of Layer.
+            self.home.module.layers.Layer.add_loss(layer, loss)
+        return tf.nest.pack_sequence_as(self._template, leaves)
+
+
+def _raw(variable):
+    """Return TensorFlow's variable inside an AutoCastVariable (mixed precision) or a variable of Keras 3."""
+    for name in ("_variable", "_value"):
+        inner = getattr(variable, name, None)
+        if is_variable(inner):
+            return inner
+    return variable
+
+
+def has_gradient(tensor):
+    return tensor.dtype.is_floating or tensor.dtype.is_complex

@@ -1,0 +1,142 @@
+"""Graph mode: run a batch's slices, then Keras's loss and metrics of the whole batch.
+
+A session accepts a feed for any tensor. So we feed the slices' joined outputs as the outputs of the model, and Keras's
+own graph computes the loss and the metrics of the whole batch, without the layers.
+"""
+
+from legacyga.backend import graph
+from legacyga.slices import batches
+from legacyga.slices.calls import ROWS
+from legacyga.slices.recompute import RANDOM, is_random
+
+
+class Passes(object):
+    """A training function in slices: one pass over them, or two.
+
+    One pass takes the gradients of each slice's loss along with its outputs. Two passes compute the outputs first, then
+    the loss of the whole batch, then each slice again with its part of the gradient by the outputs.
+
+    Args:
+        home: a `homes.Home`.
+        model: the model.
+        function: Keras's own training function, without an update.
+        mini_step: its `graph_update.MiniStep`.
+        is_twice: whether there are two passes.
+
+    Raises:
+        ValueError: two passes, and the outputs depend on random numbers that cannot be drawn a second time.
+    """
+
+    def __init__(self, home, model, function, mini_step, is_twice):
+        self._home, self._model, self._is_twice = home, model, is_twice
+        self._inputs, self._outputs = list(function.inputs), list(function.outputs)
+        fed = list(model._feed_targets) + list(model._feed_sample_weights)
+        of_loss = graph.descendants([graph.operation_of(each) for each in fed + variables_of_metrics(model)])
+        updates = graph.grouped(function.updates_op)
+        # Updates that read targets, sample weights or metric variables run with the loss. The others, such as moving
+        # averages of layers, run with each slice.
+        at_loss = [each for each in updates if each in of_loss]
+        first, second = [], [each for each in updates if each not in at_loss]
+        with mini_step.loss.graph.as_default():
+            self._cut, body = self._find_cut(at_loss)
+            # The divisor of a loss that a layer adds would run the layer for the whole batch: then samples count.
+            cut = {each.op for each in self._cut}
+            needs_layers = graph.ancestors([each.op for each in mini_step.divisor], cut) & (body - cut)
+            self._divisor = [] if needs_layers else mini_step.divisor
+            if is_twice:
+                self._check_random(mini_step.loss.graph)
+                upstream, gradients, by_cut, others = self._gradients_of(mini_step)
+                second += by_cut
+            else:
+                first, second, upstream, gradients, others = second + mini_step.operations, [], [], [], []
+            self._first = self._keras_function([mini_step.share], self._cut, first)
+            self._whole = self._keras_function(self._cut, self._divisor + self._outputs + gradients, at_loss + others)
+            self._second = self._keras_function(upstream, [], second)
+
+    def _find_cut(self, at_loss):
+        """Return the tensors at which the loss and the metrics are cut off from the layers, and the layers' operations.
+
+        The tensors are the model's outputs, and what else the loss and the metrics read of the layers. One pass also
+        cuts at numbers: each loss of `add_loss` is a mean over the samples there.
+        """
+        model, given = self._model, {each.op for each in self._inputs}
+        ends = [each for each in model.outputs if self._has_rows(each) or not self._is_twice]
+        ends += [] if self._is_twice else [each for each in getattr(model, "losses", ()) if hasattr(each, "op")]
+        body = graph.ancestors([each.op for each in ends])
+        body &= graph.descendants([each.op for each in model._feed_inputs]) - given
+        # The search ends at the operations whose results are cut.
+        found = graph.ancestors([each.op for each in self._outputs] + at_loss, body)
+        read = self._outputs + [each for operation in found - body for each in operation.inputs]
+        return list({id(each): each for each in read if each.op in body}.values()), body
+
+    def _has_rows(self, tensor):
+        """Whether the first dimension of a tensor is the batch's, which is mostly unknown until it is fed."""
+        shapes = [each.get_shape() for each in (tensor, self._model._feed_inputs[0])]
+        size, of_batch = [[None] if each.ndims is None else each.as_list()[:1] for each in shapes]
+        return size in ([None], of_batch)
+
+    def _check_random(self, whole_graph):
+        found = graph.ancestors([each.op for each in self._cut])
+        name = next((each.name for each in found if is_random(each.type, each.name)), None)
+        name = name or graph.function_with(whole_graph, found, is_random)
+        if name:
+            raise ValueError(RANDOM.format(self._model, name))
+
+    def _gradients_of(self, mini_step):
+        """Return (placeholders, gradients by the cut to feed them, mini-steps with these, mini-steps with the rest)."""
+        tf, loss, params = self._home.tf, mini_step.loss, mini_step.params
+        at = [each for each in self._cut if each.dtype.is_floating]
+        by_cut = tf.gradients(loss, at, stop_gradients=at) if at else []
+        at = [(each, gradient) for each, gradient in zip(at, by_cut) if gradient is not None]
+        # What does not go through the cut, such as regularizers.
+        others = mini_step.take(tf.gradients(loss, params, stop_gradients=self._cut))
+        upstream = [self._home.v1.placeholder(each.dtype, each.shape) for each, _ in at]
+        by_params = tf.gradients([each for each, _ in at], params, upstream) if at else []
+        return upstream, [tf.convert_to_tensor(gradient) for _, gradient in at], mini_step.take(by_params), others
+
+    def _keras_function(self, more, outputs, updates):
+        """Return a function of Keras that is fed the training function's inputs and `more`, and returns `outputs`."""
+        tf, kwargs = self._home.tf, getattr(self._model, "_function_kwargs", None) or {}
+        options = {name: kwargs[name] for name in ("options", "run_metadata") if name in kwargs}
+        # Keras wants at least one output, and a session does not fetch what it is fed.
+        outputs = [tf.constant(0)] + [tf.identity(each) for each in outputs]
+        found = self._home.backend.function(self._inputs + more, outputs, updates, **options)
+        return lambda values: found(values)[1:]
+
+    def __call__(self, fed, parts):
+        """Accumulate the gradients of a batch, and return the outputs of the training function and the batch's weight.
+
+        Args:
+            fed: the arrays fed to the training function.
+            parts: the slices of the batch, as Python slices.
+        """
+        samples = fed[0].shape[0]
+        sizes = [len(range(samples or 1)[part]) for part in parts]
+        cut = [[batches.part_of(each, samples, part) for each in fed] for part in parts]
+        taken = [self._first(given + [float(size) / sum(sizes)]) for given, size in zip(cut, sizes)]
+        joined = [self._of_batch(each, values, sizes) for each, values in zip(self._cut, zip(*taken))]
+        told = self._whole(fed + joined)
+        weight = told.pop(0) if self._divisor else samples
+        count = len(self._outputs)
+        for given, part in zip(cut, parts if self._is_twice else ()):
+            self._second(given + [each[part] for each in told[count:]])
+        return told[:count], weight
+
+    def _of_batch(self, tensor, values, sizes):
+        """Return the value of a tensor for the batch: the slices' rows, or in one pass the mean of their numbers.
+
+        Raises ValueError if a slice has another number of rows than samples.
+        """
+        if not self._has_rows(tensor) and tensor.dtype.is_floating and not self._is_twice:
+            total = sum(value * size for value, size in zip(values, sizes))
+            return (total / float(sum(sizes))).astype(values[0].dtype)
+        for value, size in zip(values, sizes):
+            if not value.shape or len(value) != size:
+                raise ValueError(ROWS.format(tensor, size, self._model))
+        return batches.joined(values)
+
+
+def variables_of_metrics(model):
+    """Return the variables of a model's metrics. In old Kerases metrics have no variables."""
+    metrics = list(getattr(model, "metrics", None) or []) + list(getattr(model, "_output_loss_metrics", None) or [])
+    return [value for each in metrics for value in getattr(each, "weights", ())]

@@ -1,0 +1,135 @@
+"""Run a function on each slice of a batch, and put its results together in the loop variables of a tf.while_loop."""
+
+from legacyga.backend.tensors import is_sparse
+
+
+class Loop(object):
+    """The slices of a batch. The first takes the remainder, so the others, in the loop, have one size.
+
+    Args:
+        ops: an `ops.Ops`.
+        samples: the number of samples in the batch, an int or a scalar tensor.
+        size: the largest number of samples in a slice, an int.
+    """
+
+    def __init__(self, ops, samples, size):
+        self.ops, self.samples, self._size = ops, samples, size
+        full = (samples - 1) // size
+        self._full = full if isinstance(samples, int) else ops.maximum(full, 0)
+        self.rest = samples - self._full * size
+        self.slices = self._full + 1
+
+    def share(self, length, dtype):
+        """Return which part of the batch `length` samples are. A part of a batch without samples has a finite share."""
+        return self.ops.cast(length, dtype) / self.ops.cast(self.ops.maximum(self.samples, 1), dtype)
+
+    def run(self, take):
+        """Call `take(begin, length)` for each slice and return what its results make together: a list.
+
+        Args:
+            take: returns a list of pairs: a class of this module, and the value of a slice that it joins.
+        """
+        ops, tf = self.ops, self.ops.tf
+        first = take(0, self.rest)
+        kinds, first = [kind(self) for kind, _ in first], [value for _, value in first]
+
+        def body(number, states):
+            found = [value for _, value in take(self.rest + number * self._size, self._size)]
+            states = [kind.added(state, value, number + 1) for kind, state, value in zip(kinds, states, found)]
+            # The next slice waits for this one, so that memory never holds the activations of both.
+            with ops.after(found):
+                return ops.identity(number + 1), states
+
+        with ops.after(first):
+            number = ops.identity(tf.constant(0))
+        states = [kind.begun(value) for kind, value in zip(kinds, first)]
+        until, begun = (lambda number, _: number < self._full), (number, states)
+        _, states = tf.while_loop(until, body, begun, parallel_iterations=1)
+        return [kind.result(state, value) for kind, state, value in zip(kinds, states, first)]
+
+
+class Nothing(object):
+    """Joins what is None in each slice."""
+
+    def __init__(self, loop):
+        self._ops, self._loop = loop.ops, loop
+
+    def begun(self, first):
+        return []
+
+    def added(self, state, value, number):
+        """Return the state with the value of slice `number`, counted from 0."""
+        return state
+
+    def result(self, state, first):
+        return None
+
+
+class Total(Nothing):
+    """Adds tensors, and IndexedSlices as whole tables, in no less than float32."""
+
+    def begun(self, first):
+        return [self._ops.cast(self._ops.dense(first), self._ops.accumulator_dtype(first.dtype))]
+
+    def added(self, state, value, number):
+        return [state[0] + self._ops.cast(self._ops.dense(value), state[0].dtype)]
+
+    def result(self, state, first):
+        return self._ops.cast(state[0], first.dtype)
+
+
+class Largest(Total):
+    """Finds the largest values: Keras 3 passes the scales of float8 as gradients."""
+
+    def added(self, state, value, number):
+        return [self._ops.maximum(state[0], value)]
+
+
+class Rows(Nothing):
+    """Concatenates tensors, in a TensorArray. Under XLA its elements have one shape, and only the first may differ."""
+
+    def __init__(self, loop):
+        super(Rows, self).__init__(loop)
+        self._holds_first = not self._ops.is_compiled()
+
+    def begun(self, first):
+        slices = self._loop.slices if self._holds_first else self._loop.slices - 1
+        shape = [None] + list(first.shape[1:])
+        array = self._ops.tf.TensorArray(first.dtype, slices, infer_shape=not self._holds_first, element_shape=shape)
+        return [array.write(0, first) if self._holds_first else array]
+
+    def added(self, state, value, number):
+        return [state[0].write(number if self._holds_first else number - 1, value)]
+
+    def result(self, state, first):
+        if self._holds_first:
+            return state[0].concat()
+        tf, others = self._ops.tf, state[0].stack()
+        return tf.concat([first, tf.reshape(others, tf.concat([[-1], tf.shape(others)[2:]], 0))], 0)
+
+
+class TableRows(Rows):
+    """Concatenates the rows of IndexedSlices, as one IndexedSlices."""
+
+    def begun(self, first):
+        begun = super(TableRows, self).begun
+        return begun(first.values) + begun(first.indices)
+
+    def added(self, state, value, number):
+        added = super(TableRows, self).added
+        return added(state[:1], value.values, number) + added(state[1:], value.indices, number)
+
+    def result(self, state, first):
+        result = super(TableRows, self).result
+        values, indices = result(state[:1], first.values), result(state[1:], first.indices)
+        return self._ops.tf.IndexedSlices(values, indices, first.dense_shape)
+
+
+def joins_gradient(ops, variable, gradient):
+    """Return the class that adds up the gradients of a variable."""
+    if gradient is None:
+        return Nothing
+    if getattr(variable, "overwrite_with_gradient", False):
+        return Largest
+    # The TensorArrays of XLA need equal shapes.
+    return TableRows if is_sparse(gradient) and not ops.is_compiled() else Total

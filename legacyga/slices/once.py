@@ -1,0 +1,93 @@
+"""Slices in eager mode for a loss that is a mean over the samples: each slice is computed and differentiated once.
+
+The slices come before the home's own training step, and give the outputs and the gradients of the whole batch. The step
+then finds these outputs where it calls the model. So the loss, the metrics and the call of the optimizer are the
+home's, and those of the whole batch.
+"""
+
+import inspect
+
+from legacyga.backend import autograph, features
+from legacyga.backend import ops as _ops
+from legacyga.slices import batches, losses, means
+from legacyga.slices.calls import SlicedCall, arguments, replaced
+from legacyga.slices.loop import joins_gradient
+
+
+def train_step(home, model, own, data, size):
+    """Return the logs of `own(model, data)`, computed in slices of at most `size` samples.
+
+    Args:
+        model: a compiled model.
+        own: the `train_step` of the model's home.
+        data: a batch, as `own` takes it.
+    """
+    tf, samples = home.tf, batches.number_in(home.tf, data)
+    with _ops.Ops(tf).after(batches.checked(tf, data, samples)):
+        samples = samples if isinstance(samples, int) else tf.identity(samples)
+    call = _Once(home, model, features.as_trained_on(home, data), samples, size)
+    joined, gradients = call.run()
+
+    def outputs(*args, **kwargs):
+        # The gradients are there already, whatever comes upstream.
+        return call.recorded(joined, [], lambda upstream: gradients)
+
+    def check(given, y_pred, sample_weight):
+        found = None if sample_weight is None else losses.one_number(home, given)
+        if found is not None:
+            raise ValueError(means.WRONG.format("{!r}, one number for a whole batch, and sample weights".format(found)))
+
+    outputs = autograph.as_written(tf, outputs)
+    # Keras inspects the signature.
+    outputs.__signature__ = inspect.signature(model.call)
+    with replaced(model, outputs), losses.looked_at(home, model, check):
+        return own(model, data)
+
+
+class _Once(SlicedCall):
+    """A call whose slices are differentiated at once."""
+
+    joins_numbers = True
+
+    def __init__(self, home, model, data, samples, size):
+        parts = data if isinstance(data, tuple) else (data,)
+        x, self._y, self._weights = (parts + (None, None))[:3]
+        super(_Once, self).__init__(home, model, arguments(home, model, x), samples, size)
+        self._container = losses.container_of(home, model)
+
+    def run(self):
+        """Return the flat list of the whole batch, and the gradients of the trainable variables."""
+        found = self.loop.run(self._take)
+        outputs = len(found) - len(self.variables())
+        return found[:outputs], found[outputs:]
+
+    def _take(self, begin, length):
+        given, y, weights = self.part((self.given, self._y, self._weights), begin, length)
+        with self.tf.GradientTape() as tape:
+            outputs, added = self.call(given)
+            loss = self._loss(y, outputs, weights, added, length)
+        variables = self.variables()
+        gradients = [None] * len(variables)
+        if loss is not None:
+            gradients = tape.gradient(loss, [raw for _, raw in variables])
+        pairs = self.joins(self.tensors_of(outputs, added, length), length)
+        kinds = [joins_gradient(self.ops, variable, each) for (variable, _), each in zip(variables, gradients)]
+        return pairs + list(zip(kinds, gradients))
+
+    def _loss(self, y, outputs, weights, added, length):
+        """Return what a slice adds to the loss that the home differentiates, None without a loss.
+
+        Regularizers of weights are not in it: the home's own tape sees them.
+        """
+        container = features.without_metrics(self.home, self._container, y, outputs, weights)
+        share = self.loop.share(length, "float32")
+        if not self.home.is_keras3:
+            # None of these losses is a sum, and the container brings them to one dtype.
+            found = [(container(y, outputs, weights, regularization_losses=[loss for loss, _, _ in added]), share)]
+        else:
+            found = [(None if container is None else container(y, outputs, weights), share)]
+            found += [
+                (features.added_loss(self.home, self.model, loss), 1 if is_sum else share) for loss, is_sum, _ in added
+            ]
+        found = [loss * self.ops.cast(part, loss.dtype) for loss, part in found if loss is not None]
+        return features.scaled_loss(self.model.optimizer, sum(found[1:], found[0])) if found else None

@@ -1,0 +1,62 @@
+"""Slices under MirroredStrategy: each replica cuts its own part of a batch, and ends as without slices."""
+
+import os
+import sys
+
+import homes
+import numpy as np
+import pytest
+import skips
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+pytestmark = [pytest.mark.capability("micro_batch"), pytest.mark.long]
+RANDOM = np.random.RandomState(0)
+X, Y = [RANDOM.randn(16, size).astype("float32") for size in (3, 2)]
+LABELS = RANDOM.randint(0, 3, (16, 1)).astype("float32")
+START = [(0.5 * RANDOM.randn(*shape)).astype("float32") for shape in ((3, 4), (4,), (4, 2), (2,))]
+
+PROGRAM = """
+import sys
+import numpy as np
+import homes
+import legacyga
+import test_recompute
+import test_slices_of_replicas as data
+
+home, strategy = homes.start_on_replicas(sys.argv[1])
+tf = home.tf
+
+
+def joins(y_true, y_pred):
+    return test_recompute.supervised_contrastive(tf, y_true, y_pred)
+
+
+def trained(loss, y, size):
+    with strategy.scope():
+        model = home.network(data.START)
+        model.compile(home.bare_sgd(lr=0.1), loss, metrics=["mae"])
+    if size is not None:
+        legacyga.micro_batch(model, size)
+    batches = tf.data.Dataset.from_tensor_slices((data.X, y)).batch(16)
+    history = model.fit(batches, epochs=3, verbose=0).history
+    return [value.ravel() for value in model.get_weights()] + [np.array(history[name]) for name in ("loss", "mae")]
+
+
+for name, loss, y in (("mean", "mse", data.Y), ("joins", joins, data.LABELS)):
+    ends = [np.concatenate(trained(loss, y, size)) for size in (None, 3)]
+    np.save(sys.argv[2] + name, ends)
+"""
+
+
+def test_each_replica_cuts_its_part(home, tmpdir):
+    """A mean is that of the whole batch; one that joins samples is each replica's own, with or without slices."""
+    if home.mode == "graph" or home.tf_version < (2, 4):
+        skips.senseless("eager mode of TF 2.4 and newer")
+    tmpdir.join("program.py").write(PROGRAM)
+    path = str(tmpdir.join("end-"))
+    homes.run(str(tmpdir.join("program.py")), [home.name, path], path=[HERE] + sys.path)
+    start = np.concatenate([each.ravel() for each in START])
+    for loss in ("mean", "joins"):
+        whole, slices = np.load(path + loss + ".npy")
+        assert np.abs(whole[: len(start)] - start).max() > 1e-2
+        assert np.abs(slices - whole).max() <= 4e-6

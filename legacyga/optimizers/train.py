@@ -26,7 +26,7 @@ class Inner(_inner.Inner):
         self.iterations = self.ops.constant(0, "int64")
         # {(graph, keys of the updated variables): the variables that an update made}.
         self._made_by_updates = {}
-        # The latest loss given to `compute_gradients`, and the (gradient, variable) pairs that it returned.
+        # In graph mode, the latest loss given to `compute_gradients`, and the (gradient, variable) pairs that it returned.
         self.computed = None, []
 
     def inherit(self, optimizer):
@@ -153,7 +153,8 @@ class AccumulatingOptimizer(surface.AccumulatingOptimizer):
     def compute_gradients(self, loss, *args, **kwargs):
         """Return the inner optimizer's (gradient, variable) pairs."""
         pairs = super(AccumulatingOptimizer, self).compute_gradients(loss, *args, **kwargs)
-        self._legacyga.inner.computed = loss, pairs
+        if self._legacyga.home.graph_mode:
+            self._legacyga.inner.computed = loss, pairs
         return pairs
 
     def apply_gradients(self, grads_and_vars, global_step=None, name=None, **kwargs):

@@ -26,7 +26,7 @@ class Inner(_inner.Inner):
         self.iterations = self.ops.constant(0, "int64")
         # {(graph, keys of the updated variables): the variables that an update made}.
         self._made_by_updates = {}
-        # In graph mode, the latest loss given to `compute_gradients`, and the (gradient, variable) pairs that it returned.
+        # In graph mode, the latest loss given to `compute_gradients`, and the (gradient, variable) pairs returned.
         self.computed = None, []
 
     def inherit(self, optimizer):

@@ -14,8 +14,9 @@ and the graph of the training step. Tensors that are freed are given back at onc
 TensorFlow without oneDNN): else the peak is of what the allocator keeps as well, and differs from run to run by copies
 of the parameters. With --repeats it is the median of so many processes.
 
-Time: the ways of one size take turns in one process, each beginning as often as the others. A ratio is that of one
-round; told are the median over the rounds, and the quartiles.
+Time: CPU time, that of all threads of the process, which the load of other processes changes least. The ways of one
+size take turns in one process, each beginning as often as the others. A ratio is that of one round; told are the
+median over the rounds, and the quartiles.
 """
 
 import argparse
@@ -111,9 +112,9 @@ class Training(object):
 
     def run(self):
         """The seconds of one epoch."""
-        began = time.time()
+        began = time.process_time()
         self.model.fit(self.x, self.y, batch_size=self.batch_size, epochs=1, shuffle=False, verbose=0)
-        return time.time() - began
+        return time.process_time() - began
 
 
 def sgd(keras, mode):
@@ -258,7 +259,7 @@ def memory_table(found):
 
 
 def time_table(found):
-    head = ["model", "slices of", "a batch in slices, s", "over a window: bar {}".format(TIMES), "its quartiles"]
+    head = ["model", "slices of", "a batch in slices, CPU s", "over a window: bar {}".format(TIMES), "its quartiles"]
     rows = []
     for model, of_model in found["models"].items():
         for row in of_model["rows"]:

@@ -13,7 +13,7 @@ weights end from those of the large batches, relative to the way that these went
 
     python fit_train_step.py                      tf.keras
     python fit_train_step.py --home tf_keras      or keras, for Keras 3 (and, with --graph, for Keras up to 2.3.1)
-    python fit_train_step.py --graph              in graph mode, where nobody knows the sizes
+    python fit_train_step.py --graph              in graph mode, where the loss tells the sizes
 """
 
 import numpy as np
@@ -79,9 +79,9 @@ def main():
         def train_step(self, data):
             return legacyga.train_step(self, data)
 
-    ways = [("no weights", Model, False)]
-    if not args.graph:
-        ways += [("the callback", Model, True), ("train_step", Weighted, False)]
+    ways = [("no weights", Model, False), ("the callback", Model, True), ("train_step", Weighted, False)]
+    if args.graph:
+        ways = [("no callback", Model, False), ("the callback", Model, True)]
     data = [each[: args.images] for each in read_digits()]
     print_title(args.home + (" (graph)" if args.graph else ""), images=len(data[0]), epochs=args.epochs)
     row = "{:<6}  {:<22}  {:>8}  {:>9}  {:>9}".format

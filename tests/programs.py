@@ -24,12 +24,13 @@ class Promised(object):
     Args:
         steps: K.
         counts: whether `fit` with the callback weighs batches by their samples here.
+        known: whether batches weigh their samples already.
     """
 
-    def __init__(self, steps, counts):
+    def __init__(self, steps, counts, known):
         self.sgd, self.weights = oracle.SGD(LR, MOMENTUM), oracle.double(START)
         self.steps = self.window_steps = steps
-        self.counts, self.known, self.window = counts, False, []
+        self.counts, self.known, self.window = counts, known, []
 
     def mini_step(self, x, y):
         if not self.window:
@@ -92,7 +93,7 @@ class Program(object):
         self.compiled = {} if home.mode == "graph" or traced else dict(run_eagerly=True)
         self.model = home.network(START)
         self.model.compile(optimizer=make(steps), loss=self._loss(), **self.compiled)
-        self.promised = Promised(steps, counts=counts(home))
+        self.promised = Promised(steps, counts(home), home.mode == "graph")
         self.between = self._between()
         # With all that it keeps from the start, so that its state can be taken up anew at once.
         self.train_on_batch(0)
@@ -160,8 +161,8 @@ class Program(object):
         self.model = legacyga.load_model(path, keras=self.home.keras)
         if self.compiled:
             self.model.run_eagerly = True
-        # The step that counts samples is the old model's.
-        self.promised.known = False
+        # The step that counts samples is the old model's. A graph needs none.
+        self.promised.known = self.home.mode == "graph"
 
     def compile_again(self):
         self.model.compile(optimizer=self.optimizer, loss=self._loss(), **self.compiled)

@@ -1,4 +1,7 @@
-"""What a mini-step weighs in graph mode: what `mini_step_weight` says when it is made. Else a word is said, once."""
+"""What a mini-step weighs in graph mode: what `mini_step_weight` says when it is made, or what divides its loss.
+
+test_loss_divisor.py has the latter. Where nothing divides it, a word is said, once.
+"""
 
 import warnings
 
@@ -203,43 +206,70 @@ def said(caught):
     return [str(each.message) for each in caught if "alike" in str(each.message)]
 
 
-@pytest.mark.parametrize("way", [slow("arrays"), "generator"])
-def test_fit_with_the_callback_says_that_batches_weigh_alike(home, way):
-    """Once, and only where it is told batches of different sizes, all of which weigh alike."""
-    for sizes, times in (([4, 4, 4], 0), ([4, 4, 2], 1)):
-        data = test_weights.batches_of(sizes, seed=48)
+def mean(backend):
+    return lambda y_true, y_pred: backend.mean(backend.square(y_true - y_pred))
+
+
+def no_sum(backend):
+    """The root of the squared distance is no sum over the samples."""
+    return lambda y_true, y_pred: backend.sqrt(backend.mean(backend.square(y_true - y_pred)))
+
+
+@pytest.mark.parametrize("way", [slow("arrays"), "generator", slow("plain")])
+def test_fit(home, way):
+    """With the callback and without it batches weigh their samples."""
+    data = test_weights.batches_of([4, 4, 2], seed=48)
+    model = home.network(test_weights.START)
+    model.compile(legacyga.MySGD(kinds.RATE, kinds.MOMENTUM, steps_per_update=3, keras=home.keras), "mse")
+    callbacks = [] if way == "plain" else [legacyga.GradientAccumulationCallback()]
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        fit(model, data, way, callbacks)
+    assert not said(caught)
+    test_weights.assert_trained(model, test_weights.known(2 * data), 3)
+
+
+def fit(model, data, way, callbacks):
+    kwargs = dict(epochs=2, verbose=0, callbacks=callbacks)
+    if way == "generator":
+        model.fit_generator((batch for batch in 2 * data), steps_per_epoch=3, max_queue_size=1, **kwargs)
+    else:
+        x, y = [np.concatenate(each) for each in zip(*data)]
+        model.fit(x, y, batch_size=4, shuffle=False, **kwargs)
+
+
+@pytest.mark.parametrize("make", [mean, no_sum])
+def test_the_callback_says_that_batches_weigh_alike(home, make):
+    """Once, and only where it is told batches of different sizes, whose loss shows no number that divides it."""
+    for sizes, times in (([4, 4, 4], 0), ([4, 4, 2], int(make is no_sum))):
         model = home.network(test_weights.START)
         optimizer = legacyga.MySGD(kinds.RATE, kinds.MOMENTUM, steps_per_update=3, keras=home.keras)
-        model.compile(optimizer=optimizer, loss="mse")
-        kwargs = dict(epochs=2, verbose=0, callbacks=[legacyga.GradientAccumulationCallback()])
+        model.compile(optimizer=optimizer, loss=make(home.backend))
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            if way == "arrays":
-                x, y = [np.concatenate(each) for each in zip(*data)]
-                model.fit(x, y, batch_size=4, shuffle=False, **kwargs)
-            else:
-                model.fit_generator((batch for batch in 2 * data), steps_per_epoch=3, max_queue_size=1, **kwargs)
+            data = test_weights.batches_of(sizes, seed=48)
+            fit(model, data, "arrays", [legacyga.GradientAccumulationCallback()])
         assert len(said(caught)) == times, said(caught)
-        test_weights.assert_trained(model, [(1,) + batch for batch in 2 * data], 3)
+        assert "no sum over a batch" in "".join(said(caught)) or not times
 
 
-@pytest.mark.parametrize("masked", [True, slow(False)])
-def test_masks_are_told_of_once(home, masked):
-    """A loss that is divided by what a mask leaves: nothing weighs its batches here, and it is off by what is said."""
-    layers = home.keras.layers
-    inputs = layers.Input((6,))
-    hidden = layers.Embedding(9, 4, mask_zero=masked)(inputs)
-    model = home.keras.models.Model(inputs, layers.Dense(2)(hidden))
+@pytest.mark.parametrize("embeddings", [slow(0), 1, 2])
+def test_masks_of_outputs_are_told_of_once(home, embeddings):
+    """Outputs whose losses are divided by what masks of their own leave: no one weight is right for both."""
+    import test_loss_divisor
+
+    make = test_loss_divisor.masked if embeddings else test_loss_divisor.dense
+    model = make(home, embeddings, 2) if embeddings else make(home, 2)
     model.compile(legacyga.MySGD(0.1, steps_per_update=2, keras=home.keras), "mse")
-    random = np.random.RandomState(0)
-    x, y = random.randint(0, 9, (8, 6)), random.randn(8, 6, 2)
+    data = test_loss_divisor.sequences([8]) if embeddings else test_weights.batches_of([8])
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         for _ in range(2):
-            model.fit(x, y, batch_size=2, verbose=0, callbacks=[legacyga.GradientAccumulationCallback()])
-    found = [each for each in caught if "divides a loss by the time steps that a mask leaves" in str(each.message)]
+            callbacks = [legacyga.GradientAccumulationCallback()]
+            model.fit(data[0][0], [data[0][1]] * 2, batch_size=2, verbose=0, callbacks=callbacks)
+    found = [each for each in caught if "divides the loss of each output" in str(each.message)]
     by_functions = home.is_standalone_before(2, 3) or home.name == "tf.keras" and home.tf_version < (1, 13)
-    assert len(found) == int(masked and (by_functions or home.tf_version >= (2, 11)))
+    assert len(found) == int(embeddings == 2 and (by_functions or home.tf_version >= (2, 11)))
 
 
 @pytest.mark.parametrize("axis", [slow(None), -1])

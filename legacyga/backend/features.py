@@ -195,6 +195,16 @@ def layers_of(model):
     return [model] + [each for each in model.submodules if hasattr(each, "_eager_losses")]
 
 
+def losses_kept_by(layer):
+    """The losses that a layer has added in its call: `_losses` in Keras 3. Delete with tf_keras."""
+    return getattr(layer, "_eager_losses", getattr(layer, "_losses", ()))
+
+
+def takes_added_losses(home):
+    """Whether Keras's loss container adds the losses of layers; a Keras 3 model does. Delete with tf_keras."""
+    return not home.is_keras3
+
+
 def divides_by_masks(home):
     """Whether loss objects divide by what an output's mask leaves; tf.keras from TF 2.11 on. Delete with TF 2.10."""
     return home.is_keras3 or home.name == "tf_keras" or home.name == "tf.keras" and version_of(home.tf) >= (2, 11)

@@ -142,14 +142,18 @@ def sources(operation):
     return [tensor.op for tensor in operation.inputs] + list(operation.control_inputs)
 
 
-def descendants(operations):
-    """All operations that read what some operations give, themselves included: a set."""
+def descendants(operations, carries=lambda tensor: True):
+    """All operations that read what some operations give, directly or not, themselves included: a set.
+
+    Args:
+        carries: whether an operation that reads this tensor counts, a function of a tensor.
+    """
     seen, stack = set(), list(operations)
     while stack:
         each = stack.pop()
         if each not in seen:
             seen.add(each)
-            stack.extend(reader for tensor in each.outputs for reader in tensor.consumers())
+            stack.extend(reader for tensor in each.outputs if carries(tensor) for reader in tensor.consumers())
     return seen
 
 

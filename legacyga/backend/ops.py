@@ -118,11 +118,14 @@ class Ops(object):
     def zeros_like(self, value, dtype=None):
         return self.zeros(self.tf.shape(value), value.dtype.base_dtype if dtype is None else dtype)
 
+    def with_values(self, gradient, values):
+        """Return a gradient with other values; IndexedSlices stay IndexedSlices."""
+        return self.tf.IndexedSlices(values, gradient.indices, gradient.dense_shape) if is_sparse(gradient) else values
+
     def weighted(self, gradient, weight, dtype):
         """Return `weight * gradient` in `dtype`, 0 if the weight is 0; IndexedSlices stay IndexedSlices."""
         if is_sparse(gradient):
-            values = self.weighted(gradient.values, weight, dtype)
-            return self.tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
+            return self.with_values(gradient, self.weighted(gradient.values, weight, dtype))
         dtype = self.tf.as_dtype(dtype).base_dtype
         gradient, weight = self.tf.cast(gradient, dtype), self.tf.cast(weight, dtype)
         # Multiplying by 0 would keep the NaN of a mean over no samples.

@@ -17,9 +17,10 @@ def GradientAccumulationCallback(schedule=None, partial_window="flush"):
     """A callback for fit that ends each epoch's partial window, weighs batches by samples, sets K and logs updates.
 
     Each batch is weighted by its number of samples, so a window with a smaller last batch equals the large batch
-    exactly. This needs eager mode, TF 2.2 or newer, your Keras's own `train_step` and `reduction="mean"`. Elsewhere all
-    batches have the same weight (docs/weights.md), and a warning says so once if arrays are of different sizes. If the
-    model has its own `train_step`, call `legacyga.train_step` in it.
+    exactly. In eager mode this needs TF 2.2 or newer, your Keras's own `train_step` and `reduction="mean"`; in graph
+    mode the optimizer does it, without this callback. Elsewhere all batches have the same weight (docs/weights.md), and
+    a warning says so once if arrays are of different sizes. If the model has its own `train_step`, call
+    `legacyga.train_step` in it.
 
     Each epoch's logs (History, CSVLogger, TensorBoard, the progress bar) get three ints:
 
@@ -184,9 +185,8 @@ class _Callback(object):
         if self._counts is None and size:
             self._sizes.add(size)
             if len(self._sizes) > 1:
-                sample_counts.say_unweighed(
-                    self._optimizers, "Keras does not tell an optimizer here how many samples a batch has."
-                )
+                reason = sample_counts.UNKNOWN if self.home.graph_mode else sample_counts.UNTOLD
+                sample_counts.say_unweighed(self._optimizers, reason)
         # For a dataset Keras reports 1 for each batch.
         if not self._batch_size and size > 1:
             self._batch_size = size

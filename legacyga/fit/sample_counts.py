@@ -7,11 +7,8 @@ from legacyga.fit import model_step
 from legacyga.optimizers import lookup, surface
 from legacyga.slices import checks, losses
 
-MASKED = (
-    "{} divides a loss by the time steps that a mask leaves, and in graph mode batches weigh alike. A window is "
-    "the large batch only where they leave equally many. End the model with a layer that takes no mask, and weigh "
-    "the time steps by sample_weight."
-)
+UNKNOWN = "The loss is no sum over a batch that is divided by a number of it."
+UNTOLD = "Keras does not tell an optimizer here how many samples a batch has."
 ONE_NUMBER = (
     "The loss {!r} is one number for a whole batch. With sample_weight or class_weight {} multiplies it by the mean of "
     "the batch's weights, and where these means differ a window is not the large batch. Let the loss return a number "
@@ -49,10 +46,11 @@ def say_unweighed(optimizers, reason):
 
 
 def _say_unequal(home, model, accumulation):
-    """Warn once per graph-mode optimizer if its mini-steps need weights, which are unknown in graph mode."""
+    """Warn once per graph-mode optimizer if no one weight of a mini-step is right."""
     if accumulation.weights.has_warned or not accumulation.steps.has_windows:
         return
-    text = MASKED.format(home) if checks.is_divided_by_masks(home, model) else None
+    masks = checks.dividing_masks(home, model)
+    text = losses.UNEVEN.format(home) if len({id(each) for each in masks}) > 1 else None
     if not text and features.multiplies_one_number(home) and not accumulation.weights.knows_losses:
         accumulation.weights.knows_losses = True
         found = losses.number_in_graph(model)

@@ -6,7 +6,7 @@ import warnings
 
 from legacyga.backend import ops as _ops
 from legacyga.backend.tensors import is_variable
-from legacyga.optimizers import horovod
+from legacyga.optimizers import horovod, loss_divisor
 from legacyga.optimizers import inner as _inner
 from legacyga.optimizers.steps import Steps
 from legacyga.optimizers.weights import Weights
@@ -130,6 +130,14 @@ class Accumulation(object):
 
     def giving(self, weight):
         return self.weights.giving(weight, self._counted, self.registry().is_graph)
+
+    def divisor_of(self, loss, params):
+        """What divides a loss in graph mode, a tensor: its mini-steps weigh that. None if it cannot be told."""
+        can_weigh = self.home.graph_mode and self.steps.has_windows and self.settings.reduction == "mean"
+        # Operations of one replica's batch would not do for all of them.
+        if not can_weigh or self.ops.replicas.are_several or getattr(loss, "graph", None) is None:
+            return None
+        return loss_divisor.find(self.ops, loss, list(params))
 
     def _counted(self):
         """What changes where a function that was traced earlier takes mini-steps, or is called in a function."""

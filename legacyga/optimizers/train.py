@@ -26,6 +26,8 @@ class Inner(_inner.Inner):
         self.iterations = self.ops.constant(0, "int64")
         # {(graph, keys of the updated variables): the variables that an update made}.
         self._made_by_updates = {}
+        # In graph mode, the latest loss given to `compute_gradients`, and the (gradient, variable) pairs returned.
+        self.computed = None, []
 
     def inherit(self, optimizer):
         if not isinstance(vars(optimizer).get("_slots"), dict) or not hasattr(optimizer, "_non_slot_dict"):
@@ -114,6 +116,14 @@ class Inner(_inner.Inner):
             raise ValueError(NO_SESSION.format(action, session))
         return None
 
+    def of_loss(self, accumulation, grads_and_vars):
+        """A context in which a mini-step with just the gradients of the latest loss weighs what divides that loss."""
+        loss, computed = self.computed
+        self.computed = None, []
+        are_its_own = {id(gradient) for gradient, _ in grads_and_vars} <= {id(gradient) for gradient, _ in computed}
+        params = [variable for _, variable in grads_and_vars]
+        return accumulation.weights.of_loss(accumulation.divisor_of(loss, params) if are_its_own else None)
+
     def mini_step_of(self, accumulation, grads_and_vars, kwargs):
         """Take a mini-step of the optimizer's `Accumulation`. Returns its operation in graph mode, else None."""
         if not self.home.graph_mode:
@@ -140,6 +150,13 @@ class AccumulatingOptimizer(surface.AccumulatingOptimizer):
         """The number of updates made: a variable; before the optimizer's first use, a constant 0."""
         return self._legacyga.inner.iterations
 
+    def compute_gradients(self, loss, *args, **kwargs):
+        """Return the inner optimizer's (gradient, variable) pairs."""
+        pairs = super(AccumulatingOptimizer, self).compute_gradients(loss, *args, **kwargs)
+        if self._legacyga.home.graph_mode:
+            self._legacyga.inner.computed = loss, pairs
+        return pairs
+
     def apply_gradients(self, grads_and_vars, global_step=None, name=None, **kwargs):
         """Take one mini-step. A window's end calls the inner optimizer's own method, with the same arguments.
 
@@ -147,7 +164,9 @@ class AccumulatingOptimizer(surface.AccumulatingOptimizer):
         """
         _inner.check_arguments(type(self)._legacyga_class[0].apply_gradients, (), kwargs)
         kwargs.update(global_step=global_step, name=name)
-        return self._legacyga.inner.mini_step_of(self._legacyga, list(grads_and_vars), kwargs)
+        inner, grads_and_vars = self._legacyga.inner, list(grads_and_vars)
+        with inner.of_loss(self._legacyga, grads_and_vars):
+            return inner.mini_step_of(self._legacyga, grads_and_vars, kwargs)
 
 
 def _own(optimizer):

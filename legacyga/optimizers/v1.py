@@ -274,7 +274,7 @@ class AccumulatingOptimizer(config.ConfiguredOptimizer):
         # The loss may be None if a user's get_gradients needs none.
         accumulation.inner.check_graph(getattr(loss, "graph", None) or getattr(params[0], "graph", None))
         # TF 2.0 builds a conditional's branch as in eager mode unless the graph is entered. Delete with TF 2.0.
-        with params[0].graph.as_default():
+        with params[0].graph.as_default(), accumulation.weights.of_loss(accumulation.divisor_of(loss, params)):
             mini_step = accumulation.inner.mini_step_of(accumulation, loss, params)
             self.updates = updates.guarded([mini_step], accumulation)
         return self.updates

@@ -128,7 +128,8 @@ class AccumulatingOptimizer(config.ConfiguredOptimizer):
 
     def get_updates(self, loss, params):
         """Build a mini-step in graph mode; returns a list of one operation."""
-        return updates.guarded(super(AccumulatingOptimizer, self).get_updates(loss, params), self._legacyga)
+        with self._legacyga.weights.of_loss(self._legacyga.divisor_of(loss, params)):
+            return updates.guarded(super(AccumulatingOptimizer, self).get_updates(loss, params), self._legacyga)
 
     def _aggregate_gradients(self, grads_and_vars):
         if self._legacyga.inner.is_applying_exchanged:

@@ -3,6 +3,7 @@
 import contextlib
 
 from legacyga.windows import checks
+from legacyga.windows.mini_step import Weight
 
 AROUND_FUNCTION = (
     "A function that is traced keeps the weight of its first trace. Received: mini_step_weight({!r}) around the call "
@@ -29,14 +30,14 @@ class Weights(object):
         self.knows = self.has_warned = self.knows_losses = False
         # {number of a replica: its `Weight`}, because threads may switch between entering a context and the call.
         self._given = {}
+        # The `Weight` of mini-steps without another, in graph mode.
+        self._of_loss = None
         self.made, self.are_traced = 0, False
 
     def here(self):
         """The `Weight` of a mini-step on this replica; None for a weight of 1."""
-        if not self._given:
-            return None
         # A weight given outside the replicas applies to each of them.
-        weight = self._given.get(self._ops.replicas.number) or self._given.get(None)
+        weight = self._given.get(self._ops.replicas.number) or self._given.get(None) or self._of_loss
         if weight is None:
             return None
         if not weight.is_sample_count and not self._ops.is_made_with(weight.given_in):
@@ -67,6 +68,21 @@ class Weights(object):
                 del self._given[number]
         if self.made == made and (is_graph or watched and count() != counted):
             raise ValueError(NOTHING_MADE.format(given))
+
+    @contextlib.contextmanager
+    def of_loss(self, divisor):
+        """In graph mode, a context in which mini-steps weigh what divides their loss, unless they are given a weight.
+
+        Args:
+            divisor: a scalar tensor, or None.
+        """
+        before = self._of_loss
+        if divisor is not None and not self._given:
+            self._of_loss, self.knows = Weight(divisor, True), True
+        try:
+            yield
+        finally:
+            self._of_loss = before
 
     def count_anew(self, value):
         """Within `giving`, replace the weight of the coming mini-step by a count that its losses have revealed."""

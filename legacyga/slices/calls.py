@@ -14,10 +14,10 @@ ROWS = (
 )
 
 
-def arguments(home, model, x):
-    """Return (args, kwargs) with which a training step of the home calls the model."""
-    has_training = not home.is_keras3 or model._call_has_training_arg
-    return (x,), {"training": True} if has_training else {}
+def arguments(model, x):
+    """Return (args, kwargs) with which Keras's training step calls the model."""
+    # Keras 3 has this attribute, and passes `training` only to a `call` that takes it.
+    return (x,), {"training": True} if getattr(model, "_call_has_training_arg", True) else {}
 
 
 @contextlib.contextmanager
@@ -73,11 +73,10 @@ class SlicedCall(object):
         with replaced(model, None):
             model._clear_losses()
             outputs = model(*args, **kwargs)
-        kept = "_losses" if self.home.is_keras3 else "_eager_losses"
         sums_up, added = features.sums_activities(self.home), []
         for layer in features.layers_of(model):
             is_sum = sums_up and getattr(layer, "activity_regularizer", None) is not None
-            added.extend((loss, is_sum, layer) for loss in getattr(layer, kept, ()) if self.tf.is_tensor(loss))
+            added.extend((loss, is_sum, layer) for loss in features.losses_kept_by(layer) if self.tf.is_tensor(loss))
         model._clear_losses()
         return outputs, added
 

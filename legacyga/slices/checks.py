@@ -76,8 +76,13 @@ def _all_layers(model):
 
 def is_divided_by_masks(home, model):
     """Whether graph mode divides the loss of an output by the number of elements that its mask keeps."""
+    return any(each is not None for each in dividing_masks(home, model))
+
+
+def dividing_masks(home, model):
+    """Return the masks of a model's outputs if graph mode divides their losses by what these keep, else []."""
     if not getattr(model, "inputs", None):
-        return False
+        return []
     # Up to TF 1.13 Keras divides for loss functions, not for loss objects. Delete with TF 1.13.
     functions = [each for each in getattr(model, "loss_functions", None) or [] if not hasattr(each, "reduction")]
     masks = []
@@ -88,4 +93,4 @@ def is_divided_by_masks(home, model):
     elif features.divides_by_masks(home):
         # Do not call compute_mask here: it would call the layers again and count their losses twice.
         masks = [_losses.mask_of(each) for each in model.outputs]
-    return any(each is not None for each in masks)
+    return masks

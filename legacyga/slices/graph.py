@@ -152,12 +152,12 @@ class SlicedFunction(object):
         metrics, backend = graph_passes.variables_of_metrics(self._model), self._home.backend
         before = backend.batch_get_value(metrics)
         try:
-            told = self._passes[is_twice](fed, parts)
+            told, weight = self._passes[is_twice](fed, parts)
         except BaseException:
             # A loss that fails does not stop the updates of the metrics.
             backend.batch_set_value(list(zip(metrics, before)))
             raise
-        session.run(self._mini_step.update)
+        session.run(self._mini_step.update, {self._mini_step.weight: weight})
         self._session = session
         return told
 

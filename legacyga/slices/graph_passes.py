@@ -38,7 +38,11 @@ class Passes(object):
         at_loss = [each for each in updates if each in of_loss]
         first, second = [], [each for each in updates if each not in at_loss]
         with mini_step.loss.graph.as_default():
-            self._cut = self._find_cut(at_loss)
+            self._cut, body = self._find_cut(at_loss)
+            # The divisor of a loss that a layer adds would run the layer for the whole batch: then samples count.
+            cut = {each.op for each in self._cut}
+            needs_layers = graph.ancestors([each.op for each in mini_step.divisor], cut) & (body - cut)
+            self._divisor = [] if needs_layers else mini_step.divisor
             if is_twice:
                 self._check_random(mini_step.loss.graph)
                 upstream, gradients, by_cut, others = self._gradients_of(mini_step)
@@ -46,14 +50,14 @@ class Passes(object):
             else:
                 first, second, upstream, gradients, others = second + mini_step.operations, [], [], [], []
             self._first = self._keras_function([mini_step.share], self._cut, first)
-            self._whole = self._keras_function(self._cut, self._outputs + gradients, at_loss + others)
+            self._whole = self._keras_function(self._cut, self._divisor + self._outputs + gradients, at_loss + others)
             self._second = self._keras_function(upstream, [], second)
 
     def _find_cut(self, at_loss):
-        """Return the tensors at which the loss and the metrics are cut off from the layers.
+        """Return the tensors at which the loss and the metrics are cut off from the layers, and the layers' operations.
 
-        They are the model's outputs, and what else the loss and the metrics read of the layers. One pass also cuts at
-        numbers: each loss of `add_loss` is a mean over the samples there.
+        The tensors are the model's outputs, and what else the loss and the metrics read of the layers. One pass also
+        cuts at numbers: each loss of `add_loss` is a mean over the samples there.
         """
         model, given = self._model, {each.op for each in self._inputs}
         ends = [each for each in model.outputs if self._has_rows(each) or not self._is_twice]
@@ -63,7 +67,7 @@ class Passes(object):
         # The search ends at the operations whose results are cut.
         found = graph.ancestors([each.op for each in self._outputs] + at_loss, body)
         read = self._outputs + [each for operation in found - body for each in operation.inputs]
-        return list({id(each): each for each in read if each.op in body}.values())
+        return list({id(each): each for each in read if each.op in body}.values()), body
 
     def _has_rows(self, tensor):
         """Whether the first dimension of a tensor is the batch's, which is mostly unknown until it is fed."""
@@ -100,7 +104,7 @@ class Passes(object):
         return lambda values: found(values)[1:]
 
     def __call__(self, fed, parts):
-        """Accumulate the gradients of a batch, and return the outputs of the training function for it.
+        """Accumulate the gradients of a batch, and return the outputs of the training function and the batch's weight.
 
         Args:
             fed: the arrays fed to the training function.
@@ -111,10 +115,12 @@ class Passes(object):
         cut = [[batches.part_of(each, samples, part) for each in fed] for part in parts]
         taken = [self._first(given + [float(size) / sum(sizes)]) for given, size in zip(cut, sizes)]
         joined = [self._of_batch(each, values, sizes) for each, values in zip(self._cut, zip(*taken))]
-        told, count = self._whole(fed + joined), len(self._outputs)
+        told = self._whole(fed + joined)
+        weight = told.pop(0) if self._divisor else samples
+        count = len(self._outputs)
         for given, part in zip(cut, parts if self._is_twice else ()):
             self._second(given + [each[part] for each in told[count:]])
-        return told[:count]
+        return told[:count], weight
 
     def _of_batch(self, tensor, values, sizes):
         """Return the value of a tensor for the batch: the slices' rows, or in one pass the mean of their numbers.

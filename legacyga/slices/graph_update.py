@@ -1,8 +1,10 @@
 """Graph mode: add up the gradients of slices, and give the optimizer their sum in place of the gradient of a loss."""
 
+import contextlib
+
 from legacyga.backend import graph, update_order
 from legacyga.backend import ops as _ops
-from legacyga.optimizers import lookup
+from legacyga.optimizers import lookup, surface
 from legacyga.windows.gradient_accumulator import GradientAccumulator
 
 
@@ -12,6 +14,8 @@ class MiniStep(object):
     Attributes:
         loss, params: the arguments of `get_updates`.
         share: a placeholder for the share of a slice's samples in those of the batch.
+        divisor: what divides the loss, in a list; a batch of slices weighs that in a window. Empty if nothing tells.
+        weight: a placeholder for its value.
         operations: the mini-step with the gradients of a slice's loss, times `share`, in a list.
         update: the update of the optimizer, a tensor.
         variables: the variables of the accumulator.
@@ -20,7 +24,8 @@ class MiniStep(object):
     def __init__(self, tf, optimizer, loss, params):
         self._ops, self._accumulator = _ops.Ops(tf), GradientAccumulator(reduction="sum")
         self.loss, self.params, self.variables = loss, params, []
-        self.share = self._ops.v1.placeholder("float64", [])
+        self.share, self.weight = self._ops.v1.placeholder("float64", []), self._ops.v1.placeholder("float64", [])
+        self.divisor = []
         self.operations = self.take(tf.gradients(loss, params), self.share)
         self.update = self._make_update(optimizer)
 
@@ -45,7 +50,12 @@ class MiniStep(object):
         def updates():
             # get_updates needs a loss: build one that has these gradients.
             terms = [graph.term_of(ops, each, param) for each, param in zip(gradients, params) if each is not None]
-            return optimizer.get_updates(loss=ops.tf.add_n(terms), params=params)
+            with contextlib.ExitStack() as entered:
+                for each in map(surface.accumulation_of, lookup.optimizers_in(optimizer)):
+                    divisor = each.divisor_of(self.loss, params)
+                    self.divisor = [] if divisor is None else [divisor]
+                    entered.enter_context(each.weights.of_loss(divisor if divisor is None else self.weight))
+                return optimizer.get_updates(loss=ops.tf.add_n(terms), params=params)
 
         # An accumulating optimizer orders its update itself.
         update = updates() if lookup.optimizers_in(optimizer) else update_order.ordered(updates, ops, gradients)

@@ -111,7 +111,7 @@ def doubt_of_compiled(home, model, weighted):
         ignored = _ignored_class(loss)
         if ignored is not None and not home.graph_mode:
             return Doubt("the loss {!r} with ignore_class={!r}".format(loss, ignored), True)
-        if _joins_samples(home, loss):
+        if _joins_samples(loss):
             return Doubt("the loss {!r}, which takes all samples of a batch together".format(loss), True)
         if not _is_homes(home, loss, home.module.losses):
             return Doubt("the loss {!r}, which Keras does not know".format(loss), False)
@@ -146,10 +146,10 @@ def _ignored_class(loss):
     return next((each for each in found if each is not None), None)
 
 
-def _joins_samples(home, loss):
+def _joins_samples(loss):
     """Whether a loss is one of the Keras 3 losses that combine sums over the whole batch, or pairs of its samples."""
     name = loss if isinstance(loss, str) else getattr(loss, "__name__", type(loss).__name__)
-    if not home.is_keras3 or name.lower() not in ("dice", "tversky", "circle"):
+    if name.lower() not in ("dice", "tversky", "circle"):
         return False
     axis = getattr(loss, "axis", None)
     return axis is None or 0 in (axis if isinstance(axis, (list, tuple)) else (axis,))

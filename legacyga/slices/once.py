@@ -52,7 +52,7 @@ class _Once(SlicedCall):
     def __init__(self, home, model, data, samples, size):
         parts = data if isinstance(data, tuple) else (data,)
         x, self._y, self._weights = (parts + (None, None))[:3]
-        super(_Once, self).__init__(home, model, arguments(home, model, x), samples, size)
+        super(_Once, self).__init__(home, model, arguments(model, x), samples, size)
         self._container = losses.container_of(home, model)
 
     def run(self):
@@ -81,7 +81,7 @@ class _Once(SlicedCall):
         """
         container = features.without_metrics(self.home, self._container, y, outputs, weights)
         share = self.loop.share(length, "float32")
-        if not self.home.is_keras3:
+        if features.takes_added_losses(self.home):
             # None of these losses is a sum, and the container brings them to one dtype.
             found = [(container(y, outputs, weights, regularization_losses=[loss for loss, _, _ in added]), share)]
         else:

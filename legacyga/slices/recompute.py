@@ -32,7 +32,7 @@ _SEEN = weakref.WeakKeyDictionary()
 
 def look(home, model, data, size):
     """Return a `Seen`: what the call of a model does on a slice of a batch."""
-    given = arguments(home, model, data[0] if isinstance(data, (tuple, list)) else data)
+    given = arguments(model, data[0] if isinstance(data, (tuple, list)) else data)
     return _Twice(home, model, given, batches.number_in(home.tf, given), size).seen()
 
 

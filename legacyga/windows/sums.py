@@ -68,6 +68,22 @@ class Sums(object):
             return given
         return {i: self.ops.weighted(each, weight, self.states[i].total.dtype) for i, each in given.items()}
 
+    def weigh_once(self, given, weight):
+        """As `weigh`, in a TensorFlow 1 graph, where batches of one size weigh 1: then no pass over the gradients."""
+        ops, places = self.ops, list(given)
+        tensors = [given[i].values if is_sparse(given[i]) else ops.dense(given[i]) for i in places]
+        tensors = [ops.cast(each, self.states[i].total.dtype.base_dtype) for i, each in zip(places, tensors)]
+
+        def multiplied():
+            return [each * ops.cast(weight, each.dtype) for each in tensors]
+
+        def weighed():
+            # Multiplying by 0 would keep the NaN of a mean over no samples.
+            return ops.cond(ops.equal(weight, 0), lambda: [ops.zeros_like(each) for each in tensors], multiplied)
+
+        tensors = ops.cond(ops.equal(weight, 1), lambda: [ops.identity(each) for each in tensors], weighed)
+        return {i: ops.with_values(given[i], each) for i, each in zip(places, tensors)}
+
     def write(self, given, forms, held, begins):
         """Store the gradients {place: gradient} if a window begins, a Python bool, else add them.
 

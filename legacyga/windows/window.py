@@ -114,6 +114,10 @@ class Window(object):
         goes_on = ops.cast(ops.logical_not(begins), "int32")
         in_window = ops.maximum(held * goes_on, forms)
 
+        if self._mutex is not None and len(arguments) > 1 and not ops.replicas.are_several:
+            weight = ops.cast(step.weight.value, "float64") / scale
+            arguments = (list(self.sums.weigh_once(dict(zip(step.places, step.gradients)), weight).values()),)
+
         def weigh(gradients, weight=None):
             weight = None if weight is None else ops.cast(weight, "float64") / scale
             return self.sums.weigh(dict(zip(step.places, gradients)), weight)
@@ -175,6 +179,9 @@ class Window(object):
             return one, total / replicas.count, unit
         unit = ops.where(unit > 0, unit, total if weight.is_sample_count else one * replicas.count)
         whole = ops.where(unit > 0, unit, one * replicas.count)
+        if self._mutex is not None and weight.is_sample_count:
+            # In a graph a count below 0 is unknown: such a mini-step weighs as much as one without a weight.
+            whole, unit = ops.where(total < 0, total, whole), ops.maximum(unit, 0)
         return whole / replicas.count, total / whole, unit
 
     def flush(self, update, run=_here):

@@ -1,0 +1,280 @@
+"""R2 in graph mode: a mini-step weighs what its home's loss is divided by, whatever batches it is fed; no callback."""
+
+import kinds
+import needs
+import numpy as np
+import pytest
+import skips
+import test_weights
+from homes import v1_of
+from slow import slow
+
+import legacyga
+from legacyga.optimizers import loss_divisor
+
+pytestmark = pytest.mark.capability("R2 weights")
+
+SIZES, STEPS = [5, 3, 7, 1, 2, 6], 4
+ZEROS = [1.0, 0.0, 2.0, 0.0, 0.5, 1.0, 3.0, 0.0]
+
+
+def pytest_generate_tests(metafunc):
+    from conftest import home_of
+
+    home = home_of(metafunc.config)
+    found = kinds.of(home) if home.mode == "graph" else []
+    if "kind" in metafunc.fixturenames:
+        metafunc.parametrize("kind", kinds.params(found))
+
+
+@pytest.fixture(autouse=True)
+def in_a_graph(home):
+    if home.mode == "eager":
+        skips.senseless("graph mode only")
+    home.reset(plain_session=True)
+    with home.sessions.get_session().graph.as_default(), home.sessions.get_session().as_default():
+        yield
+
+
+def dense(home, outputs=1):
+    """The network of test_weights.py, or one with a second output that is equal to the first."""
+    layers = home.keras.layers
+    inputs = layers.Input((3,))
+    hidden = layers.Dense(4, activation="tanh", kernel_regularizer=home.keras.regularizers.l2(0.01))(inputs)
+    model = home.keras.models.Model(inputs, [layers.Dense(2)(hidden) for _ in range(outputs)])
+    model.set_weights(test_weights.START + test_weights.START[2:] * (outputs - 1))
+    return model
+
+
+def masked(home, embeddings=1, outputs=1):
+    layers, random = home.keras.layers, np.random.RandomState(4)
+    inputs = layers.Input((6,))
+    hidden = [layers.Embedding(9, 4, mask_zero=True)(inputs) for _ in range(embeddings)]
+    model = home.keras.models.Model(inputs, [layers.Dense(2)(hidden[i % embeddings]) for i in range(outputs)])
+    model.set_weights([0.5 * random.randn(*each.shape) for each in model.get_weights()])
+    return model
+
+
+def sequences(sizes, seed=0):
+    """(ids, targets): sequences of 1 to 6 steps, with zeros after them."""
+    random, made = np.random.RandomState(seed), []
+    for i, size in enumerate(sizes):
+        ids = random.randint(1, 9, (size, 6))
+        for row in ids:
+            row[random.randint(1, 7) :] = 0
+        made.append((ids, random.randn(size, 6, 2) + i % 3))
+    return made
+
+
+def ours(home, steps=STEPS):
+    return legacyga.MySGD(kinds.RATE, kinds.MOMENTUM, steps_per_update=steps, keras=home.keras)
+
+
+def trained(model, optimizer, loss, batches, outputs=1, size=None):
+    """The weights after these batches, each (x, y) or (x, y, sample weights), and a last window that is ended.
+
+    Args:
+        size: of the slices that a batch is cut into, None for whole batches.
+    """
+    model.compile(optimizer=optimizer, loss=loss)
+    if size:
+        legacyga.micro_batch(model, size)
+    for x, y, *weights in batches:
+        each = [[given] * outputs if outputs > 1 else given for given in [y] + weights]
+        model.train_on_batch(x, *each)
+    legacyga.flush(model.optimizer)
+    return model.get_weights()
+
+
+def large(batches):
+    """Windows of these batches, each as one batch."""
+    windows = [batches[i : i + STEPS] for i in range(0, len(batches), STEPS)]
+    return [tuple(map(np.concatenate, zip(*each))) for each in windows]
+
+
+def alike(home, monkeypatch, make, loss, batches, **kwargs):
+    """The weights where all mini-steps weigh the same."""
+    with monkeypatch.context() as patched:
+        patched.setattr(loss_divisor, "find", lambda *args: None)
+        return trained(make(home), ours(home), loss, batches, **kwargs)
+
+
+def check(home, monkeypatch, make, loss, batches, is_found=True, **kwargs):
+    """The weights are those of the large batches; equal weights do not give them. Without a divisor these are it."""
+    model = make(home)
+    start, equally = model.get_weights(), alike(home, monkeypatch, make, loss, batches, **kwargs)
+    weights = trained(model, ours(home), loss, batches, **kwargs)
+    if not is_found:
+        assert all(np.array_equal(*pair) for pair in zip(weights, equally))
+        return
+    # At K = 1 this is the home's own SGD, in order: on reference variables the bare one may write before it reads.
+    wanted = trained(make(home), ours(home, 1), loss, large(batches), **kwargs)
+    assert test_weights.off(weights, wanted, start) <= 4e-6
+    assert test_weights.off(equally, wanted, start) > 1e-3
+
+
+def with_weights(batches):
+    return [(x, y, np.array((ZEROS[4:] + ZEROS)[: len(x)])) for x, y in batches]
+
+
+def test_every_optimizer(home, kind):
+    """Batches of 5, 3, 7 and 1 samples are one of 16, those of 2 and 6 are one of 8."""
+    model = home.network(test_weights.START)
+    model.compile(optimizer=kind.make(STEPS), loss="mse")
+    data = test_weights.batches_of(SIZES, seed=1)
+    for batch in data:
+        model.train_on_batch(*batch)
+    assert legacyga.flush(model.optimizer)
+    test_weights.assert_trained(model, test_weights.known(data), STEPS, kind.oracle(), kind.is_adam and 4e-5 or 4e-6)
+
+
+@pytest.mark.parametrize("loss", ["mse", slow("mean_absolute_error"), slow("logcosh")])
+def test_sample_weights_of_which_some_are_0(home, monkeypatch, loss):
+    """Old Keras divides by how many weights are not 0, tf.keras of TF 1.11 to 1.13 by their sum, others by samples."""
+    check(home, monkeypatch, dense, loss, with_weights(test_weights.batches_of(SIZES, seed=2)))
+
+
+def test_masks(home, monkeypatch):
+    """Against the home's own large batch: some divide by what the mask leaves, others by the samples."""
+    check(home, monkeypatch, masked, "mse", sequences(SIZES))
+
+
+@pytest.mark.parametrize("embeddings, outputs", [(0, 2), slow(1, 2), (2, 2)])
+def test_two_outputs(home, monkeypatch, embeddings, outputs):
+    """Of samples, of one mask, and of a mask each, which leave the same, for all these homes know."""
+    batches = sequences(SIZES, seed=3) if embeddings else test_weights.batches_of(SIZES, seed=3)
+
+    def make(home):
+        return masked(home, embeddings, outputs) if embeddings else dense(home, outputs)
+
+    check(home, monkeypatch, make, "mse", batches, outputs=outputs)
+
+
+def test_two_outputs_with_unlike_weights(home, monkeypatch):
+    """Where Keras divides by how many sample weights are not 0 nothing is right for both, and all weigh the same."""
+    random = np.random.RandomState(5)
+    batches = [(x, y, np.where(random.rand(len(x)) < 0.5, 0.0, 1.0)) for x, y in test_weights.batches_of([8] * 4)]
+    equally = None
+    for patched in (True, False):
+        with monkeypatch.context() as patch:
+            if patched:
+                patch.setattr(loss_divisor, "find", lambda *args: None)
+            model = dense(home, 2)
+            model.compile(optimizer=ours(home), loss=["mean_absolute_error", "logcosh"])
+            for x, y, weights in batches:
+                model.train_on_batch(x, [y, y], sample_weight=[weights, np.ones(8)])
+        equally = model.get_weights() if patched else equally
+    assert all(np.array_equal(*pair) for pair in zip(model.get_weights(), equally))
+
+
+def losses(home):
+    """{name: (a loss, whether what divides it is found)}."""
+    backend = home.backend
+
+    def one_number(y_true, y_pred):
+        return backend.mean(backend.square(y_true - y_pred))
+
+    def of_positives(y_true, y_pred):
+        positive = backend.cast(y_true > -0.5, "float32")
+        return backend.sum(positive * backend.square(y_true - y_pred)) / backend.maximum(1.0, backend.sum(positive))
+
+    def total(y_true, y_pred):
+        return 0.05 * backend.sum(backend.square(y_true - y_pred))
+
+    def of_pairs(y_true, y_pred):
+        return backend.sum(backend.square(y_true - y_pred)) / backend.sum(backend.square(y_true + y_pred))
+
+    return dict(
+        one_number=(one_number, True),
+        of_positives=(of_positives, True),
+        total=(total, False),
+        of_pairs=(of_pairs, False),
+    )
+
+
+@pytest.mark.parametrize("name", ["one_number", "of_positives", slow("total"), "of_pairs"])
+def test_losses_of_ones_own(home, monkeypatch, name):
+    """A mean, a detector's by its positives; a sum and one that is no sum over samples are left as they are."""
+    loss, is_found = losses(home)[name]
+    check(home, monkeypatch, dense, loss, test_weights.batches_of(SIZES, seed=6), is_found)
+
+
+def test_a_sum_by_a_loss_object(home, monkeypatch):
+    found = getattr(home.keras.losses, "MeanSquaredError", None)
+    if found is None or home.tf_version < (1, 14):
+        skips.keras_lacks("loss objects with a reduction")
+    check(home, monkeypatch, dense, found(reduction="sum"), test_weights.batches_of(SIZES, seed=7), False)
+
+
+def test_equal_batches_keep_their_bits(home, monkeypatch):
+    """As where nothing weighs, with sample weights too."""
+    batches = test_weights.batches_of([6] * 6, seed=8)
+    check(home, monkeypatch, dense, "mean_absolute_error", batches, False)
+    check(home, monkeypatch, dense, "mean_absolute_error", [(x, y, np.array(ZEROS[:6])) for x, y in batches], False)
+
+
+def test_reduction_sum_weighs_nothing(home, monkeypatch):
+    needs.wrap(home)
+    monkeypatch.setattr(loss_divisor, "find", lambda *args: 1 / 0)
+    model, data = home.network(test_weights.START), test_weights.batches_of([5, 3], seed=9)
+    optimizer = legacyga.wrap(home.bare_sgd(lr=kinds.RATE / 2, momentum=kinds.MOMENTUM), 2, reduction="sum")
+    weights = trained(model, optimizer, "mse", data)
+    wanted = test_weights.expected([(1, x, y) for x, y in data], 2)
+    assert test_weights.off(weights, wanted) <= 4e-6
+
+
+def test_at_k_1_nothing_is_looked_for(home, monkeypatch):
+    monkeypatch.setattr(loss_divisor, "find", lambda *args: 1 / 0)
+    model, data = home.network(test_weights.START), test_weights.batches_of([5, 3], seed=10)
+    trained(model, ours(home, 1), "mse", data)
+    test_weights.assert_trained(model, test_weights.known(data), 1)
+
+
+@pytest.mark.parametrize("recompute", [slow(True), False])
+def test_batches_in_slices(home, recompute):
+    """Each weighs all of its samples, whatever its slices are."""
+    model, data = home.network(test_weights.START), test_weights.batches_of(SIZES, seed=11)
+    model.compile(optimizer=ours(home), loss="mse")
+    legacyga.micro_batch(model, 2, recompute=recompute)
+    for batch in data:
+        model.train_on_batch(*batch)
+    legacyga.flush(model.optimizer)
+    test_weights.assert_trained(model, test_weights.known(data), STEPS)
+
+
+@pytest.mark.parametrize("case", ["masks", slow("positives")])
+def test_batches_in_slices_weigh_what_divides_their_loss(home, case):
+    """A batch weighs what its loss is divided by as a whole: what its mask leaves, or its positives."""
+    data = sequences(SIZES) if case == "masks" else test_weights.batches_of(SIZES, seed=6)
+    make, loss = (masked, "mse") if case == "masks" else (dense, losses(home)["of_positives"][0])
+    start = make(home).get_weights()
+    weights = trained(make(home), ours(home), loss, data, size=2)
+    assert test_weights.off(weights, trained(make(home), ours(home, 1), loss, large(data)), start) <= 4e-6
+
+
+def test_a_loss_without_keras(home, kind):
+    """`get_updates` or `minimize` of a loss of the program's own: a mean weighs, a sum does not."""
+    tf, backend, variables = home.tf, home.backend, [home.backend.variable(each) for each in test_weights.START[:2]]
+    x, y = backend.placeholder((None, 3)), backend.placeholder((None, 4))
+    error, start = tf.square(backend.dot(x, variables[0]) + variables[1] - y), backend.batch_get_value(variables)
+    random = np.random.RandomState(12)
+    data = [(random.randn(n, 3), random.randn(n, 4) + i) for i, n in enumerate(SIZES[:4])]
+
+    def gradients(x, y):
+        slope = 2 * (x.dot(start[0]) + start[1] - y)
+        return [x.T.dot(slope), slope.sum(0)]
+
+    for loss, factor in ((tf.reduce_mean(error), 1.0 / 64), (0.02 * tf.reduce_sum(error), 0.02 / 4)):
+        backend.batch_set_value(list(zip(variables, start)))
+        optimizer = kind.make(STEPS)
+        if hasattr(optimizer, "get_updates"):
+            updates = optimizer.get_updates(loss=loss, params=variables)
+        else:
+            updates = [optimizer.minimize(loss, var_list=variables)]
+            v1_of(tf).get_default_session().run(v1_of(tf).variables_initializer(optimizer.variables()))
+        function = backend.function([x, y], [loss], updates=list(updates))
+        for batch in data:
+            function(list(batch))
+        means = [factor * sum(each) for each in zip(*[gradients(*batch) for batch in data])]
+        wanted = kind.oracle().update([value.astype("float64") for value in start], means)
+        assert test_weights.off(backend.batch_get_value(variables), wanted, start) <= (kind.is_adam and 4e-5 or 4e-6)

@@ -97,7 +97,7 @@ def as_inner(optimizer):
 
 
 class AccumulatingOptimizer(object):
-    """Makes one update per K mini-steps: a step of the inner class with the mean (or sum) of their gradients.
+    """Makes an update once in K mini-steps: a step of the inner class with the mean (or sum) of their gradients.
 
     A mini-step is one call with the gradients of one small batch (micro-batch). A window is the K mini-steps of one
     update. The inner class is the class of your optimizer; this subclass adds:

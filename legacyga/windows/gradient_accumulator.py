@@ -92,7 +92,7 @@ class GradientAccumulator(object):
         return [each for each in (self._step, self._weight, self._held) if each is not None] + self._sums.variables
 
     def __call__(self, gradients, weight=1.0):
-        """Take a mini-step. The class docstring describes the arguments and the result."""
+        """Make a mini-step. The class docstring describes the arguments and the result."""
         return self._as_written(self._take_mini_step)(gradients, weight)
 
     def _as_written(self, method):

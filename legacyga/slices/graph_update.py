@@ -1,4 +1,4 @@
-"""Graph mode: add up the gradients of slices, and give the optimizer their sum in place of the gradient of a loss."""
+"""Graph mode: sum the gradients of slices, and pass the sum to the optimizer in place of the gradient of a loss."""
 
 from legacyga.backend import graph, update_order
 from legacyga.backend import ops as _ops
@@ -11,7 +11,7 @@ class MiniStep(object):
 
     Attributes:
         loss, params: the arguments of `get_updates`.
-        share: a placeholder for the share of a slice's samples in those of the batch.
+        share: a placeholder for a slice's share of the batch's samples.
         operations: the mini-step with the gradients of a slice's loss, times `share`, in a list.
         update: the update of the optimizer, a tensor.
         variables: the variables of the accumulator.

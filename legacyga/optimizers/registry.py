@@ -161,7 +161,7 @@ class Registry(object):
         return bool(session.run(self._endings[key]))
 
     def forget_end(self, window):
-        """Rebuild the operation that ends the window later, because a mini-step was made with a new state."""
+        """Discard the built operation that ends the window: a mini-step was made with a newer state."""
         self._endings.pop((window, self._end.__name__), None)
 
     def _end(self, window):

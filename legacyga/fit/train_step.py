@@ -77,8 +77,7 @@ def train_step(model, data, weight=None, micro_batch_size=None, recompute=None):
 
 
 def _accumulating_optimizer(model, must_be):
-    """The model's accumulating optimizer, or the one in its LossScaleOptimizer. If there is none: None, or an error if
-    `must_be`."""
+    """The model's accumulating optimizer, or the one in its LossScaleOptimizer. Else None, or an error if `must_be`."""
     optimizer = getattr(model, "optimizer", None)
     found = lookup.optimizers_in(optimizer)
     if not found and (must_be or optimizer is None):

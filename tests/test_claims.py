@@ -139,7 +139,7 @@ def test_the_pythons_of_setup_py():
     for name, sentence in (
         ("CONTRIBUTING.md", "The package runs on Python {} to {}."),
         ("CONTRIBUTING.md", "pyenv, from {} to {}, and downloads none"),
-        ("docs/releasing.md", "on every Python from {} to {} that is there"),
+        ("docs/releasing.md", "on every Python from {} to {} that is installed"),
     ):
         check(name, sentence, pythons[0], pythons[-1])
 

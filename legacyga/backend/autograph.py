@@ -10,7 +10,8 @@ from legacyga.backend import features, homes
 
 
 def as_written(tf, function):
-    """Return `function`, which AutoGraph then leaves alone. It still rewrites what Keras asks it to, as in `fit`."""
+    """Return `function`, marked so that AutoGraph does not rewrite it. AutoGraph still rewrites what Keras passes to
+    it."""
     return _as_written(function) if features.has_autograph(tf) else function
 
 

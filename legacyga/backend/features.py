@@ -1,7 +1,7 @@
 """State what one version of TensorFlow or Keras has and another lacks, each fact once.
 
-Each function says since when, and ends in "Delete with". Grep for that to see what a raised floor frees. "Delete with
-TF 2.3" means: once TF 2.3 is no longer supported, the function answers the same everywhere.
+Each docstring names the version and ends in "Delete with". Grep for it to see what can go when support for a version
+ends. "Delete with TF 2.3" means: once TF 2.3 is no longer supported, the function returns the same in all versions.
 """
 
 import contextlib
@@ -136,13 +136,14 @@ def has_dynamic_scale(optimizer):
 
 
 def filter_of_gradients(module):
-    """Return what warns of missing gradients in an optimizer's module, or None. Delete the first with TF 2.3."""
+    """Return the function of an optimizer's module that warns of missing gradients, or None. Delete the first with TF
+    2.3."""
     names = vars(module)
     return names.get("_filter_grads") or getattr(names.get("optimizer_utils"), "filter_empty_gradients", None)
 
 
 def shares_raw_logs(home):
-    """Whether what a callback adds to raw logs reaches the other callbacks: from TF 2.6 on. Delete with TF 2.5."""
+    """Whether other callbacks get what a callback adds to the raw logs: from TF 2.6 on. Delete with TF 2.5."""
     return version_of(home.tf) >= (2, 6)
 
 
@@ -162,7 +163,8 @@ def legacy_optimizers(optimizers):
 
 
 def is_before_keras_35(keras):
-    """Whether this Keras 3 is too old: from 3.5 on the class has a property `iterations`. Delete with Keras 3.4."""
+    """Whether this Keras 3 is older than 3.5, from which on the class has a property `iterations`. Delete with Keras
+    3.4."""
     return not hasattr(keras.optimizers.Optimizer, "iterations")
 
 
@@ -206,12 +208,13 @@ def takes_added_losses(home):
 
 
 def divides_by_masks(home):
-    """Whether loss objects divide by what an output's mask leaves; tf.keras from TF 2.11 on. Delete with TF 2.10."""
+    """Whether loss objects divide by the number of unmasked elements; tf.keras from TF 2.11 on. Delete with TF 2.10."""
     return home.is_keras3 or home.name == "tf_keras" or home.name == "tf.keras" and version_of(home.tf) >= (2, 11)
 
 
 def divides_functions_by_masks(home):
-    """Whether graph mode divides a loss function by what a mask leaves. Delete with TF 1.13 and Keras 2.2."""
+    """Whether graph mode divides a loss function by the number of unmasked elements. Delete with TF 1.13 and Keras
+    2.2."""
     return version_of(home.module) < (2, 3) if home.is_standalone else version_of(home.tf) < (1, 14)
 
 
@@ -227,7 +230,8 @@ def loss_container(home):
 
 
 def losses_in(home, container, y_true, y_pred):
-    """The loss objects of a model's loss container, built if need be for these targets and outputs: a list."""
+    """The loss objects of a model's loss container, which is built for these targets and outputs if necessary: a
+    list."""
     if not home.is_keras3:
         if not container._built:
             # TF 2.2 calls it `_build`. Delete with TF 2.2.
@@ -246,10 +250,10 @@ def losses_in(home, container, y_true, y_pred):
 
 
 def without_metrics(home, container, y_true, y_pred, sample_weight):
-    """A copy of a model's loss container that computes the same losses, and none of its metrics learns of them."""
+    """A copy of a model's loss container that computes the same losses without updating its metrics."""
 
     class Deaf(object):
-        """A metric that learns nothing."""
+        """A metric that ignores updates."""
 
         def update_state(self, *args, **kwargs):
             pass
@@ -272,7 +276,7 @@ def without_metrics(home, container, y_true, y_pred, sample_weight):
 
 
 def added_loss(home, model, loss):
-    """What Keras 3 adds to a model's loss for one loss from add_loss. Up to 3.6 it has no method for it.
+    """The value that Keras 3 adds to a model's loss for one loss from add_loss. Up to 3.6 it has no method for it.
 
     Delete with Keras 3.6.
     """

@@ -57,7 +57,7 @@ def constant_value(tf, tensor):
 
 
 class Mutex(object):
-    """A lock in a graph: a window takes the mini-steps of one session call, which nothing else orders, one at a time.
+    """A lock in a graph: it runs the mini-steps of one session call, which nothing else orders, one at a time.
 
     If `beside`, a variable of the window, is on a parameter server, so is the lock, one for all workers.
     """
@@ -89,10 +89,10 @@ class Mutex(object):
 
 
 def with_values_of(pairs, update, ops):
-    """Run `update`, which is already in this graph, on the values of other variables than those it was made for.
+    """Run `update`, which is already in this graph, with the values of other variables.
 
-    In each pair (other, variable) the variable takes the other's value before the update, and the other takes the
-    variable's after it.
+    For each pair (other, variable), assign the value of `other` to `variable` before the update, and the value of
+    `variable` to `other` after it.
     """
     made = ops.v1.get_default_graph().get_operations()
     begun = [new.assign(old.read_value()).op for old, new in pairs]
@@ -127,7 +127,7 @@ def reaches(operation, targets):
 
 
 def ancestors(operations, stop=()):
-    """All operations that some operations need, themselves included: a set. The search ends at those in `stop`."""
+    """All operations that these operations need, including themselves: a set. The search ends at those in `stop`."""
     seen, stack = set(), list(operations)
     while stack:
         each = stack.pop()
@@ -138,12 +138,12 @@ def ancestors(operations, stop=()):
 
 
 def sources(operation):
-    """The operations whose outputs an operation takes, or that it waits for: a list."""
+    """The operations whose outputs an operation uses, or that it waits for: a list."""
     return [tensor.op for tensor in operation.inputs] + list(operation.control_inputs)
 
 
 def descendants(operations, carries=lambda tensor: True):
-    """All operations that read what some operations give, directly or not, themselves included: a set.
+    """All operations that use the outputs of these operations, directly or not, including themselves: a set.
 
     Args:
         carries: whether an operation that reads this tensor counts, a function of a tensor.

@@ -1,4 +1,4 @@
-"""Find where each Keras keeps its parts, and which Keras an optimizer belongs to. Only this file knows.
+"""Find the parts of each Keras, and the Keras that an optimizer belongs to. No other file does this.
 
 Three libraries share the name `keras`: standalone Keras below 2.4, tf.keras from 2.4 to 2.15, and Keras 3.
 """
@@ -17,7 +17,7 @@ KERAS = ("keras", "tensorflow", "tf_keras")
 
 
 def installed_version(name):
-    """Import the package `name`, and return its version, or a text that says there is none."""
+    """Import the package `name`, and return its version, or a text that says that it has none."""
     try:
         return getattr(importlib.import_module(name), "__version__", "(no version)")
     except ImportError:
@@ -35,7 +35,7 @@ def _tensorflow():
 
 
 class TensorFlow(object):
-    """The TensorFlow of this process: everything that an optimizer of tf.compat.v1.train needs."""
+    """The TensorFlow of this process, which is all that an optimizer of tf.compat.v1.train needs."""
 
     name = root = "tf.compat.v1.train"
     is_keras3 = False
@@ -51,7 +51,7 @@ class TensorFlow(object):
 
     @property
     def graph_mode(self):
-        """Whether code here and now builds a TensorFlow 1 graph."""
+        """Whether the current code builds a TensorFlow 1 graph."""
         if self.tf.executing_eagerly():
             return False
         outside_functions = features.executing_eagerly_outside_functions(self.tf)
@@ -61,11 +61,11 @@ class TensorFlow(object):
         return not outside_functions()
 
     def check_can_train(self):
-        """Raise if nothing can train here, before TensorFlow or Keras raise something obscure."""
+        """Raise if no optimizer can train in this mode, before TensorFlow or Keras raise an obscure error."""
 
 
 def _implementation_of(module):
-    """Return the name of the module of a Keras's callbacks, the only part that no program replaces."""
+    """Return the name of the module of a Keras's callbacks, because programs replace other parts."""
     callback = module.callbacks.Callback
     for each in callback.__mro__:
         if each.__module__.partition(".")[0] in KERAS and ".callbacks" in each.__module__:
@@ -101,7 +101,7 @@ class Home(TensorFlow):
 
     @property
     def graph_mode(self):
-        """Whether a model of this home, built here and now, runs in a TensorFlow 1 graph."""
+        """Whether a model of this Keras, if built now, runs in a TensorFlow 1 graph."""
         return self.is_standalone or super(Home, self).graph_mode
 
     @property
@@ -117,7 +117,7 @@ class Home(TensorFlow):
 
     @property
     def session(self):
-        """The session of the home's models, in graph mode; opened if there is none."""
+        """The session of this Keras's models, in graph mode; opens one if there is none."""
         with contextlib.suppress(RuntimeError):
             return self.backend.get_session()
         # Keras 2.3 has no session of its own on TF 2. Delete with Keras 2.3.
@@ -125,7 +125,7 @@ class Home(TensorFlow):
 
     @property
     def has_session(self):
-        """Whether the home's models already have a session, in graph mode."""
+        """Whether this Keras's models already have a session, in graph mode."""
         # Keras 2.3 has no session of its own. Delete with Keras 2.3.
         backends = [self.backend, self.v1.keras.backend] if self.is_standalone else [self.backend]
         kept = [vars(sys.modules[each.get_session.__module__]).get("_SESSION") for each in backends]
@@ -134,7 +134,8 @@ class Home(TensorFlow):
         return any(each is not None for each in kept + [self.v1.get_default_session()])
 
     def default_session(self):
-        """In graph mode, make Keras's session the default in a context: tf.compat.v1.train optimizers ask for it."""
+        """A context in which, in graph mode, Keras's session is the default one, as tf.compat.v1.train optimizers
+        need."""
         return self.session.as_default() if self.graph_mode else contextlib.ExitStack()
 
     @property
@@ -226,8 +227,8 @@ def generation_of(cls):
 def find_home(keras=None):
     """Return the `Home` of a module `keras`, `tf.keras` or `tf_keras`.
 
-    None stands for whichever of standalone `keras` below 2.4 and `tf_keras` this process has imported, else `tf.keras`.
-    TensorFlow from 2.6 on imports `keras` by itself, so an imported Keras 3 says nothing about the user.
+    For None, it is standalone `keras` below 2.4 or `tf_keras` if this process has imported it, else `tf.keras`.
+    TensorFlow from 2.6 on imports `keras` itself, so an imported Keras 3 does not show that the program uses it.
     """
     if isinstance(keras, types.ModuleType) and hasattr(keras, "optimizers") and hasattr(keras, "callbacks"):
         return Home(keras)

@@ -1,4 +1,4 @@
-"""Give the few TensorFlow operations of the rule one name in every version."""
+"""Give the TensorFlow operations that the package uses the same name in every version."""
 
 import contextlib
 import functools
@@ -20,7 +20,7 @@ def trackable(tf, cls):
 
 
 def _is_traced_with_outer(here):
-    """Whether a graph belongs to the function around it, and is traced anew with it: a loop or a branch."""
+    """Whether a graph belongs to the function around it, and is traced again with it: a loop or a branch."""
     kind = type(here).__name__
     if kind != "FuncGraph":
         return kind in ("CondBranchFuncGraph", "WhileBodyFuncGraph")
@@ -74,7 +74,7 @@ class Ops(object):
 
     @contextlib.contextmanager
     def uninterrupted(self):
-        """In eager mode, hold back a Ctrl-C until the context ends, so that its writes go together."""
+        """In eager mode, delay a Ctrl-C until the context ends, so that either all of its writes happen or none."""
         # Python raises a Ctrl-C in the main thread, and nowhere else.
         is_main = threading.current_thread() is threading.main_thread()
         handler = signal.getsignal(signal.SIGINT) if is_main and self.tf.executing_eagerly() else None
@@ -150,7 +150,8 @@ class Ops(object):
         return 1.0 - self.cast(found, "float32")
 
     def spoil_if(self, condition, gradients):
-        """Return the gradients; if the condition holds, with a NaN in the first dense one, else in the first."""
+        """Return the gradients; if the condition holds, put a NaN into the first dense one, or into the first if none
+        is."""
         present = [i for i, gradient in enumerate(gradients) if gradient is not None]
         place = next((i for i in present if not is_sparse(gradients[i])), present[0])
         gradient = gradients[place]
@@ -175,7 +176,7 @@ class Ops(object):
         return self.v1.Assert(self.logical_not(self.tf.reduce_any(bad)), [message, found], summarize=len(names))
 
     def is_compiled(self):
-        """Whether code here is traced for XLA, which drops assertions."""
+        """Whether the current code is traced for XLA, which drops assertions."""
         graphs = _with_outer(self.v1.get_default_graph())
         # AutoGraph of TF 2.0 cannot rewrite one generator of two loops. Delete with TF 2.0.
         found = [graph.contexts(each._get_control_flow_context()) for each in graphs]
@@ -192,14 +193,15 @@ class Ops(object):
         return None if self.tf.executing_eagerly() else self.v1.get_default_graph()
 
     def is_made_with(self, other):
-        """Whether operations made here are in the graph `other`, its loops or branches, and in no function it calls."""
+        """Whether operations made now are in the graph `other`, its loops or branches, but not in a function it
+        calls."""
         here = self.graph_here()
         while here is not other and _is_traced_with_outer(here):
             here = here.outer_graph
         return here is other
 
     def uses(self, variable):
-        """Count the operations, but for plain reads, by which the function being traced here uses a variable."""
+        """Count the operations other than plain reads with which the function being traced uses a variable."""
         here, handle = self.graph_here(), parts_of(variable)[0].handle
         inner = [each for outer, each in zip(here.external_captures, here.internal_captures) if outer is handle]
         return sum(operation.type != "ReadVariableOp" for each in inner for operation in each.consumers())

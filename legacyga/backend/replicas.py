@@ -12,7 +12,8 @@ def replica_local_variables(tf, aggregation="SUM"):
 
 
 def counted_variables(tf):
-    """Return a context whose variables all replicas may write, with one value. Up to TF 2.3 they must say so."""
+    """Return a context for variables that all replicas write with the same value; up to TF 2.3, this must be
+    declared."""
     return _variables_with(tf, "AUTO", "ONLY_FIRST_REPLICA")
 
 
@@ -60,7 +61,7 @@ class Replicas(object):
 
     @property
     def are_elsewhere(self):
-        """Whether other processes have replicas too."""
+        """Whether there are replicas in other processes."""
         strategy = self.strategy
         return self.are_several and self.count > len(strategy.extended.worker_devices)
 
@@ -117,7 +118,7 @@ class Replicas(object):
         return across(self.strategy, *args) if replica is None else replica.merge_call(across, args)
 
     def sum(self, value):
-        """In cross-replica context, sum a tensor over all replicas, whether each has its own or all share one."""
+        """In cross-replica context, sum a tensor over all replicas, whether each has a value or all share one."""
         parts = parts_of(value)
         if not self.are_several:
             return parts[0]
@@ -142,7 +143,7 @@ class Replicas(object):
     def exchanged(self, gradients, variables):
         """In replica context, sum gradients (None, or each row once) over all replicas in one exchange.
 
-        The results are bitwise equal on all replicas, and have each row once.
+        The results are equal bit for bit on all replicas, and have each row once.
         """
         at = [i for i, gradient in enumerate(gradients) if gradient is not None]
         variables = [variables[i] if is_variable(variables[i]) else variables[i].value for i in at]
@@ -177,7 +178,7 @@ class Replicas(object):
         return tf.IndexedSlices(values, rows, parts[0].dense_shape)
 
     def check_is_each_replicas(self, variable):
-        """Raise if all replicas share one variable where each needs its own."""
+        """Raise if all replicas share a variable of which each needs a separate one."""
         if self.are_several and len(parts_of(variable)) != len(self.strategy.extended.worker_devices):
             raise ValueError(
                 "Each replica accumulates gradients in variables of its own, and this strategy has one for all of its "
@@ -185,7 +186,8 @@ class Replicas(object):
             )
 
     def check_workers_wait(self):
-        """Raise under the parameter servers of TF 2. In graph mode, a lock on the server makes their workers wait."""
+        """Raise under ParameterServerStrategy of TF 2. In graph mode, a lock on the server makes workers wait
+        instead."""
         strategy = self.entered_strategy
         if strategy is None:
             return

@@ -1,4 +1,4 @@
-"""Order an update's reads and writes in a TensorFlow 1 graph as they were made, because nothing else orders them."""
+"""Order an update's reads and writes in a TensorFlow 1 graph by their creation, because nothing else orders them."""
 
 import collections
 import itertools
@@ -25,11 +25,12 @@ REPLACED = (
 def ordered(get_updates, ops, gradients, in_parts=True):
     """Return an operation that runs an optimizer's updates in order.
 
-    The writes that `get_updates` returns come at the end, after every read that it made of those variables. A write
-    that it makes and does not return happens where it was made: earlier reads get the old value, later ones the new.
+    The writes that `get_updates` returns come at the end, after all its reads of these variables. A write that it
+    creates but does not return happens in the order of creation: earlier reads get the old value, later ones the new
+    value.
 
-    If all gradients are computed before the update begins (`in_parts`), it goes gradient by gradient, unless an
-    operation needs two: only one gradient's new values exist beside the old ones.
+    If all gradients are computed before the update begins (`in_parts`), it proceeds gradient by gradient, unless an
+    operation needs two gradients. So the new values for only one gradient exist beside the old values.
     """
     graph = ops.v1.get_default_graph()
     made_before = len(graph.get_operations())
@@ -64,7 +65,7 @@ class _Order(object):
     """The order of one update's operations.
 
     Args:
-        made: the operations that `get_updates` made, in that order.
+        made: the operations that `get_updates` created, in the order of creation.
         listed: the operations that it returned.
         given: for each gradient, the list of its tensors. They are computed before any write.
     """
@@ -104,7 +105,7 @@ class _Order(object):
                     self._order(write, uses[variable], late)
 
     def _writes_of_each(self, needed, listed):
-        """Return {variable: the operations that write it, in the order in which they were made}."""
+        """Return {variable: the operations that write it, in the order of creation}."""
         writes = collections.OrderedDict()
         for each in needed:
             if each in self._places or each in listed:
@@ -113,7 +114,7 @@ class _Order(object):
         return writes
 
     def _needing(self, needed, listed):
-        """Return the operations that need a listed write. They read what was written before they were made."""
+        """Return the operations that need a listed write. They read the values written before their creation."""
         late, known = set(), None
         while known != len(late):
             known = len(late)
@@ -125,7 +126,7 @@ class _Order(object):
         return late
 
     def _order(self, write, uses, in_turn):
-        """Order a write with the uses of its variable: those in `in_turn` as they were made, the others before it."""
+        """Order a write and the uses of its variable: those in `in_turn` by creation, the others before the write."""
         for read, user in uses:
             if user is not write:
                 if self._comes_before(user, write, in_turn):
@@ -147,14 +148,14 @@ class _Order(object):
         return write not in self._needs[end]
 
     def after_all_gradients(self, ops):
-        """Make all writes wait for all gradients: some need none, and gradients read the model until the last."""
+        """Make all writes wait for all gradients, even writes that need none: computing gradients reads the model."""
         with ops.after(self._given):
             begun = ops.tf.no_op()
         for write in self._writes:
             self._wait(write, begun)
 
     def one_part_after_the_other(self, ops):
-        """Make what needs one gradient, computations and writes, wait for the writes of the gradient before."""
+        """Make the computations and writes that need one gradient wait for the writes of the previous gradient."""
         if any(each.type == "NextIteration" for each in self._made):
             return
         entries = [self._entries(tensors) for tensors in self._given]
@@ -169,7 +170,7 @@ class _Order(object):
                 done = [ops.tf.no_op()]
 
     def _parts_from(self, entries):
-        """Return {operation: the number of its gradient}, or None if one needs two gradients and so cannot wait."""
+        """Return {operation: the number of its gradient}, or None if an operation needs two gradients."""
         needing, numbers = collections.defaultdict(list), {}
         for each in self._needed:
             for source in sources(each):
@@ -190,7 +191,8 @@ class _Order(object):
         return [each for each in users if each in self._needed]
 
     def _end(self, operation, context):
-        """Return what ends the conditionals around an operation that are not around `context`: without one, itself.
+        """Return the end of the conditionals around an operation that are not around `context`; without any, the
+        operation.
 
         It is None if the operation was made before the update, or if `context` is the other branch.
         """
@@ -226,7 +228,7 @@ class _Order(object):
 
 
 def _written_inputs(operation):
-    """Return the inputs that are the variables that an operation writes, or may write."""
+    """Return those inputs of an operation that are variables which it writes, or may write."""
     if not _WRITES.search(operation.type):
         return []
     # TF 2.2 and newer say which of a function's resources it only reads. Delete with TF 2.1.

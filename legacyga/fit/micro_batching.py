@@ -1,4 +1,4 @@
-"""micro_batch: makes a model train each batch in slices, within one training step."""
+"""micro_batch: trains each batch of a model in slices, within one training step."""
 
 from legacyga.backend import homes
 from legacyga.fit import fitting_function, model_step
@@ -7,40 +7,41 @@ from legacyga.windows import settings
 
 
 def micro_batch(model, size, recompute=None):
-    """Make a model train each batch in slices of at most `size` samples, with the memory of a single slice.
+    """Train each batch of a model in slices of at most `size` samples, with the memory of a single slice.
 
     `fit`, `fit_generator` and `train_on_batch` accept batches of any size, as before. Each training step computes the
     gradients of the batch's slices one after the other, and calls the model's optimizer once, with the gradient of the
     whole batch. So weights, `iterations`, schedules, callbacks, logs and checkpoints are the same as without slices.
-    Nothing is kept from one batch to the next.
 
-    If the loss is a mean over the samples, each slice is differentiated at once and weighs its number of samples. For
-    any other loss the outputs of all slices come first. The loss, the metrics and the gradient by the outputs are then
-    those of the whole batch, and a second pass computes each slice again with its part of that gradient.
+    If the loss is a mean over the samples, each slice is computed once and weighted by its number of samples. For any
+    other loss, each slice is computed twice. A first pass computes the outputs of all slices. Keras then computes the
+    loss, the metrics and the gradient with respect to the outputs for the whole batch, and a second pass computes each
+    slice again, with its part of this gradient.
 
-    Two things differ: random layers (dropout) draw anew for each slice; BatchNormalization normalizes each slice by its
-    own statistics, and updates its moving averages with each.
+    Two things differ from the whole batch: random layers (dropout) draw new numbers for each slice, and
+    BatchNormalization uses the statistics of each slice, and updates its moving averages once per slice.
 
-    Call it once, after `compile`. It stays in effect through later calls of `compile`, until you call it with None.
+    Call `micro_batch` once, after `compile`. It stays in effect through later calls of `compile`, until you call it
+    with None.
 
     Args:
-        model: a compiled model of any Keras. The optimizer may be any; it is not changed. One from `wrap` or `MySGD`
-            takes one mini-step per batch.
-        size: the largest number of samples in a slice, an int of at least 1. None: stop slicing. "auto": begin with the
-            whole batch; where memory is exhausted, halve the slices and take the same batch again, from the state that
-            it began with. `legacyga.micro_batch_size` tells the size that was found, and a warning does once. Each
-            batch's state is kept in the host's memory meanwhile: give the size that was found where that costs.
-        recompute: whether each slice is computed twice. None (default): if the loss or a metric is not known to be a
-            mean over the samples; a warning says so once, and `legacyga.recomputes` tells. False: never, for a loss of
-            your own that is a mean. True: always.
+        model: a compiled model of any Keras, with any optimizer. An optimizer from `wrap` or `MySGD` counts each batch
+            as one micro-batch.
+        size: the largest number of samples in a slice, an int of at least 1. None: stop slicing. "auto": start with the
+            whole batch; if memory is exhausted, halve the slices, restore the state and repeat the batch.
+            `legacyga.micro_batch_size` returns the size found, and a warning names it once. "auto" copies the state to
+            the host's memory before each batch; to avoid this, pass the size found in later runs.
+        recompute: whether to compute each slice twice. None (default): if the loss or a metric is not known to be a
+            mean over the samples. A warning then says so once, and `legacyga.recomputes` returns True. False: never;
+            use it for your own loss if it is a mean over the samples. True: always.
 
     Raises:
         ValueError: `size` is out of range; the model is not compiled; it is in eager mode of TensorFlow 2.0 or 2.1,
-            where `fit` has no step to slice; it trains on several replicas; slices are computed twice, and a random
-            layer cannot draw the same numbers twice, or an output has no row for each sample. With `recompute=False`
-            also: the loss is recognizably not a mean over the samples, or the model has its own `train_step`. In graph
-            mode also: the optimizer scales the loss, or has trained another model since this one; or, during training,
-            a batch is not an array. docs/micro_batch.md says more.
+            where `fit` has no training step to replace; it is under a strategy other than `MirroredStrategy` in eager
+            mode; slices are computed twice, and a random layer cannot draw the same numbers twice, or an output does
+            not have one row per sample. With `recompute=False` also: the loss is clearly not a mean over the samples,
+            or the model has its own `train_step`. In graph mode also: the optimizer scales the loss, or has trained a
+            different model since; or, during training, a batch is not an array. docs/micro_batch.md has the details.
 
     Example:
         >>> import numpy as np

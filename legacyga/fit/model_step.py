@@ -1,4 +1,4 @@
-"""Replaces Keras's training step in an eager model by one that counts samples and can slice batches."""
+"""Replaces the training step of an eager model with one that counts samples and can slice batches."""
 
 import copy
 import types
@@ -22,13 +22,13 @@ def homes_train_step(cls):
 
 
 def train_step(model, data, optimizer=None, weight=None, size=None, recompute=None, own=None):
-    """The home's own `train_step`, in slices of at most `size` samples where there is a size.
+    """Keras's own `train_step`, in slices of at most `size` samples if there is a size.
 
-    Where an `optimizer` is given its mini-step has a weight: by default the samples of `data`.
+    If an `optimizer` is given, its mini-step has a weight: by default the number of samples in `data`.
 
     Args:
         recompute: as `micro_batch` takes it.
-        own: the `train_step`, a function of the model and the data, where that is not the home's.
+        own: the `train_step`, a function of the model and the data, if it is not Keras's.
     """
     home = homes.home_of(model.optimizer)
     homes_own = homes_train_step(type(model))
@@ -75,10 +75,10 @@ def _doubt(home, model, data, size, own):
 
 
 class TrainStep(object):
-    """A replacement for a model's `train_step`: the home's own step, with samples counted or batches sliced.
+    """Replaces a model's `train_step`: calls Keras's own step, and counts samples or slices batches.
 
-    It stays in place after fit, as does the training function traced with it. So `train_on_batch` and a fit without the
-    callback weigh batches in the same unit.
+    It stays in place after fit, as does the training function traced with it. So `train_on_batch`, and a fit without
+    the callback, use the same unit for the weights of batches.
 
     Args:
         model: the model, to which the step keeps only a weak reference.
@@ -105,7 +105,7 @@ class TrainStep(object):
         return step
 
     def count(self):
-        """Start counting for a new fit: from now on each mini-step weighs its samples."""
+        """Start counting for a new fit: from now on, the weight of each mini-step is its number of samples."""
         if self._counts is not None:
             with self._ops.replicas.scope_of(self._counts):
                 self._counts.assign(self._ops.tf.zeros([2], "int64"))
@@ -150,9 +150,9 @@ class TrainStep(object):
 
 
 def installed(model, of_any=False):
-    """The `TrainStep` of a model, installed if missing; None if the user has given the model a train_step.
+    """The `TrainStep` of a model, installed if missing; None if the user has set a train_step on the model.
 
-    With `of_any` the model's class may have a train_step.
+    With `of_any`, the model's class may define a train_step.
     """
     step = vars(model).get("train_step")
     if not (of_any or _trains_as_home(model)) or not isinstance(step, (TrainStep, type(None))):

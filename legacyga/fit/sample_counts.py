@@ -17,7 +17,7 @@ ONE_NUMBER = (
 
 
 def start_fit(model, optimizers):
-    """At the start of a fit, make its batches weigh their samples, by the `TrainStep` returned; None if they cannot."""
+    """At the start of a fit, return the `TrainStep` that weights its batches by samples; None if that is impossible."""
     if not model_step.are_counted(optimizers) or lookup.optimizers_in(model.optimizer) != optimizers:
         return None
     if surface.home_of(optimizers[0]).graph_mode:
@@ -32,7 +32,7 @@ def start_fit(model, optimizers):
 
 
 def say_unweighed(optimizers, reason):
-    """Warn once per optimizer that all its mini-steps have equal weights, unless the program has given them some."""
+    """Warn once per optimizer that all its mini-steps have equal weights, unless the program has set weights."""
     for optimizer in optimizers:
         accumulation = surface.accumulation_of(optimizer)
         if not accumulation.weights.knows and accumulation.settings.reduction == "mean":

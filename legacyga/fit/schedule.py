@@ -1,4 +1,4 @@
-"""Validates the callback's `schedule`, evaluates it, and gives its K to the optimizers."""
+"""Validates the callback's `schedule`, evaluates it, and sets K on the optimizers."""
 
 import operator
 import warnings
@@ -51,7 +51,7 @@ def steps_at(schedule, epoch):
 
 
 def _steps_to_come(schedule, epochs):
-    """The values of K that a schedule, but for a function, sets within this number of epochs."""
+    """The values of K that a schedule sets within this number of epochs, unless it is a function."""
     if isinstance(schedule, dict):
         return [steps for epoch, steps in schedule.items() if epoch < epochs]
     return [schedule] if isinstance(schedule, int) else []

@@ -10,42 +10,43 @@ from legacyga.windows import settings
 def train_step(model, data, weight=None, micro_batch_size=None, recompute=None):
     """The body of a `Model.train_step` that weights each micro-batch by its number of samples.
 
-    It calls your Keras's own `train_step` and gives its mini-step a weight. With n_k the number of samples in the
-    window's k-th micro-batch, and g_k the gradient of the loss that Keras reports for it, the update uses
+    It calls your Keras's own `train_step`, with a weight for the gradients. With n_k the number of samples in the k-th
+    micro-batch of an update, and g_k the gradient of the loss that Keras reports for it, the update uses
 
         sum_k(n_k * g_k) / sum_k(n_k)
 
-    If the loss is a mean over the samples plus regularization losses, this is the gradient of all the window's samples
-    in one batch. If all sizes are equal, plain `fit` does the same.
+    If the loss is a mean over the samples plus regularization losses, this is the gradient of one batch with all these
+    samples. If all micro-batches have the same size, plain `fit` does the same.
 
-    The number of samples is also right with `sample_weight` and `class_weight`, because Keras divides the weighted sum
-    of the samples' losses by the number of samples. If Keras divides by the number of unmasked time steps, or of
-    elements that `ignore_class` leaves, that number is the weight. Pass `weight` if the loss divides by anything else:
-    the sum of the sample weights (`reduction="mean_with_sample_weight"` in Keras 3), or a detector's number of
-    positives.
+    The number of samples is the right weight with `sample_weight` and `class_weight` too, because Keras divides the
+    weighted sum of the losses by the number of samples. If Keras divides by the number of unmasked time steps, or of
+    elements that `ignore_class` keeps, `train_step` uses this number as the weight. Pass `weight` if the loss divides
+    by anything else, such as the sum of the sample weights (`reduction="mean_with_sample_weight"` in Keras 3), or the
+    number of positives in a detection loss.
 
-    With `micro_batch_size` it slices the batch: it computes the gradients of the slices one after the other, and calls
-    the optimizer once, with the gradient of the whole batch. See `legacyga.micro_batch`.
+    With `micro_batch_size`, it cuts the batch into slices, computes their gradients one after the other, and calls the
+    optimizer once, with the gradient of the whole batch. See `legacyga.micro_batch`.
 
     Args:
-        model: the model, compiled with an optimizer from `wrap` or `MySGD`, inside a `LossScaleOptimizer` or not; with
-            `micro_batch_size`, with any optimizer. It trains in eager mode, with `fit` or `train_on_batch`.
+        model: the model, compiled with an optimizer from `wrap` or `MySGD`, inside a `LossScaleOptimizer` or not. With
+            `micro_batch_size`, it can have any optimizer. It must be in eager mode, and train with `fit` or
+            `train_on_batch`.
         data: the argument that Keras passes to `train_step`: x, (x, y) or (x, y, sample_weight), each nested or not.
-            The first dimension of the first target, or of x if there is no target, is the number of samples.
+            The number of samples is the first dimension of the first target, or of x if there is no target.
         weight: the micro-batch's weight, a finite number or scalar tensor of at least 0. Default: its number of
             samples, or what a mask leaves of them.
         micro_batch_size: the largest number of samples in a slice, an int of at least 1. None (default): the whole
             batch.
-        recompute: whether each slice is computed twice, for losses that are not means over the samples, as
-            `legacyga.micro_batch` takes it.
+        recompute: whether to compute each slice twice, for losses that are not means over the samples, as in
+            `legacyga.micro_batch`.
 
     Returns:
         The result of your Keras's own `train_step`: a dict of the loss and metrics by name, over the epoch so far.
 
     Raises:
-        ValueError: the model has no optimizer, or one that does not accumulate although `weight` is given or
-            `micro_batch_size` is not; it is in graph mode, or on TensorFlow before 2.2, where no Keras has a
-            `train_step`; `weight` or `micro_batch_size` is out of range; or `legacyga.micro_batch` refuses the model.
+        ValueError: the model has no optimizer; its optimizer does not accumulate, and you pass `weight` or omit
+            `micro_batch_size`; it is in graph mode, or on TensorFlow before 2.2, where Keras has no `train_step`;
+            `weight` or `micro_batch_size` is out of range; or `legacyga.micro_batch` raises an error for the model.
 
     Example:
         >>> import numpy as np
@@ -76,7 +77,7 @@ def train_step(model, data, weight=None, micro_batch_size=None, recompute=None):
 
 
 def _accumulating_optimizer(model, must_be):
-    """The model's accumulating optimizer, or the one in its LossScaleOptimizer; else None, unless one `must_be`."""
+    """The model's accumulating optimizer, or the one in its LossScaleOptimizer. Else None, or an error if `must_be`."""
     optimizer = getattr(model, "optimizer", None)
     found = lookup.optimizers_in(optimizer)
     if not found and (must_be or optimizer is None):

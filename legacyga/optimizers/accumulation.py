@@ -22,7 +22,7 @@ NO_UPDATE = (
 
 
 class Accumulation(object):
-    """Everything an accumulating optimizer has on top of its inner class."""
+    """Everything that an accumulating optimizer adds to its inner class."""
 
     def __init__(self, optimizer, home, settings, inner_type):
         self.optimizer, self.home, self.settings = optimizer, home, settings
@@ -46,10 +46,10 @@ class Accumulation(object):
         return shared
 
     def take_mini_step(self, grads_and_vars, args=(), kwargs=(), scope=None, result=None, before=()):
-        """Take one mini-step. Called in replica context under every strategy.
+        """Make one mini-step. Called in replica context under every strategy.
 
         Args:
-            grads_and_vars: list of pairs. Those without a gradient go on to the inner optimizer, which warns.
+            grads_and_vars: list of pairs. Pairs without a gradient are passed to the inner optimizer, which warns.
             args, kwargs: the call's other arguments, for the inner optimizer.
             scope: the name scope of new variables.
             result: makes the return value for all replicas, after everything else.
@@ -107,7 +107,7 @@ class Accumulation(object):
         return forms
 
     def _take(self, window, grads_and_vars, forms, call, before, result):
-        """Let a window take this replica's mini-step; returns what `take_mini_step` does."""
+        """Run this replica's mini-step in a window; returns the result of `take_mini_step`."""
         ops, weight, is_handed_sums = self.ops, self.weights.here(), self.is_handed_sums
         pairs = [(each, place) for (each, _), place in zip(grads_and_vars, window.places) if each is not None]
         gradients, places = map(list, zip(*pairs))
@@ -140,7 +140,7 @@ class Accumulation(object):
         return loss_divisor.find(self.ops, loss, list(params))
 
     def _counted(self):
-        """What changes where a function that was traced earlier takes mini-steps, or is called in a function."""
+        """Values that change when a function traced earlier makes mini-steps, or is called in a function."""
         registry = self.registry()
         counters = [window.kept.mini_step for window in registry.windows.values()]
         if not self.ops.tf.executing_eagerly():

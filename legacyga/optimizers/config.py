@@ -18,7 +18,7 @@ UNKNOWN = (
 
 
 def _optimizer_class(home, generation, name, module):
-    """The optimizer class that a config names: one the user registered, or the home's own of this generation."""
+    """The optimizer class that a config names: one that the user registered, or Keras's own of this generation."""
     find, optimizers = features.registered_object(home.module), home.module.optimizers
     places = [home.v1_optimizers] if generation == "v1" and home.graph_mode else [optimizers]
     places += [getattr(optimizers, "legacy", None), getattr(optimizers, "experimental", None)]
@@ -35,7 +35,7 @@ def _optimizer_class(home, generation, name, module):
 
 
 def from_config(home, config, custom_objects=None):
-    """The optimizer of this home from a config of `ConfiguredOptimizer.get_config`."""
+    """The optimizer of this Keras from a config of `ConfiguredOptimizer.get_config`."""
     options = dict(config)
     try:
         inner = options.pop("optimizer")
@@ -66,7 +66,7 @@ LOADERS = {surface.NAME: from_config}
 
 
 def loaders(home):
-    """The custom objects that a home's loaders need, by name: classes whose `from_config` calls the `LOADERS`."""
+    """The custom objects that the loaders of a Keras need, by name: classes whose `from_config` calls the `LOADERS`."""
 
     def loader(name, load):
         def from_config(cls, config, custom_objects=None):
@@ -78,7 +78,7 @@ def loaders(home):
 
 
 def register(home):
-    """Register our loaders with the home, except under names that the program has registered itself."""
+    """Register our loaders with the Keras, except under names that the program has registered itself."""
     for name, loader in loaders(home).items():
         home.module.utils.get_custom_objects().setdefault(name, loader)
 
@@ -121,9 +121,11 @@ class ConfiguredOptimizer(surface.AccumulatingOptimizer):
         return extended
 
     def set_weights(self, weights):
-        """Set all of the optimizer's variables from a list of arrays, or the bare optimizer's alone.
+        """Set the optimizer's variables from a list of arrays, for all variables or only for those of the bare
+        optimizer.
 
-        The latter leaves no window open. A ValueError says that a number or a shape does not fit; nothing is written.
+        With the state of a bare optimizer, a new window starts. Raises ValueError, before it writes anything, if the
+        number of arrays or a shape does not match.
         """
         if _is_built(self):
             weights = state.fitting(self, self._legacyga, weights)

@@ -76,7 +76,7 @@ def optimizers_within(optimizer):
 
 
 class _Pins(object):
-    """Builds the memo of a deepcopy: which objects it shares, and which it replaces by copies made here."""
+    """Builds the memo of a deepcopy: which objects it shares, and which it replaces with copies made here."""
 
     def __init__(self, own, new_variable, kept):
         self._own, self._new_variable, self._kept = own, new_variable, kept
@@ -153,7 +153,8 @@ def keeper_of(optimizer):
 
 
 def _kept_beside(optimizer):
-    """What a LossScaleOptimizer has beside its keeper: the loss scale, and the object that restores TF 2.2's files."""
+    """What a LossScaleOptimizer has besides its keeper: the loss scale, and the object that restores files of TF
+    2.2."""
     keeper = keeper_of(optimizer)
     if keeper is optimizer:
         return []

@@ -1,4 +1,4 @@
-"""Support for Horovod's Keras optimizers: processes exchange gradients once a window, at the update.
+"""Support for Horovod's Keras optimizers: processes exchange gradients once per window, in the update.
 
 Horovod subclasses the optimizer's class. Its methods exchange gradients with `_allreduce` and call the original ones
 through `super(self.__class__, self)`, which recurses without end in any further subclass. So an accumulating class
@@ -33,7 +33,7 @@ def check(optimizer, settings):
 
 
 def check_inside(optimizer):
-    """Raise if Horovod has wrapped an accumulating optimizer and accumulates again by itself."""
+    """Raise if Horovod has wrapped an accumulating optimizer and would accumulate too."""
     if getattr(optimizer, "_agg_helper", None) is not None:
         raise ValueError(TWICE.format(optimizer))
 

@@ -28,7 +28,7 @@ def are_exchanged(kwargs):
 
 
 def check_arguments(method, args, kwargs):
-    """Raise now the TypeError that `method`, given these after its first argument, would raise at the window's end."""
+    """Raise at once the TypeError that `method` would raise for these further arguments at the end of the window."""
     if args or kwargs:
         inspect.signature(method).bind(None, None, *args, **kwargs)
 
@@ -79,7 +79,7 @@ class Inner(object):
 
     @hook
     def inherit(self, optimizer):
-        """Make the new optimizer a copy of `optimizer`, an object of the inner class, with variables of its own.
+        """Make the new optimizer a copy of `optimizer`, an object of the inner class, with separate variables.
 
         Called once, first of all hooks, in the context in which the user calls `wrap`. Returns nothing.
         """
@@ -190,7 +190,7 @@ class Inner(object):
 
     @property
     def exchanges(self):
-        """Whether we sum gradients over the replicas, once a window, instead of the inner optimizer.
+        """Whether the package, not the inner optimizer, sums gradients over the replicas, once per window.
 
         False if a method in `exchanging` is not Keras's own: a user's class may do the exchange in its own way.
         """
@@ -270,7 +270,7 @@ class Inner(object):
         attributes["weight_decay"] = before
 
     def say_what_is_missing(self, grads_and_vars):
-        """Emit Keras's warning of missing gradients; a traced update never does, as it has one for each variable."""
+        """Emit Keras's warning of missing gradients, which a traced update never does: it has one for each variable."""
         for cls in type(self.optimizer).__mro__:
             found = features.filter_of_gradients(sys.modules[cls.__module__])
             if found is not None:

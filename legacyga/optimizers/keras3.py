@@ -77,7 +77,7 @@ class Inner(_inner.Inner):
         self.optimizer._filter_empty_gradients(*zip(*grads_and_vars))
 
     def take(self, accumulation, called, grads, variables, args, kwargs):
-        """Take one mini-step for a call of the optimizer's method `called`; `variables` may be None, as in `apply`."""
+        """Make one mini-step for a call of the optimizer's method `called`; `variables` may be None, as in `apply`."""
         optimizer, grads = self.optimizer, list(grads)
         method = getattr(self.own_class, called)
         _inner.check_arguments(method, (None,) * (called == "apply") + args, kwargs)
@@ -173,8 +173,8 @@ def _unpickled(name, inner, module, config):
 class AccumulatingOptimizer(_config.ConfiguredOptimizer):
     """Intercepts Keras 3's calls.
 
-    Keras 3 accumulates by itself under the same name, `gradient_accumulation_steps`. So its code must see None there,
-    never our K.
+    Keras 3 has its own accumulation, under the same name, `gradient_accumulation_steps`. So its code must see None as
+    the value, never our K.
     """
 
     _legacyga_steps = ("update_step",)
@@ -219,13 +219,13 @@ class AccumulatingOptimizer(_config.ConfiguredOptimizer):
         self._legacyga.registry().build(list(variables))
 
     def apply_gradients(self, grads_and_vars, *args, **kwargs):
-        """Take one mini-step. A window's end calls the inner optimizer's own method, with the same arguments."""
+        """Make one mini-step. The last one of a window calls the inner optimizer's own method, with these arguments."""
         grads, trainable_variables = zip(*grads_and_vars)
         self._legacyga.inner.take(self._legacyga, "apply_gradients", grads, trainable_variables, args, kwargs)
         return self._iterations
 
     def apply(self, grads, trainable_variables=None, *args, **kwargs):
-        """Take one mini-step. A window's end calls the inner optimizer's own method, with the same arguments."""
+        """Make one mini-step. The last one of a window calls the inner optimizer's own method, with these arguments."""
         inner = self._legacyga.inner
         if inner.is_applying:
             inner.apply_inner(list(grads), trainable_variables, *args, **kwargs)

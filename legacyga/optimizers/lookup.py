@@ -1,4 +1,4 @@
-"""Finds the accumulating optimizers of a model, and which windows are its fit's; flush, for the one that it finds."""
+"""Finds the accumulating optimizers of a model and the windows that belong to its fit; defines flush."""
 
 from legacyga.backend import homes
 from legacyga.backend.tensors import variable_key
@@ -29,9 +29,9 @@ def optimizers_of(model):
 
 
 def flush(optimizer):
-    """Update now from every partial window, using the mean of the gradients accumulated so far.
+    """Update now, with the mean of the gradients accumulated since the last update.
 
-    Does nothing if there was no mini-step since the last update.
+    Call it if training ends with fewer than K batches since the last update. If there are none, it does nothing.
 
     Args:
         optimizer: an optimizer from `MySGD` or `wrap`, or a LossScaleOptimizer around one.
@@ -58,11 +58,12 @@ def flush(optimizer):
 
 
 class WindowsOfFit(object):
-    """The windows of an optimizer that belong to a fit: of the model's trainable variables, and any the fit steps in.
+    """The windows of an optimizer that belong to a fit: those of the trainable variables, and those that it adds to.
 
-    The `trainable` flags alone cannot tell. A train_step may change them or train several lists of variables, and an
-    existing training function continues to train variables that are now frozen. A window that was open before the fit
-    and takes no mini-step in it does not belong: its variables were frozen since, or are another model's.
+    The `trainable` flags alone do not determine them. A train_step may change the flags or train several lists of
+    variables, and an existing training function continues to train variables that are now frozen. A window that was
+    open before the fit and gets no mini-step in it does not belong to it: its variables have been frozen since, or are
+    those of another model.
     """
 
     def __init__(self, model, optimizer):
@@ -88,11 +89,11 @@ class WindowsOfFit(object):
 
 
 def _trained_now(model, keys):
-    """Select the keys of the windows that hold what the model trains now.
+    """Select the keys of the windows of the variables that the model trains now.
 
-    That is the window of all its trainable variables, which may also hold some unknown to the model, such as a loss's.
-    If there is none, as in a GAN, it is every window of a part of these variables. A window with a frozen variable or
-    another model's is never selected.
+    This is the window of all its trainable variables, which may include variables that the model does not know, such as
+    those of a loss. If there is no such window, as in a GAN, it is every window of a subset of these variables. A
+    window with a frozen variable, or with a variable of another model, is never selected.
     """
     # In graph mode `compile` fixes the trained variables.
     trained = getattr(model, "_collected_trainable_weights", None) or model.trainable_weights

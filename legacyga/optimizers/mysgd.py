@@ -24,8 +24,8 @@ def MySGD(
     """SGD with momentum that updates the weights once every `steps_per_update` batches, with their mean gradient.
 
     Training with batches of n samples gives the same result as `SGD(lr, momentum, decay, nesterov)` with batches of
-    `n * steps_per_update`. With g the mean of the window's gradients (clipped if you ask for it) and t the number of
-    earlier updates, an update is
+    `n * steps_per_update` samples. With g the mean gradient of these batches (clipped if you pass `clipnorm` or
+    `clipvalue`) and t the number of earlier updates, an update is
 
         lr_t = lr / (1 + decay * t)
         v    = momentum * v - lr_t * g
@@ -40,23 +40,24 @@ def MySGD(
         momentum: a number from 0 to 1. Default 0.
         decay: the decay of the learning rate per update, a number of at least 0. Default 0.
         nesterov: whether to use Nesterov momentum. Default False.
-        steps_per_update: K, the number of batches per update, an int of at least 1. Default 2. At 1 this is your
+        steps_per_update: K, the number of batches per update, an int of at least 1. Default 2. At 1, MySGD equals your
             Keras's SGD. `gradient_accumulation_steps=` is another name for this argument.
         keras: the model's Keras module: `keras`, `tf.keras` or `tf_keras`. Default: standalone `keras` (below 2.4) or
-            `tf_keras` if this process has imported it, else `tf.keras`.
+            `tf_keras` if your program has imported it, else `tf.keras`.
         on_nonfinite: what to do about gradients that are not finite, as in `legacyga.wrap`: `"propagate"` (default),
             `"skip_mini_step"`, `"skip_window"` or `"raise"`.
         **kwargs: other arguments of your Keras's SGD: `clipnorm`, `clipvalue`, `name`, ... In standalone Keras below
-            2.4, and before TF 1.10, `clipnorm` bounds the joint norm of all gradients; elsewhere, the norm of each
-            variable's gradient.
+            2.4, and before TF 1.10, `clipnorm` limits the norm of all gradients together; otherwise it limits the norm
+            of each variable's gradient.
 
     Returns:
-        An optimizer of a subclass of your Keras's SGD. In graph mode it has the v1 API (`get_updates`), in eager mode
-        it works with `tf.function`. Both have `lr`, `learning_rate`, and everything that `wrap` adds.
+        An optimizer whose class is a subclass of your Keras's SGD. In graph mode it has the v1 API (`get_updates`), in
+        eager mode it works with `tf.function`. Both have `lr`, `learning_rate`, and everything that `wrap` adds.
 
     Raises:
-        ValueError: an argument is out of range or is passed under both names; there are two Keras to choose from; your
-            Keras cannot train here. For an argument that your Keras's SGD does not know, it raises its own error.
+        ValueError: an argument is out of range or is passed under both names; your program has imported more than one
+            Keras, and `keras=` does not say which to use; or your Keras cannot train in this mode. If your Keras's SGD
+            does not know an argument, Keras raises its own error.
 
     Example:
         >>> import legacyga

@@ -30,13 +30,13 @@ OVERWRITTEN = (
 class Registry(object):
     """The windows of an optimizer in one TensorFlow 1 graph, or in eager mode, where `graph` is None.
 
-    Sessions read and write the state only if there is a graph. The mode cannot decide that: in eager mode a program can
-    still enter graphs, and leave their sessions open outside of them.
+    Sessions read and write the state only if there is a graph. The mode does not decide this: even in eager mode, a
+    program can enter graphs, and leave their sessions open outside them.
 
     Attributes:
         windows: {key: `window.Window`}.
         latest: the window of the last mini-step made; None if there is none.
-        skipped: a variable: the number of mini-steps that `on_nonfinite` has left out. None if there are no windows.
+        skipped: a variable: the number of mini-steps that `on_nonfinite` has skipped. None if there are no windows.
         unlisted: variables of the inner optimizer that it does not list as its own.
     """
 
@@ -110,17 +110,17 @@ class Registry(object):
 
     @property
     def mini_steps_under_way(self):
-        """The mini-steps in the latest window, an int."""
+        """The number of mini-steps in the latest window, an int."""
         return 0 if self.latest is None else self.read([self.latest.kept.mini_step])[0]
 
     def under_way(self):
-        """The set of (key, number of mini-steps) of the windows under way."""
+        """The set of (key, number of mini-steps) of the open windows."""
         counters = [window.kept.mini_step for window in self.windows.values()]
         taken = self.read(counters) if counters else None
         return {(key, number) for key, number in zip(self.windows, taken or ()) if number}
 
     def end(self, pick=None):
-        """End each window under way with an update; returns whether there was one, in a tf.function as a tensor.
+        """End each open window with an update; returns whether there was one, in a tf.function as a tensor.
 
         `pick` selects from the list of the windows' keys. Default: all.
         """
@@ -134,7 +134,7 @@ class Registry(object):
         return tf.reduce_any(tf.stack(ended))
 
     def drop(self, pick=None):
-        """Discard the mini-steps in the windows under way; `pick` as in `end`."""
+        """Discard the mini-steps in the open windows; `pick` as in `end`."""
         self._dropped = state_to_come.latest(self._owner.inner.keeper) if self._state_is_to_come else None
         for window in self._picked(pick):
             self._run(window, self._drop)
@@ -161,7 +161,7 @@ class Registry(object):
         return bool(session.run(self._endings[key]))
 
     def forget_end(self, window):
-        """Have the operation that ends the window rebuilt: a mini-step was made with the optimizer's present state."""
+        """Discard the built operation that ends the window: a mini-step was made with a newer state."""
         self._endings.pop((window, self._end.__name__), None)
 
     def _end(self, window):
@@ -195,11 +195,11 @@ class Registry(object):
 
     @property
     def _drops_first(self):
-        """Whether `drop` was called for the state that waits, and no other was restored since."""
+        """Whether `drop` was called for the state that waits, and no other state has been restored since."""
         return self._dropped is not None and self._dropped == state_to_come.latest(self._owner.inner.keeper)
 
     def constant_to_come(self, name):
-        """The value that a restored checkpoint has for a counter of the first window, not made yet; else 0."""
+        """The value in a restored checkpoint for a counter of the first window, which does not exist yet; else 0."""
         return self._owner.ops.constant(self._number_to_come(name) or 0, "int64")
 
     def _number_to_come(self, name):

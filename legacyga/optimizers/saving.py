@@ -9,8 +9,8 @@ from legacyga.optimizers import config, lookup, state_to_come, surface
 def load_model(path, keras=None, custom_objects=None, **kwargs):
     """Load a model saved with an accumulating optimizer, to resume training where it stopped.
 
-    Calls your Keras's own `load_model` with `custom_objects()`. The optimizer comes back with its full state, even in
-    the middle of a window, and with the K that it was saved with.
+    Calls your Keras's `load_model` with `custom_objects()`. The optimizer is restored with its full state and K, even
+    if fewer than K batches had been accumulated since the last update.
 
     Args:
         path: a file or folder in any format that your Keras's `load_model` reads.
@@ -23,8 +23,8 @@ def load_model(path, keras=None, custom_objects=None, **kwargs):
         The model.
 
     Raises:
-        ValueError: the file's optimizer state does not fit; `custom_objects` is not a dict; or there are two Keras to
-            choose from.
+        ValueError: the optimizer state in the file does not match; `custom_objects` is not a dict; or your program has
+            imported more than one Keras, and `keras=` does not say which to use.
 
     Example:
         >>> import os, tempfile
@@ -71,7 +71,8 @@ def custom_objects(keras=None):
         `optimizers.deserialize`, `CustomObjectScope`, ...
 
     Raises:
-        ValueError: `keras` is not a Keras module; or it is not given, and two Keras are imported.
+        ValueError: `keras` is not a Keras module; or your program has imported more than one Keras, and `keras=` does
+            not say which to use.
 
     Example:
         >>> import legacyga

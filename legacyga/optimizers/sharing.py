@@ -1,4 +1,4 @@
-"""Warns, once, of windows under way at the same time whose lists of variables overlap."""
+"""Warns, once, if windows whose lists of variables overlap are open at the same time."""
 
 import itertools
 import warnings
@@ -28,7 +28,7 @@ class Sharing(object):
         self._pairs = [pair for pair in itertools.combinations(keys, 2) if set(pair[0]) & set(pair[1])]
 
     def look(self, under_way, accumulation):
-        """Warn, once, if both windows of a pair are under way; `under_way()` reads the keys of those windows."""
+        """Warn, once, if both windows of a pair are open; `under_way()` reads the keys of the open windows."""
         if not self._pairs or self._is_said:
             return
         try:

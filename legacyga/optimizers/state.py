@@ -14,8 +14,8 @@ def variables_of(optimizer):
 def fitting(optimizer, accumulation, values):
     """A value for each variable of a built optimizer, from the arrays of a program or file: a list.
 
-    The arrays are for all variables, or only for the bare optimizer's, which leaves no window open. If they do not fit,
-    `accumulation` keeps the error too, because Keras only logs it.
+    The arrays are for all variables, or only for those of the bare optimizer; then a new window starts. If they do not
+    match, `accumulation` also keeps the error, because Keras only logs it.
     """
     variables, values = [(variable_key(each), each) for each in variables_of(optimizer)], list(values)
     registry = accumulation.registry()
@@ -70,7 +70,7 @@ def _int_of(value):
 
 
 def _misfit(optimizer, wanted, values):
-    """The error if the values do not fit, else None."""
+    """The error if the values do not match, else None."""
     if len(values) != len(wanted):
         return ValueError(
             "{!r} has {} variables, {} of them the inner optimizer's. Received: {} values. They are of another "

@@ -16,7 +16,7 @@ def is_to_come(optimizer):
 
 
 def latest(optimizer):
-    """The number of the latest restore with values that wait; None if there are none."""
+    """The number of the latest restore with values that wait for variables; None if there are none."""
     return max([each.restore_uid for each in _positions(optimizer)] or [None])
 
 
@@ -57,7 +57,7 @@ def _keys_of_window(nodes):
 def build_if_it_fits(tf, optimizer, var_list, path):
     """Build an optimizer for these variables if the first window in a checkpoint has their shapes.
 
-    To be called before the checkpoint is read, because a copy of the optimizer does not get values that wait.
+    Call it before the checkpoint is read, because a copy of the optimizer does not get values that wait.
     """
     graph = importlib.import_module("tensorflow.core.protobuf.trackable_object_graph_pb2").TrackableObjectGraph()
     graph.ParseFromString(tf.train.load_variable(path, "_CHECKPOINTABLE_OBJECT_GRAPH"))

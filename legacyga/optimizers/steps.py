@@ -2,7 +2,7 @@
 
 
 class Steps(object):
-    """K as the program gives it.
+    """K as the program sets it.
 
     Attributes:
         made_with: the K that the optimizer was made with.
@@ -23,16 +23,17 @@ class Steps(object):
         self.has_windows = self.has_windows or steps > 1
 
     def set(self, steps, is_kept):
-        """Set K; `is_kept` tells whether a variable holds it too."""
+        """Set K; `is_kept` says whether a variable also holds it."""
         self.now, self.was_set = steps, self.was_set or not is_kept
         self.expect(steps)
 
 
 class KeptSteps(object):
-    """Two variables of a graph, None until the first window: K of the next one, and the K the optimizer was made with.
+    """Two variables of a graph, None until the first window: K of the next window, and the K the optimizer was made
+    with.
 
-    If `made_with` is the K that this program made the optimizer with, `next` is K of the next window. Otherwise the
-    state is from an optimizer made with another K, and this program's K applies.
+    If this program made the optimizer with the K in `made_with`, `next` is K of the next window. Otherwise the state is
+    from an optimizer made with a different K, and this program's K applies.
     """
 
     def __init__(self, steps, ops):

@@ -24,7 +24,7 @@ WRAPPED = "{0} with gradient accumulation. {1}\n\nThe inner class, {0}:\n\n{2}"
 
 
 def register(generation, optimizer_class, inner_class, condition=lambda cls: True):
-    """Put classes before the user's that meet the condition, and before any registered earlier for the generation."""
+    """Register classes to put before user classes that meet the condition, and before classes registered earlier."""
     _GENERATIONS[generation].insert(0, (condition, optimizer_class, inner_class))
 
 
@@ -97,10 +97,10 @@ def as_inner(optimizer):
 
 
 class AccumulatingOptimizer(object):
-    """Updates once in K mini-steps: one step of the inner class with the mean (or sum) of their gradients.
+    """Makes an update once in K mini-steps: a step of the inner class with the mean (or sum) of their gradients.
 
-    A mini-step is one call with the gradients of one micro-batch; K mini-steps form a window. The class adds to the
-    inner class:
+    A mini-step is one call with the gradients of one small batch (micro-batch). A window is the K mini-steps of one
+    update. The inner class is the class of your optimizer; this subclass adds:
 
         gradient_accumulation_steps   K of the next window, an int: can be read and set
         mini_step                     the number of mini-steps in the current window, 0 to K - 1: a variable
@@ -155,17 +155,16 @@ class AccumulatingOptimizer(object):
 
     @property
     def mini_step(self):
-        """The number of mini-steps in the latest window, 0 to K - 1: a variable.
+        """The number of mini-steps in the current window, 0 to K - 1: a variable.
 
-        If there is no window yet, and at K = 1, it is a constant: 0, or the value of a restored checkpoint that waits
-        for the variables to be made.
+        Until the optimizer is built, and at K = 1, it is a constant: 0, or the value from a restored checkpoint.
         """
         registry = self._legacyga.registry()
         return registry.constant_to_come("mini_step") if registry.latest is None else registry.latest.kept.mini_step
 
     @property
     def skipped_mini_steps(self):
-        """The number of mini-steps that `on_nonfinite` has left out, including all of any window without an update.
+        """The number of mini-steps that `on_nonfinite` has skipped, including all of a skipped window.
 
         A variable, or a constant in the same cases as `mini_step`.
         """
@@ -179,10 +178,10 @@ class AccumulatingOptimizer(object):
         return super(AccumulatingOptimizer, self)._gather_saveables_for_checkpoint()
 
     def mini_step_weight(self, weight):
-        """A context that gives mini-steps a weight: those taken in it, or in graph mode those *built* in it.
+        """A context manager that gives mini-steps a weight: those made in it, or in graph mode those *built* in it.
 
-        Outside of it, a mini-step weighs 1, or as much as the first one in its window whose samples were counted. At
-        K = 1 weights have no effect.
+        Outside this context, the weight of a mini-step is 1, or that of the first mini-step in its window whose samples
+        were counted. At K = 1, weights have no effect.
 
         Args:
             weight: a finite number or scalar tensor of at least 0, such as the number of samples or tokens in the
@@ -190,10 +189,9 @@ class AccumulatingOptimizer(object):
 
         Raises:
             ValueError: `weight` is out of range; in graph mode, no mini-step was built in the context; in eager mode,
-                the context surrounds the call of a `tf.function`, from eager code or from another `tf.function`: enter
-                it inside the called one.
-            tf.errors.InvalidArgumentError: `weight` is out of range, and that is known only when the graph or
-                `tf.function` runs. XLA (`jit_compile=True`) drops assertions; the update is NaN there.
+                the context surrounds the call of a `tf.function`: use it inside the function instead.
+            tf.errors.InvalidArgumentError: `weight` is out of range, which is known only when the graph or
+                `tf.function` runs. XLA (`jit_compile=True`) drops assertions, so the update is NaN instead.
         """
         return self._legacyga.giving(mini_step.Weight(weight, False))
 
@@ -201,7 +199,7 @@ class AccumulatingOptimizer(object):
     mini_steps_weigh = mini_step_weight
 
     def end_windows(self):
-        """Update from each partial window, using the mean of the gradients accumulated so far.
+        """Make an update from each partial window, with the mean of the gradients accumulated so far.
 
         Returns:
             True if there was an update, else False. Inside a `tf.function`, a boolean tensor.
@@ -220,7 +218,7 @@ PUBLIC_METHODS = ("mini_step_weight", "mini_steps_weigh", "end_windows", "drop_w
 
 
 def wrapped(optimizer, home, settings):
-    """The accumulating copy of an optimizer of any generation. Raises if the optimizer cannot train here."""
+    """The accumulating copy of an optimizer of any generation. Raises if the optimizer cannot train in this mode."""
     _check_can_train(optimizer, homes.generation_of(type(optimizer)), home)
     copied = object.__new__(class_for(type(optimizer), home))
     start(copied, settings)

@@ -125,7 +125,7 @@ class Inner(_inner.Inner):
         return accumulation.weights.of_loss(accumulation.divisor_of(loss, params) if are_its_own else None)
 
     def mini_step_of(self, accumulation, grads_and_vars, kwargs):
-        """Take a mini-step of the optimizer's `Accumulation`. Returns its operation in graph mode, else None."""
+        """Make a mini-step with the optimizer's `Accumulation`. Returns its operation in graph mode, else None."""
         if not self.home.graph_mode:
             accumulation.take_mini_step(grads_and_vars, (), kwargs)
             return None
@@ -158,7 +158,7 @@ class AccumulatingOptimizer(surface.AccumulatingOptimizer):
         return pairs
 
     def apply_gradients(self, grads_and_vars, global_step=None, name=None, **kwargs):
-        """Take one mini-step. A window's end calls the inner optimizer's own method, with the same arguments.
+        """Make one mini-step. The last one of a window calls the inner optimizer's own method, with these arguments.
 
         `global_step` counts updates.
         """

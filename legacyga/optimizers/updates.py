@@ -12,7 +12,7 @@ AROUND = (
 
 
 class Updates(list):
-    """The updates of a mini-step. Keras and programs may add to the list, another optimizer's `get_updates` may not."""
+    """The updates of a mini-step. Keras and programs may add to the list, another optimizer may not."""
 
     def __init__(self, updates, accumulation):
         super(Updates, self).__init__(updates)

@@ -1,6 +1,6 @@
 """The `v1` generation: graph-mode optimizers whose only entry point is `get_updates(loss, params)`.
 
-They are those of standalone Keras up to 2.3.1, and the v1 optimizers that tf.keras and tf_keras still carry.
+These are the optimizers of standalone Keras up to 2.3.1, and the v1 optimizers that tf.keras and tf_keras still have.
 """
 
 import contextlib
@@ -97,7 +97,7 @@ class Inner(_inner.Inner):
         return optimizer
 
     def prepare(self, grads_and_vars, is_traced):
-        """Nothing to do: `_state_for` has made the state."""
+        """Does nothing: `_state_for` has made the state."""
 
     def apply(self, pairs):
         """Make one update by the inner optimizer's `get_updates`, ordered to read everything before writing."""
@@ -128,7 +128,7 @@ class Inner(_inner.Inner):
             )
 
     def mini_step_of(self, accumulation, loss, params):
-        """Take a mini-step of the optimizer's `Accumulation` with the gradients of `loss`; returns its operation."""
+        """Make a mini-step with the optimizer's `Accumulation` and the gradients of `loss`; returns its operation."""
         weights, window = self._state_for(accumulation, params)
         differentiating = self._differentiating
         # If clipping is late, the update clips. A wrapper's inner optimizer always clips late, in `_answered`.
@@ -185,7 +185,7 @@ class Inner(_inner.Inner):
         return list(self.optimizer.weights) if create else []
 
     def make_update(self, gradients, params, weights):
-        """Make the operation of an update. Replaces the contents of the list `weights` by the variables it uses."""
+        """Make the operation of an update. Replaces the contents of the list `weights` with its variables."""
         optimizer, ops = self.optimizer, self.ops
         self.reduced = gradients
         differentiating = self._differentiating
@@ -289,7 +289,7 @@ class AccumulatingOptimizer(config.ConfiguredOptimizer):
 
 
 def _arguments(home, *args, **kwargs):
-    """(loss, params) of a call of `get_updates`, in the new argument order or, if the home accepts it, the old one."""
+    """(loss, params) of a call of `get_updates`, in the new argument order or, if Keras accepts it, the old one."""
     # The old order of arguments has `loss` last. Delete with Keras 2.3.
     if home.is_standalone and (len(args) == 3 or (len(args) == 2 and "loss" in kwargs)):
         args = (args[2] if len(args) == 3 else kwargs.pop("loss"), args[0])

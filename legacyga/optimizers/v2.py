@@ -116,7 +116,7 @@ class AccumulatingOptimizer(config.ConfiguredOptimizer):
     _legacyga_steps = ("_resource_apply_dense", "_resource_apply_sparse", "_resource_apply_sparse_duplicate_indices")
 
     def apply_gradients(self, grads_and_vars, *args, **kwargs):
-        """Take one mini-step. A window's end calls the inner optimizer's own method, with the same arguments."""
+        """Make one mini-step. The last one of a window calls the inner optimizer's own method, with these arguments."""
         # Returns an operation, as Keras does: programs run it by name, and LossScaleOptimizer's branches need one.
         home = type(self)._legacyga_class[1]
         # In TF 2.0 to 2.13 init_scope leaves the default graph if no `with` has entered it. Delete with TF 2.13.

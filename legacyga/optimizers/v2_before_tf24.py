@@ -49,7 +49,7 @@ class Inner(_inner.Inner):
 
     @property
     def _lets_be(self):
-        """Whether the inner optimizer can be told not to sum over the replicas again."""
+        """Whether the inner optimizer has an argument not to sum over the replicas again."""
         return hasattr(self.own_class, "_aggregate_gradients")
 
     @property
@@ -58,7 +58,7 @@ class Inner(_inner.Inner):
         return hasattr(super(AccumulatingOptimizer, self.optimizer), "_clip_gradients")
 
     def unclipped(self):
-        """A context in which the inner optimizer lacks the attributes to clip by."""
+        """A context in which the inner optimizer lacks the attributes for clipping."""
         names = ("clipnorm", "clipvalue") if self.clips_here and not self._has_clipping else ()
         return _inner.hidden(self.optimizer, *names)
 

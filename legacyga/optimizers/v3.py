@@ -79,7 +79,7 @@ class AccumulatingOptimizer(config.ConfiguredOptimizer):
             self._legacyga.registry().build(list(var_list))
 
     def apply_gradients(self, grads_and_vars, *args, **kwargs):
-        """Take one mini-step. A window's end calls the inner optimizer's own method, with the same arguments."""
+        """Make one mini-step. The last one of a window calls the inner optimizer's own method, with these arguments."""
         accumulation = self._legacyga
         args, kwargs = _inner.named(type(self)._legacyga_class[0].apply_gradients, args, kwargs)
         scope = kwargs.get("name") or accumulation.inner.keeper.name or "optimizer"

@@ -22,34 +22,36 @@ def _refusing_mysgds_name(wrap):
 
 @_refusing_mysgds_name
 def wrap(optimizer, gradient_accumulation_steps, reduction="mean", on_nonfinite="propagate"):
-    """Copy `optimizer` into one that updates once in K mini-steps, with the mean of their gradients.
+    """Copy an optimizer; the copy makes one update per K calls, with the mean of their gradients.
 
-    Training with it on micro-batches gives the same result as training with `optimizer` on batches K times larger. The
-    optimizer's own step runs once per window, with the mean gradient. So schedules, decay, bias correction, weight
-    decay, moving averages and constraints advance per update, and clipping acts on the mean.
+    Training with the copy on K small batches (micro-batches) gives the same result as training with `optimizer` on one
+    batch K times larger. The optimizer's own step runs once per window (the K calls, or mini-steps, of one update),
+    with the mean gradient. So schedules, decay, bias correction, weight decay, moving averages and constraints advance
+    once per update, and clipping acts on the mean.
 
     Args:
-        optimizer: an optimizer object of standalone Keras, tf.keras, tf_keras, Keras 3 or tf.compat.v1.train, stock or
-            your own. It is not changed. The copy takes over its state, if any.
-        gradient_accumulation_steps: K, an int of at least 1. At 1 the copy behaves like `optimizer`, except for
-            `on_nonfinite`.
+        optimizer: an optimizer object of standalone Keras, tf.keras, tf_keras, Keras 3 or tf.compat.v1.train, including
+            an object of your own class. `wrap` does not change it. The copy takes over its state, if any.
+        gradient_accumulation_steps: K, the number of micro-batches per update, an int of at least 1. At 1 the copy
+            behaves like `optimizer`, except for `on_nonfinite`.
         reduction: `"mean"` (default) or `"sum"` of the window's gradients.
         on_nonfinite: what to do about gradients that are not finite (NaN, inf). `"propagate"` (default): the same as
-            the bare optimizer. `"skip_mini_step"`: the mini-step counts in the window, but the mean excludes it.
-            `"skip_window"`: the window ends without an update, and the optimizer's state stays as it is. `"raise"`: as
-            `"skip_window"`, and then a `tf.errors.InvalidArgumentError` names the variables. Under tf.distribute one
-            verdict holds for all replicas. All except `"propagate"` need accumulators even at K = 1.
+            `optimizer`. `"skip_mini_step"`: the mini-step counts in the window, but the mean excludes it.
+            `"skip_window"`: the window ends without an update, and the optimizer's state does not change. `"raise"`:
+            like `"skip_window"`, but then raises a `tf.errors.InvalidArgumentError` that names the variables. Under
+            tf.distribute, all replicas decide together. All policies except `"propagate"` need accumulators even at K =
+            1.
 
     Returns:
-        An optimizer of a subclass of `optimizer`'s class. It adds `gradient_accumulation_steps`, `mini_step`,
-        `iterations`, `skipped_mini_steps`, `mini_step_weight`, `end_windows` and `drop_windows`; the docstring of its
-        class describes them.
+        An optimizer whose class is a subclass of `optimizer`'s class. It adds `gradient_accumulation_steps`,
+        `mini_step`, `iterations`, `skipped_mini_steps`, `mini_step_weight`, `end_windows` and `drop_windows`; the
+        docstring of its class describes them.
 
     Raises:
-        ValueError: an argument is out of range; `optimizer` is not an optimizer, or cannot train here; or it, or an
-            optimizer inside it, already accumulates through `wrap`, `MySGD` or Keras 3's own
-            `gradient_accumulation_steps`. Also for `on_nonfinite="raise"` in a function compiled by XLA
-            (`jit_compile=True`), because XLA drops assertions.
+        ValueError: an argument is out of range; `optimizer` is not an optimizer, or cannot train with this TensorFlow
+            and mode; or it, or an optimizer inside it, already accumulates through `wrap`, `MySGD` or Keras 3's own
+            `gradient_accumulation_steps`. With `on_nonfinite="raise"`, a function compiled by XLA (`jit_compile=True`)
+            also raises it, because XLA drops assertions.
 
     Example:
         >>> from tensorflow import keras

@@ -23,7 +23,7 @@ def samples_in(tf, data):
 
 
 def number_in(tf, data):
-    """Return the number of samples: an int if any part of the data has it as a static dimension, else a tensor.
+    """Return the number of samples: an int if it is a static dimension of any part of the data, else a tensor.
 
     Raises ValueError if two static dimensions differ.
     """
@@ -40,7 +40,8 @@ def is_cut(tf, data, size):
 
 
 def checked(tf, data, samples):
-    """Return operations that raise if a part of the data has another number of samples; [] if shapes already tell."""
+    """Return operations that raise if parts of the data differ in the number of samples; [] if static shapes
+    suffice."""
     sizes = [known_size(tf, leaf) for leaf in parts_of(tf, data)]
     if isinstance(samples, int) and None not in sizes:
         return []

@@ -1,4 +1,4 @@
-"""Call a model on the slices of a batch, and give its outputs over the whole batch a gradient of ours."""
+"""Call a model on the slices of a batch, and attach the slices' gradient to the outputs for the whole batch."""
 
 import contextlib
 
@@ -41,8 +41,8 @@ def replaced(model, call):
 class SlicedCall(object):
     """One call of a model in slices.
 
-    A slice gives a flat list of tensors: its outputs, with a ragged one as its values and row lengths, their masks,
-    and what its layers added to the loss.
+    Each slice yields a flat list of tensors: its outputs (a ragged one as values and row lengths), their masks, and
+    what its layers added to the loss.
 
     Args:
         given: (args, kwargs) of the whole batch.
@@ -110,7 +110,7 @@ class SlicedCall(object):
         return found
 
     def share(self, place, length, dtype):
-        """Return what a slice's number at a place weighs in the batch: 1 for a sum."""
+        """Return the weight of a slice's number at a place in the batch: 1 for a sum."""
         return 1 if self.scalars[place] else self.loop.share(length, dtype)
 
     def joins(self, found, length):
@@ -126,7 +126,8 @@ class SlicedCall(object):
         return [(each, _raw(each)) for each in self.model.trainable_variables]
 
     def recorded(self, joined, inputs, backward):
-        """Return the outputs of the whole batch, whose gradients by variables and `inputs` come from `backward`.
+        """Return the outputs of the whole batch; `backward` computes their gradients with respect to variables and
+        `inputs`.
 
         Args:
             joined: the flat list of the whole batch.

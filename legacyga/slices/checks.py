@@ -1,4 +1,4 @@
-"""Refuse what cannot train in slices, and find the losses that graph mode must compute over the whole batch."""
+"""Raise errors for what cannot train in slices; find losses that graph mode must compute over the whole batch."""
 
 from legacyga.backend import features
 from legacyga.slices import losses as _losses
@@ -33,7 +33,7 @@ def check_compiled(home, model, size):
 
 
 def check_strategy(home, model, size=None):
-    """Raise ValueError under a strategy whose replicas cannot each cut their part of a batch."""
+    """Raise ValueError under a strategy whose replicas cannot slice their parts of a batch."""
     distribute = getattr(home.tf, "distribute", None)
     if not hasattr(distribute, "has_strategy") or not distribute.has_strategy():
         return

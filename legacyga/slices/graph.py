@@ -43,10 +43,11 @@ def install(model, home, size, recompute):
 
 
 def _under_way(model, names):
-    """Return the optimizer's state, and the `names` of methods whose existing training function uses that state.
+    """Return the optimizer's state, and those `names` of methods whose existing training function uses this state.
 
-    The caller makes these functions again and copies the state: optimizers of the v1 API create new variables with each
-    function, and know only those of the last, whichever model it trains. A new `compile` leaves nothing to carry over.
+    The caller makes these functions again and copies the state. Optimizers of the v1 API create new variables with each
+    function, and keep only those of the last one, whichever model it trains. After a new `compile`, there is nothing to
+    copy.
 
     Raises:
         ValueError: the state belongs to another model, or only to one of two functions.

@@ -13,8 +13,8 @@ from legacyga.slices.recompute import RANDOM, is_random
 class Passes(object):
     """A training function in slices: one pass over them, or two.
 
-    One pass takes the gradients of each slice's loss along with its outputs. Two passes compute the outputs first, then
-    the loss of the whole batch, then each slice again with its part of the gradient by the outputs.
+    One pass computes the gradients of each slice's loss along with its outputs. Two passes compute the outputs first,
+    then the loss of the whole batch, then each slice again with its part of the gradient with respect to the outputs.
 
     Args:
         home: a `homes.Home`.
@@ -24,7 +24,7 @@ class Passes(object):
         is_twice: whether there are two passes.
 
     Raises:
-        ValueError: two passes, and the outputs depend on random numbers that cannot be drawn a second time.
+        ValueError: there are two passes, and the outputs depend on random numbers that cannot be drawn a second time.
     """
 
     def __init__(self, home, model, function, mini_step, is_twice):
@@ -56,8 +56,8 @@ class Passes(object):
     def _find_cut(self, at_loss):
         """Return the tensors at which the loss and the metrics are cut off from the layers, and the layers' operations.
 
-        The tensors are the model's outputs, and what else the loss and the metrics read of the layers. One pass also
-        cuts at numbers: each loss of `add_loss` is a mean over the samples there.
+        They are the model's outputs, and any other tensors of the layers that the loss and the metrics read. With one
+        pass, they also include single numbers: each loss of `add_loss` then counts as a mean over the samples.
         """
         model, given = self._model, {each.op for each in self._inputs}
         ends = [each for each in model.outputs if self._has_rows(each) or not self._is_twice]
@@ -70,7 +70,7 @@ class Passes(object):
         return list({id(each): each for each in read if each.op in body}.values()), body
 
     def _has_rows(self, tensor):
-        """Whether the first dimension of a tensor is the batch's, which is mostly unknown until it is fed."""
+        """Whether the first dimension of a tensor is that of the batch, which is usually unknown until it is fed."""
         shapes = [each.get_shape() for each in (tensor, self._model._feed_inputs[0])]
         size, of_batch = [[None] if each.ndims is None else each.as_list()[:1] for each in shapes]
         return size in ([None], of_batch)
@@ -83,7 +83,7 @@ class Passes(object):
             raise ValueError(RANDOM.format(self._model, name))
 
     def _gradients_of(self, mini_step):
-        """Return (placeholders, gradients by the cut to feed them, mini-steps with these, mini-steps with the rest)."""
+        """Return (placeholders, gradients to feed into them, mini-steps with these, mini-steps with the rest)."""
         tf, loss, params = self._home.tf, mini_step.loss, mini_step.params
         at = [each for each in self._cut if each.dtype.is_floating]
         by_cut = tf.gradients(loss, at, stop_gradients=at) if at else []
@@ -125,7 +125,7 @@ class Passes(object):
     def _of_batch(self, tensor, values, sizes):
         """Return the value of a tensor for the batch: the slices' rows, or in one pass the mean of their numbers.
 
-        Raises ValueError if a slice has another number of rows than samples.
+        Raises ValueError if the numbers of rows and samples of a slice differ.
         """
         if not self._has_rows(tensor) and tensor.dtype.is_floating and not self._is_twice:
             total = sum(value * size for value, size in zip(values, sizes))
@@ -137,6 +137,6 @@ class Passes(object):
 
 
 def variables_of_metrics(model):
-    """Return the variables of a model's metrics. In old Kerases metrics have no variables."""
+    """Return the variables of a model's metrics. In old versions of Keras, metrics have no variables."""
     metrics = list(getattr(model, "metrics", None) or []) + list(getattr(model, "_output_loss_metrics", None) or [])
     return [value for each in metrics for value in getattr(each, "weights", ())]

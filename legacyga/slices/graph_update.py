@@ -1,4 +1,4 @@
-"""Graph mode: add up the gradients of slices, and give the optimizer their sum in place of the gradient of a loss."""
+"""Graph mode: sum the gradients of slices, and pass the sum to the optimizer in place of the gradient of a loss."""
 
 import contextlib
 
@@ -13,8 +13,8 @@ class MiniStep(object):
 
     Attributes:
         loss, params: the arguments of `get_updates`.
-        share: a placeholder for the share of a slice's samples in those of the batch.
-        divisor: what divides the loss, in a list; a batch of slices weighs that in a window. Empty if nothing tells.
+        share: a placeholder for a slice's share of the batch's samples.
+        divisor: what divides the loss, in a list; empty if that is unknown. It is the weight of the batch in a window.
         weight: a placeholder for its value.
         operations: the mini-step with the gradients of a slice's loss, times `share`, in a list.
         update: the update of the optimizer, a tensor.

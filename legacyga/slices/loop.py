@@ -1,10 +1,10 @@
-"""Run a function on each slice of a batch, and put its results together in the loop variables of a tf.while_loop."""
+"""Run a function on each slice of a batch, and join its results in the loop variables of a tf.while_loop."""
 
 from legacyga.backend.tensors import is_sparse
 
 
 class Loop(object):
-    """The slices of a batch. The first takes the remainder, so the others, in the loop, have one size.
+    """The slices of a batch. The first one is the remainder, so the others, in the loop, have the same size.
 
     Args:
         ops: an `ops.Ops`.
@@ -20,11 +20,11 @@ class Loop(object):
         self.slices = self._full + 1
 
     def share(self, length, dtype):
-        """Return which part of the batch `length` samples are. A part of a batch without samples has a finite share."""
+        """Return the share of the batch that `length` samples are. It is finite even if the batch has no samples."""
         return self.ops.cast(length, dtype) / self.ops.cast(self.ops.maximum(self.samples, 1), dtype)
 
     def run(self, take):
-        """Call `take(begin, length)` for each slice and return what its results make together: a list.
+        """Call `take(begin, length)` for each slice and return the joined results: a list.
 
         Args:
             take: returns a list of pairs: a class of this module, and the value of a slice that it joins.
@@ -49,7 +49,7 @@ class Loop(object):
 
 
 class Nothing(object):
-    """Joins what is None in each slice."""
+    """Joins values that are None in each slice."""
 
     def __init__(self, loop):
         self._ops, self._loop = loop.ops, loop
@@ -86,7 +86,7 @@ class Largest(Total):
 
 
 class Rows(Nothing):
-    """Concatenates tensors, in a TensorArray. Under XLA its elements have one shape, and only the first may differ."""
+    """Concatenates tensors, in a TensorArray. Under XLA its elements have the same shape, except possibly the first."""
 
     def __init__(self, loop):
         super(Rows, self).__init__(loop)

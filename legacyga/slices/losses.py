@@ -1,4 +1,4 @@
-"""Watch Keras compute a batch's losses: their values, their masks, and the number that divides them."""
+"""Record how Keras computes a batch's losses: their values, their masks, and their divisor."""
 
 import collections
 import contextlib
@@ -128,7 +128,7 @@ def number_in_graph(model):
 
 
 def divisor(home, given, y_pred, sample_weight):
-    """Return the number that divides a batch's loss, and why it may not be an exact weight for a micro-batch.
+    """Return the divisor of a batch's loss, and the reason if it is not an exact weight for a micro-batch.
 
     Returns:
         A pair: the number of elements that the masks keep, a scalar tensor, or None if the number of samples divides;
@@ -153,7 +153,7 @@ def divisor(home, given, y_pred, sample_weight):
 
 
 def _why_weights_matter(home, given, sample_weight):
-    """Return why no micro-batch weight is right with a batch's sample weights, None if one is."""
+    """Return the reason if no weight of a micro-batch is exact with a batch's sample weights, else None."""
     if sample_weight is None:
         return None
     found = one_number(home, given)

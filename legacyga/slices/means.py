@@ -79,7 +79,7 @@ def doubt_of_batch(home, model, data, look):
     """Return the `Doubt` about a model's loss for a batch, None if there is none. Eager mode.
 
     Args:
-        look: a function without arguments that returns a `recompute.Seen`: what a call of the model does.
+        look: a function without arguments that returns a `recompute.Seen`, which describes a call of the model.
     """
     parts = data if isinstance(data, (tuple, list)) else (data,)
     weighted = len(parts) > 2 and parts[2] is not None

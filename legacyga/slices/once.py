@@ -1,8 +1,8 @@
 """Slices in eager mode for a loss that is a mean over the samples: each slice is computed and differentiated once.
 
-The slices come before the home's own training step, and give the outputs and the gradients of the whole batch. The step
-then finds these outputs where it calls the model. So the loss, the metrics and the call of the optimizer are the
-home's, and those of the whole batch.
+The slices run before Keras's own training step, and compute the outputs and the gradients of the whole batch. When the
+step then calls the model, it gets these outputs. So Keras itself computes the loss and the metrics of the whole batch,
+and calls the optimizer.
 """
 
 import inspect
@@ -45,7 +45,7 @@ def train_step(home, model, own, data, size):
 
 
 class _Once(SlicedCall):
-    """A call whose slices are differentiated at once."""
+    """A call in which each slice is computed and differentiated once."""
 
     joins_numbers = True
 
@@ -75,9 +75,9 @@ class _Once(SlicedCall):
         return pairs + list(zip(kinds, gradients))
 
     def _loss(self, y, outputs, weights, added, length):
-        """Return what a slice adds to the loss that the home differentiates, None without a loss.
+        """Return a slice's part of the loss that Keras differentiates, None if there is no loss.
 
-        Regularizers of weights are not in it: the home's own tape sees them.
+        It does not include regularizers of weights, which Keras's own tape records.
         """
         container = features.without_metrics(self.home, self._container, y, outputs, weights)
         share = self.loop.share(length, "float32")

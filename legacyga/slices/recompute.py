@@ -1,9 +1,9 @@
 """Recompute in eager mode, for any loss: outputs of all slices first, then the loss, then each slice a second time.
 
 A loss that is not a mean over the samples needs the outputs of the whole batch, but not the activations behind them. So
-only the model's `call` works in slices, without a tape. The home's own training step computes the loss, the metrics and
-the gradient of the loss with respect to the outputs as usual. Each slice is then computed a second time and takes its
-part of that gradient backward.
+only the model's `call` works in slices, without a tape. Keras's own training step computes the loss, the metrics and
+the gradient of the loss with respect to the outputs as usual. Each slice is then computed a second time, and passes its
+part of this gradient backward.
 """
 
 import contextlib
@@ -31,7 +31,7 @@ _SEEN = weakref.WeakKeyDictionary()
 
 
 def look(home, model, data, size):
-    """Return a `Seen`: what the call of a model does on a slice of a batch."""
+    """Return a `Seen`, which describes what the call of a model does on a slice of a batch."""
     given = arguments(model, data[0] if isinstance(data, (tuple, list)) else data)
     return _Twice(home, model, given, batches.number_in(home.tf, given), size).seen()
 
@@ -49,7 +49,7 @@ def cut(home, model, size):
 
 
 def _called(home, model):
-    """Return the models that a training step calls: the model, or its inner models if it has no `call` of its own."""
+    """Return the models that a training step calls: the model, or its inner models if it has no `call`."""
     if type(model).call is not home.module.Model.call:
         return [model]
     found = {id(each): each for each in means.leaves(list(vars(model).values())) if isinstance(each, home.module.Model)}
@@ -109,7 +109,7 @@ class _Twice(SlicedCall):
         return self.tensors_of(*self.call(self.tf.nest.map_structure(part, self.given)), length)
 
     def _backward(self, upstream, joined, inputs):
-        """Return a function for `Loop.run`: it computes a slice again, and its gradients by variables and inputs.
+        """Return a function for `Loop.run` that computes a slice again, with its gradients by variables and inputs.
 
         Args:
             upstream: {place: gradient of the whole batch's tensor at this place}.

@@ -1,11 +1,11 @@
 """Sum the gradients of one variable, dense or as rows. Nothing here imports TensorFlow.
 
-Every variable has a `State`. The gradient of each mini-step, and of each traced function, decides anew which class
-works on it.
+Every variable has a `State`. Which class works on it depends on the gradient, and may differ between mini-steps and
+between traced functions.
 
-The first mini-step of a window stores its gradients over the previous window's, so no pass sets zeros. The last one
-adds its gradients on the way into the update and stores nothing: K - 1 additions and K - 1 writes. Of rows every
-mini-step adds, and the end of the window zeroes the touched ones.
+The first mini-step of a window overwrites the sums of the previous window, so the sums need not be zeroed. The last one
+adds its gradients on the way into the update and stores nothing: K - 1 additions and K - 1 writes. For rows, every
+mini-step adds, and the end of the window zeroes the touched rows.
 """
 
 import collections
@@ -29,21 +29,22 @@ def accumulator(ops, state, form):
 
 
 class DenseAccumulator(object):
-    """The sum of gradients that are tensors. Where `total` holds NOTHING, ROWS or WHOLE is `held`, an int32 tensor."""
+    """The sum of gradients that are tensors. `held`, an int32 tensor, says what `total` holds: NOTHING, ROWS or
+    WHOLE."""
 
     def __init__(self, ops, state):
         self._ops = ops
         self._total, self._touched, self._dtype = state.total, state.touched, state.total.dtype.base_dtype
 
     def store(self, gradient, held):
-        """Write a window's first gradient, over the previous window's sum."""
+        """Write a window's first gradient, and overwrite the previous window's sum."""
         return [self._total.assign(self._widen(gradient))]
 
     def add(self, gradient):
         return [self._total.assign_add(self._widen(gradient))]
 
     def clear(self, held):
-        """Zero the previous window's sum, where a window's first mini-step has no gradient to store."""
+        """Zero the previous window's sum, if the first mini-step of a window has no gradient to store."""
         ops = self._ops
         return [ops.cond(ops.equal(held, NOTHING), lambda: ops.done([]), lambda: self._clear(held))]
 
@@ -68,8 +69,9 @@ class DenseAccumulator(object):
 class SparseAccumulator(DenseAccumulator):
     """The sum of gradients that are IndexedSlices, at a cost proportional to the touched rows.
 
-    A mini-step adds its rows to a table whose untouched rows are zero. Taking the sum looks for the touched rows, once
-    a window, one number a row. The end of the window zeroes them (`empty`), so the next one has nothing to clear.
+    A mini-step adds its rows to a table whose untouched rows are zero. To take the sum, the window searches for the
+    touched rows once, reading one number per row. The end of the window zeroes these rows (`empty`), so the next window
+    has nothing to clear.
     """
 
     def store(self, gradient, held):
@@ -105,7 +107,7 @@ class SparseAccumulator(DenseAccumulator):
     def sum(self, gradient, held):
         """Return the window's rows plus a gradient, each row once: (values, int64 indices).
 
-        A gradient is written into `total` on the way. `held` is what `total` holds before that.
+        This also writes the gradient into `total`. `held` is what `total` holds before.
         """
         ops = self._ops
         with ops.after([] if gradient is None else self.add(gradient)):

@@ -1,4 +1,4 @@
-"""Check the gradients and weights that a caller gives, and hold the error texts."""
+"""Check the gradients and weights that a caller passes; define the error texts."""
 
 import math
 
@@ -28,7 +28,7 @@ ROWS = (
 
 
 def check_gradients(ops, gradients, number):
-    """Return `gradients` as a list of tensors, IndexedSlices and None; `number` is how many came before, or None."""
+    """Return `gradients` as a list of tensors, IndexedSlices and None; `number` is the expected number, or None."""
     if hasattr(gradients, "dtype") or isinstance(gradients, (str, dict)) or not hasattr(gradients, "__iter__"):
         raise ValueError(
             "gradients must be a list with a tensor, an IndexedSlices or None for each variable. Received: {!r}".format(

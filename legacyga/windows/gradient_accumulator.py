@@ -7,50 +7,51 @@ from legacyga.windows.accumulators import NOTHING, State
 
 
 class GradientAccumulator(object):
-    """Accumulate the mean, or the sum, of the gradients of several mini-steps in a custom training loop.
+    """Accumulate the mean, or the sum, of the gradients of several small batches, in your own training loop.
 
-    A window reduces the gradients g_k of its mini-steps, with weights w_k, to
+    A mini-step is one call with the gradients of one small batch (micro-batch). A window is the mini-steps up to a
+    `reset()`. Its gradients g_k, with weights w_k, are reduced to
 
         sum_k(w_k * g_k) / sum_k(w_k)      (reduction="mean")
         sum_k(w_k * g_k)                   (reduction="sum")
 
-    If the loss is a mean over samples and w_k is the number of samples in a micro-batch, the first is the gradient of
-    the large batch: the mean of a union is the weighted mean of the means.
+    If the loss is a mean over samples and w_k is the number of samples in a micro-batch, the mean is the gradient of
+    all samples in one large batch.
 
-    It depends on no optimizer and no Keras: any `tf.GradientTape` or `tf.gradients` supplies the gradients, and any
-    optimizer applies the result. Call it eagerly, in a `tf.function`, in a loop over a dataset inside one, or compiled
-    by XLA (with dense gradients). In a TensorFlow 1 graph a call creates the operation to run.
+    It works with any optimizer, and without Keras: the gradients can come from a `tf.GradientTape` or from
+    `tf.gradients`. Call it eagerly, in a `tf.function`, in a loop over a dataset inside one, or compiled by XLA (with
+    dense gradients). In a TensorFlow 1 graph, a call creates the operation to run.
 
     `tf.train.Checkpoint(accumulator=accumulator)` saves the window, and so does the checkpoint of a module or a model
-    that has the accumulator as an attribute (from TF 1.14 on). After a restore, each sum is there once a gradient has
-    come for it. If the number of replicas has changed, the mini-steps before and after the restore still weigh alike.
-    In eager mode, outside of a strategy, it can be pickled.
+    that has the accumulator as an attribute (from TF 1.14 on). After a restore, a sum becomes available with the first
+    gradient for its variable. If the number of replicas has changed, the mini-steps before and after the restore still
+    have equal weights. In eager mode, outside a strategy, an accumulator can be pickled.
 
-    Under a strategy, make the call within `strategy.run` its first use. Each replica accumulates alone, and
-    `optimizer.apply_gradients` sums over the replicas, once an update. Scale the loss as without accumulation: divide a
-    mean over a replica's samples by the number of replicas. If each replica passes its own number of samples as the
-    weight, the result is the large batch's gradient.
+    Under a strategy, the first use must be the call within `strategy.run`. Each replica accumulates separately, and
+    `optimizer.apply_gradients` sums over the replicas, once per update. Scale the loss as without accumulation: divide
+    a mean over a replica's samples by the number of replicas. If each replica passes its number of samples as the
+    weight, the result is the gradient of the large batch.
 
     Args:
         reduction: `"mean"` (default) or `"sum"`.
 
     Call arguments:
         gradients: list with one gradient for each variable, the same number in the same order in every call. Each is a
-            tensor of the variable's shape, an IndexedSlices (an embedding's), or None. None adds nothing, and the mean
-            still counts its mini-step.
+            tensor of the variable's shape, an IndexedSlices (as of an embedding), or None. None adds nothing, but its
+            mini-step still counts in the mean.
         weight: the weight of this mini-step, a finite number or scalar tensor of at least 0. Default 1. Pass the number
-            of items that the loss averages over: samples, tokens, or the sum of the sample weights. A mini-step of
-            weight 0 adds nothing, whatever its gradients (the mean over no samples is NaN).
+            of items that the loss averages over: samples, tokens, or the sum of the sample weights. A mini-step with
+            the weight 0 adds nothing, even if its gradients are NaN (as is the mean over no samples).
 
     Returns:
-        The number of mini-steps taken in this window, this one included: a scalar int64 tensor.
+        The number of mini-steps in this window, including this one: a scalar int64 tensor.
 
     Raises:
-        ValueError: `reduction` is neither value; the number of gradients changed, or all are None; a gradient has no
-            known shape, or another shape or dtype than before; a weight is out of range; some calls are within
-            `strategy.run` and others are not; the window of a checkpoint has a gradient that no call has had yet.
-        tf.errors.InvalidArgumentError: a weight known only when a graph or a `tf.function` runs is out of range. XLA
-            (`jit_compile=True`) drops assertions: there the gradients are NaN.
+        ValueError: `reduction` is neither value; the number of gradients changed, or all are None; the shape of a
+            gradient is unknown, or its shape or dtype changed; a weight is out of range; some calls are within
+            `strategy.run` and others are not; a restored window has a sum for which no gradient has come yet.
+        tf.errors.InvalidArgumentError: a weight that is known only when a graph or a `tf.function` runs is out of
+            range. XLA (`jit_compile=True`) drops assertions, so the gradients are NaN instead.
 
     Example:
         >>> import tensorflow as tf
@@ -91,7 +92,7 @@ class GradientAccumulator(object):
         return [each for each in (self._step, self._weight, self._held) if each is not None] + self._sums.variables
 
     def __call__(self, gradients, weight=1.0):
-        """Take a mini-step. The class docstring describes the arguments and the result."""
+        """Make a mini-step. The class docstring describes the arguments and the result."""
         return self._as_written(self._take_mini_step)(gradients, weight)
 
     def _as_written(self, method):
@@ -113,7 +114,7 @@ class GradientAccumulator(object):
             return self._one_at_a_time(lambda: self._take(given, weight))
 
     def _one_at_a_time(self, function):
-        """Return `function()`. In a graph, no other call runs meanwhile."""
+        """Return `function()`. In a graph, no two calls run at the same time."""
         if self._mutex is None:
             return function()
         with self._mutex.held() as free:
@@ -152,11 +153,11 @@ class GradientAccumulator(object):
 
     @property
     def gradients(self):
-        """The window's reduced gradients: a list in the order of the call, each in its own dtype.
+        """The mean (or sum) of the window's gradients: a list in the order of the call, each in its own dtype.
 
-        A place that never had a gradient holds None. A place that had an IndexedSlices holds one, with the rows touched
-        in this window, each once. 16-bit gradients are summed in float32. After `reset()` the gradients are zero, or
-        have no rows.
+        If a variable never had a gradient, its entry is None. If it had an IndexedSlices, its entry is one, with each
+        row touched in this window once. 16-bit gradients are summed in float32. After `reset()` the gradients are zero,
+        or have no rows.
 
         Raises:
             ValueError: there was no call yet.
@@ -173,10 +174,10 @@ class GradientAccumulator(object):
         return self._as_written(self._on_each_replica)(self._reduced)
 
     def reset(self):
-        """Forget this window's gradients and begin the next window.
+        """Discard the gradients of this window and start the next one.
 
         Returns:
-            A boolean tensor, available once the reset is done: in a TensorFlow 1 graph the operation to run.
+            A boolean tensor, available once the reset is done. In a TensorFlow 1 graph, run it to reset.
         """
         if self._is_unused():
             return self._ops.done([])
@@ -184,7 +185,7 @@ class GradientAccumulator(object):
         return self._as_written(self._on_each_replica)(lambda: self._one_at_a_time(self._clear))
 
     def _is_unused(self):
-        """Whether there is nothing to read or to reset. A graph may run later, when there is: it gets variables."""
+        """Whether there is nothing to read or reset. A graph creates variables here, because it may run later."""
         # Otherwise create none yet: the strategy that they will belong to may not be entered here.
         if self._step is None and (self._state_is_to_come or not self._home.tf.executing_eagerly()):
             self._prepare([])
@@ -192,7 +193,7 @@ class GradientAccumulator(object):
 
     @property
     def _state_is_to_come(self):
-        """Whether a restored checkpoint still waits for the variables that will take its window."""
+        """Whether a restored checkpoint still waits for the creation of the variables that hold its window."""
         return bool(getattr(self, "_deferred_dependencies", None))
 
     def _reduced(self):

@@ -1,14 +1,14 @@
-"""MiniStep and Weight: what one call of an optimizer brings into a window."""
+"""MiniStep and Weight: the gradients that one call of an optimizer adds to a window, and their weight."""
 
 import collections
 
 
 class MiniStep(collections.namedtuple("MiniStep", ["gradients", "places", "forms", "weight", "before"])):
-    """One call of an optimizer with the gradients of one micro-batch. The call's entry point makes it, once.
+    """One call of an optimizer with the gradients of one micro-batch. The entry point of the call creates it.
 
     gradients: list of tensors and IndexedSlices. In cross-replica context each stands for the parts of all replicas.
     places: for each gradient, the place of its variable among the window's sums.
-    forms: for each place, what the gradients leave there: NOTHING, ROWS or WHOLE.
+    forms: for each place, what the sum holds after these gradients: NOTHING, ROWS or WHOLE.
     weight: a `Weight`, or None for 1, which costs nothing.
     before: tensors that must be computed before anything is written.
     """
@@ -19,7 +19,7 @@ class Weight(collections.namedtuple("Weight", ["value", "is_sample_count", "give
 
     value: a scalar.
     is_sample_count: whether it counts the samples of the replica's data.
-    given_in: for a weight from the program, the graph that it was given in; None outside of all graphs.
+    given_in: for a weight set by the program, the graph in which it was set; None outside of all graphs.
     """
 
     def __new__(cls, value, is_sample_count, given_in=None):

@@ -20,9 +20,9 @@ class Guard(object):
 
     Args:
         policy: one of POLICIES except the first.
-        skipped: variable that counts the mini-steps left out, over all windows.
+        skipped: variable that counts the skipped mini-steps of all windows.
         scale: None, or for an inner LossScaleOptimizer whose scale must shrink, an object with `read_scale()` and
-            `shrink_scale(value)`, which sets the scale to the result of an overflow at `value`.
+            `shrink_scale(value)`. The latter sets the scale to what an overflow makes of `value`.
     """
 
     def __init__(self, ops, policy, skipped, scale=None):
@@ -62,7 +62,7 @@ class Guard(object):
         Args:
             run, update: as in `Window.take`.
             reduced: on each replica, the list of reduced gradients, None for a variable without one.
-            added, left_out: the numbers of mini-steps in the reduced gradients, and left out of them.
+            added, left_out: the numbers of mini-steps that the reduced gradients include, and that were skipped.
             close: `close(updated)` writes that the window is over, and returns `updated` as a tensor.
             names: the variables' names.
         """

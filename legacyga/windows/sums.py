@@ -16,7 +16,8 @@ class Sums(object):
 
     Attributes:
         states: for each place an `accumulators.State`, or None if it can have no gradient.
-        forms: {place: ROWS or WHOLE}, what this process has seen there: ROWS if a gradient was an IndexedSlices.
+        forms: {place: ROWS or WHOLE}, what this process has seen at each place: ROWS if a gradient was an
+            IndexedSlices.
         without: the places that a traced function assumes to have no gradient.
     """
 
@@ -31,18 +32,19 @@ class Sums(object):
         return [each for state in states for each in (state.total, state.touched)]
 
     def restrict(self, places):
-        """Accept gradients only at `places`. Call it before the first gradient. All variables stay."""
+        """Accept gradients only at `places`. Call it before the first gradient. It keeps all variables."""
         self._unused = [state for i, state in enumerate(self.states) if i not in places]
         self.states = [state if i in places else None for i, state in enumerate(self.states)]
 
     def check_not_late(self, place, gradient, variable, owner):
-        """Raise if an earlier traced function would lose this gradient, of a variable or of what a text names."""
+        """Raise if a function traced earlier would lose this gradient of `variable` (or of what this string names)."""
         if place in self.without and gradient is not None:
             name = variable if isinstance(variable, str) else repr(getattr(variable, "name", variable))
             raise ValueError(LATE_GRADIENT.format(name, owner, gradient))
 
     def note(self, forms, places, traced):
-        """Record the forms (as from `forms_of`) of a mini-step's gradients, which may be `traced` for a function."""
+        """Record the forms (from `forms_of`) of the gradients of a mini-step. `traced`: whether in a traced
+        function."""
         for place in places:
             if forms[place] != NOTHING:
                 self.forms[place] = min(self.forms.get(place, WHOLE), forms[place])
@@ -56,7 +58,8 @@ class Sums(object):
                 self.forms.setdefault(place, int(form))
 
     def forms_of(self, given):
-        """Return what a mini-step with the gradients {place: gradient} leaves at each place: NOTHING, ROWS or WHOLE."""
+        """Return what each place holds after a mini-step with the gradients {place: gradient}: NOTHING, ROWS or
+        WHOLE."""
         forms = [NOTHING] * len(self.states)
         for place, gradient in given.items():
             forms[place] = ROWS if is_sparse(gradient) else WHOLE
@@ -85,7 +88,7 @@ class Sums(object):
         return {i: ops.with_values(given[i], each) for i, each in zip(places, tensors)}
 
     def write(self, given, forms, held, begins):
-        """Store the gradients {place: gradient} if a window begins, a Python bool, else add them.
+        """Store the gradients {place: gradient} if a window begins, which is a Python bool; otherwise add them.
 
         `forms` are as from `forms_of`, and `held` is what `states` hold: an int32 tensor.
         """

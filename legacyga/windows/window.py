@@ -15,20 +15,21 @@ from legacyga.windows.accumulators import NOTHING
 
 
 class Kept(collections.namedtuple("Kept", ["mini_step", "left_out", "weight", "unit", "steps", "held"])):
-    """What a window keeps beside its sums, in the order of a saved state. Each field is a variable of the optimizer.
+    """The state of a window besides its sums, in the order of a saved state. Each field is a variable of the optimizer.
 
-    mini_step: the number of mini-steps taken in this window, 0 to K - 1.
-    left_out: how many of them a guard left out.
+    mini_step: the number of mini-steps in this window so far, 0 to K - 1.
+    left_out: how many of them a guard skipped.
     weight: the sum of their weights.
-    unit: the number of samples, over all replicas, that a weight of 1 stands for, so that a window continues unchanged
-        on another number of replicas; 0 if no mini-step of this window has a weight.
+    unit: the number of samples, over all replicas, that a weight of 1 represents, so that a window can continue on a
+        different number of replicas; 0 if no mini-step of this window has a weight.
     steps: K of this window.
     held: for each variable, what its sum holds, from this window or the previous one: NOTHING, ROWS or WHOLE.
     """
 
     @classmethod
     def made(cls, scalar, steps, number):
-        """Create new ones for `number` variables of the model; `scalar(name, value, dtype, shape=())` creates each."""
+        """Create the fields for `number` variables of the model; `scalar(name, value, dtype, shape=())` creates
+        each."""
         return cls(
             mini_step=scalar("mini_step", 0, "int64"),
             left_out=scalar("left_out", 0, "int64"),
@@ -60,7 +61,7 @@ class Window(object):
 
     Attributes:
         places: the places of the variables among the sums.
-        call: the other arguments of the mini-steps' calls, beside gradients: (args, kwargs).
+        call: the arguments of the mini-steps' calls other than the gradients: (args, kwargs).
     """
 
     def __init__(self, sums, kept, var_list, next_steps, guard=None, mutex=None):
@@ -79,19 +80,19 @@ class Window(object):
         return len(known) == len(var_list) and all(map(operator.is_, known, var_list))
 
     def restrict(self, places):
-        """Keep only the variables at `places`. Call it before any use. The state stays as it is."""
+        """Keep only the variables at `places`. Call it before any use. It does not change the state."""
         self.places, self.var_list = places, [self.var_list[place] for place in places]
         self.sums.restrict(places)
 
     def take(self, mini_step, update, run=_here):
-        """Take a `MiniStep`, and return whether it ended in an update: a boolean tensor, available after all writes.
+        """Run a `MiniStep`, and return whether it ended in an update: a boolean tensor, available after all writes.
 
         Args:
-            mini_step: its weight's value is a scalar on each replica.
+            mini_step: the `MiniStep`. The value of its weight is a scalar on each replica.
             update: function that makes one step of the inner optimizer and returns its operations. It takes the list of
                 reduced gradients, None for a variable without one, and {position in that list: whether there is a
-                gradient, a boolean tensor} for the positions where only the run can tell.
-            run: `run(function, args)` calls `function` once on each replica with its own part of `args`.
+                gradient, a boolean tensor} for the positions where this is known only at run time.
+            run: `run(function, args)` calls `function` once on each replica, with that replica's part of `args`.
         """
         weight = mini_step.weight
         arguments = (mini_step.gradients,) if weight is None else (mini_step.gradients, weight.value)
@@ -149,7 +150,7 @@ class Window(object):
         return ops.cond(mini_step + 1 >= steps, end_window, go_on)
 
     def _leave_out(self, mini_step, steps, held, goes_on, run):
-        """Count a mini-step that adds nothing; `goes_on` is 0 if the window begins with it, else 1."""
+        """Count a skipped mini-step; `goes_on` is 0 if it is the first of its window, else 1."""
         ops, kept = self.ops, self.kept
 
         def clear():
@@ -166,9 +167,9 @@ class Window(object):
             return ops.done(written, False)
 
     def _scale(self, weight):
-        """Return the divisor of a mini-step's weights, what it adds to their sum, and the window's next unit.
+        """Return the divisor of a mini-step's weights, its part of their sum, and the new unit of the window.
 
-        A mini-step without a weight weighs as much as the window's first that had one.
+        A mini-step without a weight has the weight of the first mini-step in the window that has one.
         """
         ops, unit = self.ops, self.kept.unit.read_value()
         if weight is None:
@@ -222,7 +223,7 @@ class Window(object):
         return ops.cond(condition(mini_step, steps), end_window, lambda: ops.done([], False))
 
     def drop(self):
-        """Forget the mini-steps of an open window: the next mini-step overwrites its sums."""
+        """Discard the mini-steps of an open window: the next mini-step overwrites its sums."""
         kept = self.kept
         with self.ops.after(kept.mini_step.read_value()):
             return self._move_to(0, 0, 0, kept.steps.read_value(), kept.held.read_value(), updated=False, anew=True)
@@ -238,9 +239,9 @@ class Window(object):
         return {i for i, each in enumerate(known) if each == NOTHING} if any(known) else set()
 
     def _present(self, in_window, given):
-        """Return {position: whether the window holds a gradient} for a traced function, since others may add theirs.
+        """Return {position: whether the window holds a gradient} for a traced function: others may add gradients.
 
-        It is not asked for the places of this mini-step's gradients, `given`.
+        Leaves out the places of this mini-step's gradients, `given`.
         """
         asked = {i: place for i, place in enumerate(self.places) if place not in given}
         if not asked or self._mutex is not None or self.ops.value_if_eager(in_window) is not None:

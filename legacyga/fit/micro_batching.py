@@ -42,7 +42,7 @@ def micro_batch(model, size, recompute=None):
             mode also: the optimizer scales the loss, or has trained another model since this one; or, during training,
             a batch is not an array. docs/micro_batch.md says more.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> from tensorflow import keras
         >>> import legacyga

@@ -47,7 +47,7 @@ def train_step(model, data, weight=None, micro_batch_size=None, recompute=None):
             `micro_batch_size` is not; it is in graph mode, or on TensorFlow before 2.2, where no Keras has a
             `train_step`; `weight` or `micro_batch_size` is out of range; or `legacyga.micro_batch` refuses the model.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> from tensorflow import keras
         >>> import legacyga

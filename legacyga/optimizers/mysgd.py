@@ -58,7 +58,7 @@ def MySGD(
         ValueError: an argument is out of range or is passed under both names; there are two Keras to choose from; your
             Keras cannot train here. For an argument that your Keras's SGD does not know, it raises its own error.
 
-    Example:
+    Examples:
         >>> import legacyga
         >>> optimizer = legacyga.MySGD(lr=0.001, momentum=0.9, steps_per_update=8, clipnorm=5.0)
         >>> optimizer.gradient_accumulation_steps

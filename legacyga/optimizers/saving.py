@@ -26,7 +26,7 @@ def load_model(path, keras=None, custom_objects=None, **kwargs):
         ValueError: the file's optimizer state does not fit; `custom_objects` is not a dict; or there are two Keras to
             choose from.
 
-    Example:
+    Examples:
         >>> import os, tempfile
         >>> from tensorflow import keras
         >>> import legacyga
@@ -73,7 +73,7 @@ def custom_objects(keras=None):
     Raises:
         ValueError: `keras` is not a Keras module; or it is not given, and two Keras are imported.
 
-    Example:
+    Examples:
         >>> import legacyga
         >>> sorted(legacyga.custom_objects())
         ['AccumulatingOptimizer', 'MySGD']

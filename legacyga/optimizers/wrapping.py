@@ -51,7 +51,7 @@ def wrap(optimizer, gradient_accumulation_steps, reduction="mean", on_nonfinite=
             `gradient_accumulation_steps`. Also for `on_nonfinite="raise"` in a function compiled by XLA
             (`jit_compile=True`), because XLA drops assertions.
 
-    Example:
+    Examples:
         >>> from tensorflow import keras
         >>> import legacyga
         >>> optimizer = legacyga.wrap(keras.optimizers.Adam(1e-3), gradient_accumulation_steps=8)

@@ -52,7 +52,7 @@ class GradientAccumulator(object):
         tf.errors.InvalidArgumentError: a weight known only when a graph or a `tf.function` runs is out of range. XLA
             (`jit_compile=True`) drops assertions: there the gradients are NaN.
 
-    Example:
+    Examples:
         >>> import tensorflow as tf
         >>> import legacyga
         >>> accumulator = legacyga.GradientAccumulator()

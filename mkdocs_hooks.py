@@ -65,4 +65,5 @@ def on_post_page(output, page, config):
     found = LOADS.search(output)
     if found:
         raise PluginError("{} loads something from elsewhere: {}".format(page.file.src_uri, found.group(0)))
-    return output
+    # By this mark of the repository's link a browser would ask its host for stars.
+    return output.replace(' data-md-component="source"', "")

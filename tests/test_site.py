@@ -10,6 +10,7 @@ import re
 import shutil
 import threading
 
+import pages
 import pytest
 from selenium import webdriver
 from selenium.common.exceptions import TimeoutException
@@ -96,6 +97,17 @@ def test_no_block_scrolls_sideways(browser, address):
     assert len(PAGES) > 30 and blocks > 600
 
 
+def test_the_button_copies_the_lines_as_they_are(browser, address):
+    browser.execute_cdp_cmd("Browser.grantPermissions", {"permissions": ["clipboardReadWrite"]})
+    set_width(browser, 390)
+    browser.get(address + "quickstart/fit.html")
+    (block,) = [each for each in pages.blocks("docs/quickstart/fit.md") if each.mark and "name" in each.mark]
+    (code,) = [each for each in browser.find_elements("css selector", "pre") if "def distance" in each.text]
+    code.find_element("css selector", ".md-code__button").click()
+    wait = WebDriverWait(browser, 10)
+    wait.until(lambda _: browser.execute_script("return navigator.clipboard.readText()") == block.source.strip())
+
+
 @pytest.mark.parametrize("typed", sorted(ANSWERS))
 def test_a_search_finds_the_page_that_answers(browser, address, typed):
     set_width(browser, 1400)
@@ -126,7 +138,9 @@ def test_the_reference_names_no_private_class():
     assert re.findall(r"(?<![\w./-])_[A-Za-z]\w+", text) == []
 
 
-def test_each_page_leads_to_its_neighbours():
+def test_each_page_leads_to_its_neighbours_and_to_the_repository():
     with open(os.path.join(SITE, "guide.html"), encoding="utf-8") as file:
         text = file.read()
     assert [text.count('class="md-footer__link md-footer__link--' + each) for each in ("prev", "next")] == [1, 1]
+    # tox.ini sets it.
+    assert '<a href="https://github.com/example/legacyga"' in text and 'data-md-component="source"' not in text

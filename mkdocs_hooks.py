@@ -18,6 +18,14 @@ OUTSIDE = {
     "CHANGELOG.md": "changelog.md",
     "CONTRIBUTING.md": "contributing.md",
 }
+# {part of the menu: how much a search prefers its pages}, for whoever types "Adam" wants to use it.
+BOOSTS = {"Quick start": 2, "User guide": 2, "Reference": 2, "The project": 0.25}
+# {what the reference would show of a signature: what users know}.
+KNOWN = {
+    "_Accumulating": '<a href="#an-optimizer-that-accumulates">AccumulatingOptimizer</a>',
+    "_LR": "0.01",
+    "_STEPS": "2",
+}
 # What a browser loads by itself, as a link is not.
 LOADS = re.compile(
     r"<(?:script|img|iframe|source)\b[^>]*\ssrc=\"?(https?:)?//|<link\b[^>]*\shref=\"?(https?:)?//", re.I
@@ -31,12 +39,19 @@ def on_files(files, config):
 
 
 def on_page_markdown(markdown, page, config, files):
+    page.meta["search"] = {"boost": BOOSTS.get((page.parent or page).title, 1)}
     if page.file.src_uri == OUTSIDE["compat_matrix.md"]:
+        # Every word of its tables stands in every row.
+        page.meta["search"] = {"exclude": True}
         # Notes: "yes [1] [3]" is no link.
         markdown = re.sub(r"^\|.*", lambda row: re.sub(r"\[(\d+)\]", r"\\[\1]", row.group()), markdown, flags=re.M)
     if page.file.src_uri in OUTSIDE.values():
         return re.sub(r"\]\(docs/", "](", _to_pages(markdown, ""))
     return _to_pages(markdown, "../")
+
+
+def on_page_content(html, page, config, files):
+    return re.sub(r"(?<=>)(_\w+)(?=<)", lambda name: KNOWN.get(name.group(), name.group()), html)
 
 
 def _to_pages(markdown, up):
@@ -50,4 +65,5 @@ def on_post_page(output, page, config):
     found = LOADS.search(output)
     if found:
         raise PluginError("{} loads something from elsewhere: {}".format(page.file.src_uri, found.group(0)))
-    return output
+    # By this mark of the repository's link a browser would ask its host for stars.
+    return output.replace(' data-md-component="source"', "")

@@ -27,9 +27,10 @@ from compat_matrix import CAPABILITIES, KINDS, TAKES_LONG, code_of  # noqa: E402
 pytest.register_assert_rewrite("dense")
 
 # The only tests that need packages beside TensorFlow and Keras, which the environments of the labels `horovod` and
-# `others` have.
+# `others` have, and the environment `site`.
 NEEDED = {
     "test_horovod.py": ["horovod"],
+    "test_site.py": ["selenium"],
     "test_third_party.py": ["transformers"],
     "test_third_party_v1.py": ["bert4keras", "keras_gradient_accumulation", "keras_lookahead", "keras_radam", "rl"],
 }

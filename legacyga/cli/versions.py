@@ -18,7 +18,7 @@ def versions():
 def show_versions():
     """Import legacyga, TensorFlow, each Keras, NumPy and h5py, and print their versions and Python's, a line each.
 
-    Example:
+    Examples:
         >>> import legacyga
         >>> legacyga.show_versions()  # doctest: +ELLIPSIS
         legacyga ...

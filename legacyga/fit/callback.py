@@ -57,7 +57,7 @@ def GradientAccumulationCallback(schedule=None, partial_window="flush"):
         ValueError: an argument has the wrong type or is out of range. When training starts: the model has no
             accumulating optimizer, or the schedule raises K of one whose graph was built at K = 1.
 
-    Example:
+    Examples:
         >>> import legacyga
         >>> callback = legacyga.GradientAccumulationCallback({0: 1, 5: 4}, partial_window="flush")
         >>> callback.partial_window, sorted(callback.schedule.items())

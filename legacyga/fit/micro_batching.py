@@ -43,7 +43,7 @@ def micro_batch(model, size, recompute=None):
             or the model has its own `train_step`. In graph mode also: the optimizer scales the loss, or has trained a
             different model since; or, during training, a batch is not an array. docs/micro_batch.md has the details.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> from tensorflow import keras
         >>> import legacyga

@@ -48,7 +48,7 @@ def train_step(model, data, weight=None, micro_batch_size=None, recompute=None):
             `micro_batch_size`; it is in graph mode, or on TensorFlow before 2.2, where Keras has no `train_step`;
             `weight` or `micro_batch_size` is out of range; or `legacyga.micro_batch` raises an error for the model.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> from tensorflow import keras
         >>> import legacyga

@@ -43,7 +43,7 @@ def flush(optimizer):
         ValueError: `optimizer` does not accumulate; or it is a tf.compat.v1.train optimizer in graph mode and there is
             no default session.
 
-    Example:
+    Examples:
         >>> from tensorflow import keras
         >>> import legacyga
         >>> legacyga.flush(legacyga.wrap(keras.optimizers.Adam(1e-3), gradient_accumulation_steps=8))

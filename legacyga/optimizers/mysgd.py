@@ -59,7 +59,7 @@ def MySGD(
             Keras, and `keras=` does not say which to use; or your Keras cannot train in this mode. If your Keras's SGD
             does not know an argument, Keras raises its own error.
 
-    Example:
+    Examples:
         >>> import legacyga
         >>> optimizer = legacyga.MySGD(lr=0.001, momentum=0.9, steps_per_update=8, clipnorm=5.0)
         >>> optimizer.gradient_accumulation_steps

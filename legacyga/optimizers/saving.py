@@ -26,7 +26,7 @@ def load_model(path, keras=None, custom_objects=None, **kwargs):
         ValueError: the optimizer state in the file does not match; `custom_objects` is not a dict; or your program has
             imported more than one Keras, and `keras=` does not say which to use.
 
-    Example:
+    Examples:
         >>> import os, tempfile
         >>> from tensorflow import keras
         >>> import legacyga
@@ -74,7 +74,7 @@ def custom_objects(keras=None):
         ValueError: `keras` is not a Keras module; or your program has imported more than one Keras, and `keras=` does
             not say which to use.
 
-    Example:
+    Examples:
         >>> import legacyga
         >>> sorted(legacyga.custom_objects())
         ['AccumulatingOptimizer', 'MySGD']

@@ -110,7 +110,7 @@ class AccumulatingOptimizer(object):
         end_windows()                 makes an update from each partial window
         drop_windows()                discards all partial windows
 
-    Example:
+    Examples:
         >>> import tensorflow as tf
         >>> import legacyga
         >>> variable, optimizer = tf.Variable(1.0), legacyga.wrap(tf.keras.optimizers.SGD(1.0), 3)

@@ -53,7 +53,7 @@ def wrap(optimizer, gradient_accumulation_steps, reduction="mean", on_nonfinite=
             `gradient_accumulation_steps`. With `on_nonfinite="raise"`, a function compiled by XLA (`jit_compile=True`)
             also raises it, because XLA drops assertions.
 
-    Example:
+    Examples:
         >>> from tensorflow import keras
         >>> import legacyga
         >>> optimizer = legacyga.wrap(keras.optimizers.Adam(1e-3), gradient_accumulation_steps=8)

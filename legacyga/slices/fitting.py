@@ -28,7 +28,7 @@ def micro_batch_size(model):
     Returns:
         An int. None if batches train whole: without `micro_batch`, or with "auto" until memory is exhausted.
 
-    Example:
+    Examples:
         >>> from tensorflow import keras
         >>> import legacyga
         >>> inputs = keras.Input((1,))

@@ -40,7 +40,7 @@ def recomputes(model):
     Returns:
         True or False. None if the model has not trained on a batch of several slices yet.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> from tensorflow import keras
         >>> import legacyga

@@ -53,7 +53,7 @@ class GradientAccumulator(object):
         tf.errors.InvalidArgumentError: a weight that is known only when a graph or a `tf.function` runs is out of
             range. XLA (`jit_compile=True`) drops assertions, so the gradients are NaN instead.
 
-    Example:
+    Examples:
         >>> import tensorflow as tf
         >>> import legacyga
         >>> accumulator = legacyga.GradientAccumulator()

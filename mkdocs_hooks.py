@@ -1,9 +1,10 @@
-"""What mkdocs is told beside mkdocs.yml: the pages that stand outside of `docs/`, and that a page loads nothing.
+"""What mkdocs is told beside mkdocs.yml: what it has from outside of `docs/`, and that a page loads nothing.
 
 README.md, compat_matrix.md, CHANGELOG.md and CONTRIBUTING.md are shown where they are, on the package index and in the
 repository, and are pages of the site too. A link to one, or from one to `docs/`, holds in all of these places.
 """
 
+import glob
 import os
 import re
 
@@ -35,6 +36,9 @@ LOADS = re.compile(
 def on_files(files, config):
     for name, page in OUTSIDE.items():
         files.append(File.generated(config, page, abs_src_path=os.path.join(ROOT, name)))
+    # To be taken from the site; the repository's pages show them.
+    for path in glob.glob(os.path.join(ROOT, "notebooks", "*.ipynb")):
+        files.append(File.generated(config, "notebooks/" + os.path.basename(path), abs_src_path=path))
     return files
 
 
@@ -47,7 +51,7 @@ def on_page_markdown(markdown, page, config, files):
         markdown = re.sub(r"^\|.*", lambda row: re.sub(r"\[(\d+)\]", r"\\[\1]", row.group()), markdown, flags=re.M)
     if page.file.src_uri in OUTSIDE.values():
         return re.sub(r"\]\(docs/", "](", _to_pages(markdown, ""))
-    return _to_pages(markdown, "../")
+    return _to_pages(markdown, "../").replace("../notebooks/", "notebooks/")
 
 
 def on_page_content(html, page, config, files):

@@ -4,6 +4,8 @@ import re
 
 from setuptools import setup
 
+# None today. A build for a release sets it: docs/releasing.md.
+REPOSITORY = os.environ.get("LEGACYGA_REPOSITORY")
 HERE = os.path.dirname(os.path.abspath(__file__))
 
 
@@ -19,6 +21,15 @@ def shown_alone(text):
     return re.sub(r"\[([^]]+)\]\((?!https://)(.+?)\)", r"\1 (`\2`)", text)
 
 
+def addresses(repository):
+    repository = repository.rstrip("/")
+    return {
+        "Source": repository,
+        "Issues": repository + "/issues",
+        "Changelog": repository + "/blob/HEAD/CHANGELOG.md",
+    }
+
+
 setup(
     name="legacyga",
     version=re.search(r'__version__ = "(.+)"', read("legacyga", "_version.py")).group(1),
@@ -27,6 +38,7 @@ setup(
     long_description_content_type="text/markdown",
     license="MIT",
     author="the legacyga maintainers",
+    project_urls=addresses(REPOSITORY) if REPOSITORY else {},
     keywords="tensorflow keras gradient accumulation optimizer batch size memory",
     packages=["legacyga"] + ["legacyga." + folder for folder in "backend windows optimizers slices fit cli".split()],
     package_data={"legacyga": ["py.typed", "__init__.pyi"]},

@@ -145,6 +145,9 @@ def draw(founds, path):
         place.axhline(1.0, color="grey", linestyle=":")
         place.set_xticks([list(TITLES).index(name) + 0.4 for name in names])
         place.set_xticklabels(names, rotation=30, ha="right", fontsize=8)
-        place.set_title(model + ": a window over the floor with additions", fontsize=9)
+        place.set_ylabel("time over the floor with additions")
+        place.set_title(
+            model + ": a window against the floor (dotted);\nlower is faster, bars are quartiles", fontsize=9
+        )
         place.legend(fontsize=7)
     save(drawn, path)

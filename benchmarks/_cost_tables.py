@@ -212,7 +212,8 @@ def draw_time(place, measured):
     place.axhline(1.0, color="grey", linestyle=":")
     place.set_xticks([number + 0.4 for number in range(len(names))])
     place.set_xticklabels(names, rotation=30, ha="right", fontsize=8)
-    place.set_title("a window over the floor with additions", fontsize=10)
+    place.set_ylabel("time over the floor with additions")
+    place.set_title("A window against the floor (dotted)", fontsize=10)
     place.legend(fontsize=7)
 
 
@@ -224,8 +225,9 @@ def draw_rows(place, measured):
             place.plot([each["rows"] for each in there], values, marker="o", label="{}, {}".format(name, width))
     place.set_xscale("log")
     place.set_yscale("log")
-    place.set_xlabel("rows of the table")
-    place.set_title("mini-step without an update, ms", fontsize=10)
+    place.set_xlabel("rows of the table (logarithmic)")
+    place.set_ylabel("time of a mini-step without an update, ms (logarithmic)")
+    place.set_title("A sparse mini-step, by the rows of the table", fontsize=10)
     place.legend(fontsize=7)
 
 
@@ -237,8 +239,9 @@ def draw_variables(place, measured):
             place.plot([each["number"] for each in there], values, marker="o", label=name)
     place.set_xscale("log")
     place.set_ylim(bottom=0)
-    place.set_xlabel("variables")
-    place.set_title("mini-step over a bare step", fontsize=10)
+    place.set_xlabel("variables (logarithmic)")
+    place.set_ylabel("time over the bare optimizer's step")
+    place.set_title("A mini-step without an update, by variables", fontsize=10)
     place.legend(fontsize=7)
 
 

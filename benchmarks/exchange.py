@@ -216,7 +216,8 @@ def table(found, name, form):
 def draw(found, path):
     """The two ratios against K, a line for each model and number of workers."""
     picture, places = figure(2)
-    for place, name, title in zip(places, ("bytes", "seconds"), ("bytes on the interface", "time")):
+    titles = "Bytes: dense gradients fall as 1 / K", "Time: a window exchanges once, not K times"
+    for place, name, title in zip(places, ("bytes", "seconds"), titles):
         steps = []
         for workers, by_model in found["workers"].items():
             for (model, of_model), color in zip(by_model.items(), ("C0", "C1")):
@@ -231,7 +232,8 @@ def draw(found, path):
         place.set_xticks(steps)
         place.set_ylim(bottom=0)
         place.set_xlabel("K")
-        place.set_title(title + ": a window over K mini-steps\nof the bare optimizer", fontsize=10)
+        place.set_ylabel("{} of a window over K bare mini-steps".format("bytes" if name == "bytes" else "time"))
+        place.set_title(title, fontsize=10)
     places[0].legend(fontsize=8)
     save(picture, path)
 
@@ -243,10 +245,15 @@ def main():
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--json")
     parser.add_argument("--picture")
+    parser.add_argument("--kept", metavar="FILE", help="what --json has written: measure nothing, and draw that")
     parser.add_argument("--worker", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.worker is not None:
         work(options)
+        return
+    if options.kept:
+        with open(options.kept) as file:
+            draw(json.load(file), options.picture)
         return
     load = os.getloadavg()[0]
     measured = [measure(options, workers) for workers in options.workers]

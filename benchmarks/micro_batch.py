@@ -279,11 +279,13 @@ def draw(found, path):
             memory_of_way = [row["memory"][way][0] / MIB for row in of_model["rows"]]
             place.plot(sizes, memory_of_way, marker="o", markersize=4, label=title)
         place.axhline(of_model["batch"][0] / MIB, color="grey", linestyle=":", label="the whole batch")
-        place.set_title(model + ": peak above the idle model, MiB", fontsize=10)
+        place.set_ylabel("peak above the idle model, MiB")
+        place.set_title(model + ": memory, by the size of the slices", fontsize=10)
         ratios = [row["ratios"]["windows"][0] for row in of_model["rows"]]
         places[-1].plot(sizes, ratios, marker="o", markersize=4, label=model)
     places[-1].axhline(TIMES, color="grey", linestyle=":", label="the bar")
-    places[-1].set_title("time over a window of as many samples", fontsize=10)
+    places[-1].set_ylabel("time over a window of as many samples")
+    places[-1].set_title("time: 1 is as long as a window of wrap", fontsize=10)
     for place in places:
         place.set_ylim(bottom=0)
         place.set_xlabel("samples of a slice")
@@ -302,6 +304,7 @@ def main():
     parser.add_argument("--hand", action="store_true", help="in eager mode, also the memory of slices written by hand")
     parser.add_argument("--json")
     parser.add_argument("--picture")
+    parser.add_argument("--kept", metavar="FILE", help="what --json has written: measure nothing, and draw that")
     parser.add_argument("--work", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--way", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -311,6 +314,10 @@ def main():
         parser.error("--sizes must divide --batch, for whole windows. Received: {}".format(options.sizes))
     if options.work:
         work(options)
+        return
+    if options.kept:
+        with open(options.kept) as file:
+            draw(json.load(file), options.picture)
         return
     found = measure(options)
     told = "{home} in {mode} mode, TensorFlow {0}, batches of {batch}, {cores} cores with a load of {load} before, "

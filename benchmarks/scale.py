@@ -206,9 +206,9 @@ def draw(measured, options):
     check.plot(ends, ends, color="grey", linestyle=":")
     check.set_xscale("log")
     check.set_yscale("log")
-    check.set_title("times of windows, and of bare mini-steps", fontsize=10)
-    check.set_xlabel("predicted, ms")
-    check.set_ylabel("measured, ms")
+    check.set_title("The model is right where a mark is on the line", fontsize=10)
+    check.set_xlabel("time of a window or K bare mini-steps, predicted, ms")
+    check.set_ylabel("the same measured, ms")
     check.legend(fontsize=8)
     for place, gbits in zip(places[1:], options.gbits):
         for steps in options.steps:
@@ -219,8 +219,9 @@ def draw(measured, options):
         place.set_xticks(WORKERS[::3])
         place.set_xticklabels([str(each) for each in WORKERS[::3]])
         place.set_ylim(0, max(1.05, place.get_ylim()[1]))
-        place.set_xlabel("workers")
-        place.set_title("{:g} Gbit/s: a window over K bare mini-steps".format(gbits), fontsize=10)
+        place.set_xlabel("workers (logarithmic)")
+        place.set_ylabel("time of a window over K bare mini-steps")
+        place.set_title("At {:g} Gbit/s: the more workers, the more K saves".format(gbits), fontsize=10)
         place.legend(fontsize=8)
     save(picture, options.picture)
 

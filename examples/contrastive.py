@@ -27,7 +27,7 @@ from _common import distance, keras_of, parser, print_ending, print_title, read_
 import legacyga
 
 BATCH, SLICE = 512, 32
-TRAINED = 1024  # of the 1797 digits; the others are the test's
+TRAINED, TESTED = 1024, 773  # of the 1797 digits
 NOISE = 0.3
 TEMPERATURE = 0.1
 NEEDS = (
@@ -109,17 +109,22 @@ def draw(results, path):
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(9, 3.6))
+    figure = Figure(figsize=(9, 4))
     FigureCanvasAgg(figure)  # needs no display
-    for number, title in enumerate(("updates", "epochs (1024 pairs each)")):
+    titles = (
+        "By updates: slices of 32 lie on batches of 512.\nK = 16 does not: it compares with 31 others, not 511.",
+        "By samples seen: batches of 32 alone\nmake 16 times as many updates.",
+    )
+    for number, title in enumerate(titles):
         axes = figure.add_subplot(1, 2, number + 1)
         for name, seen in results.items():
             line = dict(linewidth=6, alpha=0.35) if name == "batches of 512" else dict(linewidth=1.5)
             x = range(1, len(seen["accuracy"]) + 1) if number else seen["updates"]
-            axes.plot(x, seen["accuracy"], label=name, **line)
-        axes.set_xlabel(title)
-        axes.set_ylabel("retrieval accuracy, 773 test pairs")
-        axes.legend(loc="lower right")
+            axes.plot(x, seen["accuracy"], label="{} ({} updates)".format(name, seen["updates"][-1]), **line)
+        axes.set_title(title, fontsize=10)
+        axes.set_xlabel("epochs of {} pairs".format(TRAINED) if number else "updates")
+        axes.set_ylabel("share of {} test pairs that are found".format(TESTED))
+        axes.legend(loc="lower right", fontsize=8)
     # The left one shows the updates that batches of 512 make, of sixteen times as many that batches of 32 make.
     figure.axes[0].set_xlim(0, results["batches of 512"]["updates"][-1])
     figure.tight_layout()

@@ -380,34 +380,44 @@ def compare(keras, args, folder):
     return results, detections
 
 
-def draw_curves(results, heads, path):
-    """The loss and the mAP on the test pictures, after each epoch."""
+def draw_curves(results, args, path):
+    """The loss and the mAP on the test pictures after each epoch, by the updates made until then."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(9, 3.4))
+    figure = Figure(figsize=(9, 4))
     FigureCanvasAgg(figure)  # needs no display
     for number, (name, title) in enumerate([("loss", "loss on the test pictures"), ("mAP", "mean average precision")]):
         axes = figure.add_subplot(1, 2, number + 1)
         for way, seen in results.items():
             if way.startswith(" "):
                 continue
+            epochs = range(1, len(seen[name]) + 1)
             line = dict(linewidth=6, alpha=0.35) if way == list(results)[0] else dict(marker="o", markersize=3)
-            axes.plot(range(1, len(seen[name]) + 1), seen[name], label=way, **line)
-        axes.axvline(heads + 0.5, color="gray", linestyle=":", linewidth=1)
-        axes.set_xlabel("epochs (dotted: from the heads to all layers)")
+            updates = [seen["updates"] // len(epochs) * epoch for epoch in epochs]
+            axes.plot(updates, seen[name], label="{} ({} updates)".format(way, seen["updates"]), **line)
+        axes.set_xscale("log")
+        ends = sorted({updates for line in axes.lines for updates in (line.get_xdata()[0], line.get_xdata()[-1])})
+        axes.set_xticks([], minor=True)
+        axes.set_xticks(ends)
+        axes.set_xticklabels(ends)
+        axes.set_xlabel("updates (logarithmic), a mark each epoch")
         axes.set_ylabel(title)
-        axes.legend()
-    figure.tight_layout()
+    lines = figure.axes[0].lines
+    figure.legend(lines, [line.get_label() for line in lines], "lower center", ncol=3, fontsize=9)
+    told = "K = {1} over batches of {0} is the batch of {2}: the curves lie on each other. "
+    told += "Batches of {0} alone make {1} times as many updates."
+    figure.suptitle(told.format(args.batch_size, args.steps, args.batch_size * args.steps), fontsize=10)
+    figure.tight_layout(rect=(0, 0.08, 1, 0.94))
     figure.savefig(path, dpi=80)
 
 
-def draw_detections(detections, path):
+def draw_detections(detections, args, path):
     """Test pictures, with a white frame around what is there, and a coloured one around what was found."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(8, 4))
+    figure = Figure(figsize=(8, 4.3))
     FigureCanvasAgg(figure)
     for number, (picture, shapes, found) in enumerate(detections):
         axes = figure.add_subplot(2, len(detections) // 2, number + 1)
@@ -423,7 +433,10 @@ def draw_detections(detections, path):
         axes.set_xlim(0, SIDE)
         axes.set_ylim(SIDE, 0)
         axes.axis("off")
-    figure.subplots_adjust(0.005, 0.005, 0.995, 0.995, 0.02, 0.02)
+    told = "Test pictures, after batches of {} with K = {}. "
+    told += "Dotted: what is there. In colour: what was found, and how surely."
+    figure.suptitle(told.format(args.batch_size, args.steps), fontsize=10)
+    figure.subplots_adjust(0.005, 0.005, 0.995, 0.93, 0.02, 0.02)
     figure.savefig(path, dpi=80)
 
 
@@ -456,8 +469,8 @@ def main():
         train_backbone(keras, os.path.join(folder, "backbone.h5"), args.images, args.epochs)
         results, detections = compare(keras, args, folder)
     if args.pictures:
-        draw_curves(results, args.heads, os.path.join(args.pictures, "old_detector_curves.png"))
-        draw_detections(detections, os.path.join(args.pictures, "old_detector_detections.png"))
+        draw_curves(results, args, os.path.join(args.pictures, "old_detector_curves.png"))
+        draw_detections(detections, args, os.path.join(args.pictures, "old_detector_detections.png"))
     endings = [(name.strip(), seen["distances"][-1]) for name, seen in list(results.items())[1:]]
     print_ending(*endings)
 

@@ -91,6 +91,10 @@ def test_the_metadata(metadata, sdist):
     assert metadata["Requires-Python"] == ">=3.6"
     assert metadata["License"] == "MIT"
     assert metadata["Description-Content-Type"] == "text/markdown"
+    # Without the address of a repository there are none.
+    repository = os.environ.get("LEGACYGA_REPOSITORY")
+    urls = metadata.get_all("Project-URL", [])
+    assert (urls[:1] == ["Source, " + repository.rstrip("/")]) if repository else urls == []
     shown, text = metadata.get_payload(), read("README.md").decode("ascii")
     assert shown.startswith("# legacyga") and shown.strip().splitlines()[-1] == text.strip().splitlines()[-1]
     assert not re.search(r"\]\((?!https://)", shown) and "Architecture (`docs/design.md`)" in shown

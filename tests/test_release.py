@@ -1,7 +1,12 @@
 """What stands around the package, read from its files: the workflow, the change log, the README's links."""
 
+import base64
+import json
 import os
 import re
+import runpy
+import sys
+import types
 
 import environments
 import pytest
@@ -90,3 +95,52 @@ def test_the_readmes_links_and_pictures_are_files_of_the_repository():
     assert len(set(links)) >= 10
     for link in links:
         assert os.path.exists(os.path.join(ROOT, link)), link
+
+
+def test_the_citation_is_of_this_version():
+    version = re.search('"(.+)"', read("legacyga", "_version.py")).group(1)
+    assert re.findall("^version: (.+)$", read("CITATION.cff"), re.MULTILINE) == [version]
+    # There is no address to name yet.
+    assert "://" not in read("CITATION.cff")
+
+
+def test_the_command_that_a_report_asks_for_exists(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT)
+    from legacyga.cli import main
+
+    asked = re.findall("`python -m legacyga (.+)`", read(".github", "ISSUE_TEMPLATE", "bug.yml"))
+    assert asked == ["doctor --json -"]
+    options = main._parser().parse_args(asked[0].split())
+    assert (options.command, options.json) == ("doctor", "-")
+
+
+@pytest.mark.parametrize("repository", [None, "https://example.org/us/legacyga/"])
+def test_the_addresses_of_a_project_are_those_of_its_repository(repository, monkeypatch):
+    given, named = {}, types.ModuleType("setuptools")
+    named.setup = given.update
+    monkeypatch.setitem(sys.modules, "setuptools", named)
+    monkeypatch.delenv("LEGACYGA_REPOSITORY", raising=False)
+    if repository:
+        monkeypatch.setenv("LEGACYGA_REPOSITORY", repository)
+    runpy.run_path(os.path.join(ROOT, "setup.py"))
+    found = given["project_urls"]
+    assert sorted(found) == (["Changelog", "Issues", "Source"] if repository else [])
+    for address in found.values():
+        assert address.startswith("https://example.org/us/legacyga") and "//" not in address[len("https://") :]
+
+
+@pytest.mark.parametrize("name", ["fit.ipynb", "old_keras.ipynb", "slices.ipynb"])
+def test_a_notebook_has_stored_what_its_cells_print_and_draw(name):
+    """On the repository's pages it is shown as it is stored. `test_notebooks.py` runs it, and compares."""
+    text = read("notebooks", name)
+    assert len(text) < 200000
+    cells = [cell for cell in json.loads(text)["cells"] if cell["cell_type"] == "code"]
+    assert 4 <= len(cells) <= 8
+    assert [cell["execution_count"] for cell in cells] == list(range(1, len(cells) + 1))
+    outputs = [output for cell in cells for output in cell["outputs"]]
+    assert {output["output_type"] for output in outputs} == {"stream", "display_data"}
+    drawn = [base64.b64decode(output["data"]["image/png"]) for output in outputs if "data" in output]
+    assert drawn and all(each[:4] == b"\x89PNG" and len(each) > 10000 for each in drawn)
+    printed = "".join("".join(output.get("text", "")) for output in outputs)
+    exact = re.findall(r"^distance of (?:K = 8|slices of 32) from batches of \d+: (\S+)$", printed, re.MULTILINE)
+    assert exact and all(0 < float(each) < 1e-6 for each in exact), printed

@@ -29,7 +29,7 @@ STYLES = {
     "small": dict(color="tab:gray", linewidth=1.5, marker="o", markersize=4),
     "accumulated": dict(color="tab:blue", linewidth=1.5, linestyle="--", marker="o", markersize=4),
     "sliced": dict(color="tab:green", linestyle="none", marker="x", markersize=9),
-    "large": dict(color="tab:orange", linewidth=6, alpha=0.6, solid_capstyle="round", zorder=1),
+    "large": dict(color="tab:orange", linewidth=6, alpha=0.6, marker="o", markersize=9, zorder=1),
 }
 
 
@@ -245,20 +245,32 @@ def report(results, steps):
 
 
 def draw(results, steps, out):
-    """Draw each way's loss after each epoch to the path `out`."""
+    """Draw the loss after each epoch of each way, by the updates made until then, to the path `out`."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure()
+    figure = Figure(figsize=(7.5, 4.8))
     FigureCanvasAgg(figure)  # works without a display, and leaves the caller's pyplot alone
     axes = figure.add_subplot(1, 1, 1)
     for name, result in results.items():
-        label = "{} ({} updates)".format(ways(steps)[name][0], result["updates"])
-        axes.plot(result["loss"], label=label, **STYLES[name])
-    passes = "epochs (passes over {} images)".format(images_of_whole_windows(steps))
-    axes.set(yscale="log", xlabel=passes, ylabel="loss over all training images", title=results["large"]["running"])
-    axes.xaxis.get_major_locator().set_params(integer=True)
-    axes.grid(alpha=0.3)
-    axes.legend()
-    figure.tight_layout()
-    figure.savefig(out, dpi=150)
+        # Before the first update all have the same loss, and a logarithmic axis has no zero.
+        loss = result["loss"][1:]
+        updates = [result["updates"] * (epoch + 1) / len(loss) for epoch in range(len(loss))]
+        label = "{}: {} updates".format(ways(steps)[name][0], result["updates"])
+        axes.plot(updates, loss, label=label, **STYLES[name])
+    # True of a run that differs, too.
+    title = "Batches of {0} with K = {1}, and slices of {0}, must lie on the curve of the batch of {2}.\n"
+    title += "Batches of {0} alone make {1} times as many updates."
+    axes.set_title(title.format(MICRO_BATCH, steps, MICRO_BATCH * steps), fontsize=11)
+    axes.set(xscale="log", yscale="log", ylabel="mean cross-entropy of the training images, nats")
+    axes.set_xlabel(
+        "updates (logarithmic), a mark after each epoch of {} images".format(images_of_whole_windows(steps))
+    )
+    # Powers of ten alone would say little: count in the first and the last epoch of each way.
+    ends = sorted({end for line in axes.lines for end in (line.get_xdata()[0], line.get_xdata()[-1])})
+    axes.set_xticks(ends)
+    axes.set_xticklabels(["{:.0f}".format(end) for end in ends])
+    axes.set_xticks([], minor=True)
+    axes.grid(alpha=0.3, which="both")
+    axes.legend(title=results["large"]["running"], loc="upper center", bbox_to_anchor=(0.5, -0.13), ncol=2, fontsize=9)
+    figure.savefig(out, dpi=100, bbox_inches="tight")

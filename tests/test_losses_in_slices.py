@@ -1,6 +1,5 @@
 """Losses of public packages in slices, written from their formulas: they end as on whole batches of the same Keras."""
 
-
 import numpy as np
 import pytest
 import skips

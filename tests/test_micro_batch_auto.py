@@ -5,6 +5,7 @@ import pytest
 import skips
 import test_micro_batch
 from kinds import MOMENTUM, RATE
+from slow import slow
 from test_micro_batch import BATCH, START, X, Y
 
 import legacyga
@@ -138,6 +139,40 @@ def test_a_batch_begins_again_from_its_own_state(home, place):
     sizes = [BATCH, 4, 4] if place == "optimizer" else [4, 2, 2]
     assert legacyga.micro_batch_size(found[0]) == sizes[-1]
     for now, then in zip(found[1], trained_in_sizes(home, sizes)):
+        np.testing.assert_allclose(now, then, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("place", ["slices", "optimizer"])
+@pytest.mark.parametrize("recompute", [slow(False), True])
+@pytest.mark.parametrize("seed", [1, slow(2)])
+def test_an_allocator_that_fails_at_random(home, place, recompute, seed):
+    """Each batch ends, and tells, as in slices of the size that was found for it: in a slice of either pass, or at the
+    optimizer's call.
+    """
+    random, failures, sizes = np.random.RandomState(seed), [], []
+
+    def fails(samples):
+        # A slice of one sample always fits, and so does one of two in the end.
+        failed = samples != 1 and len(failures) < 3 and random.rand() < (0.2 if place == "slices" else 0.5)
+        failures.extend([samples] * failed)
+        return failed
+
+    def train(model, size=None):
+        told = []
+        for number, i in enumerate((0, 8, 16)):
+            if size is not None:
+                legacyga.micro_batch(model, sizes[number], recompute=recompute)
+            told.append(np.ravel(model.train_on_batch(X[i : i + BATCH], Y[i : i + BATCH])))
+            if size is None:
+                sizes.append(legacyga.micro_batch_size(model) or BATCH)
+        return told, model.get_weights()
+
+    model = made(home, **{"fails" if place == "slices" else "fails_in_update": fails})
+    legacyga.micro_batch(model, "auto", recompute=recompute)
+    found = train(model)
+    assert failures and sizes[-1] < BATCH
+    wanted = train(made(home), sizes)
+    for now, then in zip(found[0] + found[1], wanted[0] + wanted[1]):
         np.testing.assert_allclose(now, then, rtol=0, atol=1e-6)
 
 

@@ -186,8 +186,10 @@ def test_the_line_of_a_warning_in_a_traced_function(home, caught):
         optimizer.build([one, other])
 
     def steps_of(*variables):
-        pairs = [(tf.ones(2), each) for each in variables]
-        return tf.function(lambda: optimizer.apply_gradients(pairs) and None)
+        def step():
+            optimizer.apply_gradients([(tf.ones(2), each) for each in variables])
+
+        return tf.function(step)
 
     for step in (steps_of(one), steps_of(one, other)):
         step()  # HERE

@@ -14,6 +14,7 @@ import time
 import legacyga
 from legacyga.backend import homes
 from legacyga.backend.messages import shown
+from legacyga.cli import tested
 from legacyga.cli.homes_here import HOMES, homes_here
 from legacyga.cli.versions import versions
 
@@ -79,6 +80,8 @@ def _examined(optimizer, steps, kerases, is_told, tell):
         found.update(versions=versions(), home=repr(patient.home), mode=mode, checks=[])
         for name, version in found["versions"].items():
             tell(name, version)
+        found["matrix"] = tested.line_of(patient.home, mode)
+        tell("\n" + tested.text_of(patient.home, mode, found["matrix"]))
         tell("\n{home}, in {mode} mode: {optimizer} with K = {steps}\n".format(**found))
         for name, drift, bound, remedy in patient.checks():
             # NaN counts as drift.

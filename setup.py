@@ -41,7 +41,7 @@ setup(
     project_urls=addresses(REPOSITORY) if REPOSITORY else {},
     keywords="tensorflow keras gradient accumulation optimizer batch size memory",
     packages=["legacyga"] + ["legacyga." + folder for folder in "backend windows optimizers slices fit cli".split()],
-    package_data={"legacyga": ["py.typed", "__init__.pyi"]},
+    package_data={"legacyga": ["py.typed", "__init__.pyi", "cli/tested.json"]},
     python_requires=">=3.6",
     # What a project has must not change: TensorFlow is the one that is there.
     install_requires=[],

@@ -7,6 +7,7 @@ themselves.
 
 import argparse
 import importlib
+import importlib.util
 import sys
 
 
@@ -96,14 +97,28 @@ def peak_memory():
     return peak / 2.0**20 if sys.platform == "darwin" else peak / 2.0**10
 
 
-def check_tensorflow_2(instead):
-    """End the program where there is no TensorFlow 2."""
+def check_needs(description, home, since=(1, 7), keras_3=True, packages=("sklearn",)):
+    """End the program with the paragraph of its docstring that says what it needs, where that is not here.
+
+    Args:
+        description: the example's docstring.
+        home: the Keras that is asked for.
+        since: the first TensorFlow; from 2 on in eager mode.
+        keras_3: whether Keras 3 will do.
+        packages: what is imported beside TensorFlow and Keras.
+    """
     import tensorflow as tf
 
-    if tf.__version__ < "2":
-        raise SystemExit(
-            "A loop in a tf.function needs TensorFlow 2. Received: TensorFlow {}. {}".format(tf.__version__, instead)
-        )
+    (needs,) = [each for each in description.split("\n\n") if each.startswith("This example needs ")]
+    names = list(packages) + ([] if home == "tf.keras" else [home])
+    received = ["no " + name.replace("sklearn", "scikit-learn") for name in names if not importlib.util.find_spec(name)]
+    is_eager = tf.executing_eagerly() if hasattr(tf, "executing_eagerly") else False
+    if tuple(map(int, tf.__version__.split(".")[:2])) < since or (since >= (2,) and not is_eager):
+        received.append("TensorFlow {} in {} mode".format(tf.__version__, "eager" if is_eager else "graph"))
+    elif not (keras_3 or received) and getattr(keras_of(home), "__version__", "2") >= "3":
+        received.append("Keras " + keras_of(home).__version__)
+    if received:
+        raise SystemExit("{} Received: {}.".format(" ".join(needs.split()), " and ".join(received)))
 
 
 def print_title(home, **numbers):

@@ -11,7 +11,8 @@ many updates from as many samples, but each pair is compared with 31 others only
     distance  the largest of any weight from batches of 512, relative to how far those went: after 20 updates of theirs,
               and at the end
 
-It needs TensorFlow 2.2 or newer in eager mode, with tf.keras, tf_keras or Keras 3, and scikit-learn.
+This example needs TensorFlow 2.2 or newer in eager mode, with tf.keras, tf_keras or Keras 3, and scikit-learn; for
+--picture matplotlib, too.
 
     python contrastive.py                           tf.keras
     python contrastive.py --home tf_keras           or keras, for Keras 3
@@ -27,7 +28,7 @@ import collections
 
 import numpy as np
 import tensorflow as tf
-from _common import distance, keras_of, parser, print_ending, print_title, read_digits, start_scaled
+from _common import check_needs, distance, keras_of, parser, print_ending, print_title, read_digits, start_scaled
 
 import legacyga
 
@@ -35,9 +36,6 @@ BATCH, SLICE = 512, 32
 TRAINED, TESTED = 1024, 773  # of the 1797 digits
 NOISE = 0.3
 TEMPERATURE = 0.1
-NEEDS = (
-    "This example needs TensorFlow 2.2 or newer in eager mode, with tf.keras, tf_keras or Keras 3, and scikit-learn."
-)
 WAYS = collections.OrderedDict()  # by name: batch size, K, slices
 WAYS["batches of 512"] = BATCH, 1, None
 WAYS["in slices of 32"] = BATCH, 1, SLICE
@@ -145,15 +143,11 @@ def main():
     args = arguments.parse_args()
     if args.epochs < 10:
         arguments.error("20 updates of 512 are 10 epochs. Received: --epochs {}".format(args.epochs))
+    packages = ["sklearn"] + ["matplotlib"] * bool(args.picture)
+    check_needs(__doc__, args.home, since=(2, 2), packages=packages)
     keras = keras_of(args.home)
     keras.backend.set_floatx(args.floatx)
-    try:
-        images, _ = read_digits(shuffled=True)
-    except ImportError:
-        raise SystemExit(NEEDS + " Received: no scikit-learn.")
-    if not (hasattr(keras.models.Model, "train_step") and tf.executing_eagerly()):
-        raise SystemExit("{} Received: {}, TensorFlow {}.".format(NEEDS, args.home, tf.__version__))
-    images = images.astype(args.floatx)
+    images = read_digits(shuffled=True)[0].astype(args.floatx)
     print_title(args.home, pairs=TRAINED, epochs=args.epochs)
     row = "{:<22}  {:>7}  {:>8}  {:>10}  {:>11}".format
     print(row("", "updates", "accuracy", "20 updates", "at the end"))

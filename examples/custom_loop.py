@@ -13,13 +13,14 @@ row of the table.
     python examples/custom_loop.py                    tf.keras
     python examples/custom_loop.py --home tf_keras    tf_keras, beside the Keras 3 of newer TensorFlows
 
-It needs TensorFlow 2. In a TensorFlow 1 graph take `legacyga.wrap` or `legacyga.MySGD`.
+This example needs TensorFlow 2 in eager mode, and scikit-learn. In a TensorFlow 1 graph take legacyga.wrap or
+legacyga.MySGD: mysgd_vs_snippet.py shows how.
 """
 
 import numpy as np
 import tensorflow as tf
 from _common import (
-    check_tensorflow_2,
+    check_needs,
     distance,
     first_weights,
     keras_of,
@@ -79,7 +80,7 @@ def mean_loss(model, x, y):
 
 def main():
     args = parser(__doc__, epochs=2, small="450 digits instead of 1797").parse_args()
-    check_tensorflow_2("Take legacyga.wrap or legacyga.MySGD: examples/mysgd_vs_snippet.py shows how.")
+    check_needs(__doc__, args.home, since=(2,))
     keras = keras_of(args.home)
     images, digits = [each[: 450 if args.small else None] for each in read_digits()]
     print_title(args.home, digits=len(images), epochs=args.epochs)

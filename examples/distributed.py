@@ -12,7 +12,7 @@ with batches of 96. Then a run is stopped within a window, and goes on from its 
     python examples/distributed.py                    tf.keras
     python examples/distributed.py --home tf_keras    tf_keras, beside the Keras 3 of newer TensorFlows
 
-It needs TensorFlow 2, and no GPU: both replicas are on the CPU.
+This example needs TensorFlow 2 in eager mode, and scikit-learn. It needs no GPU: both replicas are on the CPU.
 """
 
 import os
@@ -21,7 +21,7 @@ import tempfile
 import numpy as np
 import tensorflow as tf
 from _common import (
-    check_tensorflow_2,
+    check_needs,
     distance,
     first_weights,
     keras_of,
@@ -93,7 +93,7 @@ def losses(model, x, y):
 
 def main():
     args = parser(__doc__, epochs=2, small="384 digits instead of 1728").parse_args()
-    check_tensorflow_2("Take legacyga.wrap or legacyga.MySGD: examples/mysgd_vs_snippet.py shows how.")
+    check_needs(__doc__, args.home, since=(2,))
     keras = keras_of(args.home)
     replicas, one_device = two_replicas(), tf.distribute.get_strategy()
     images, digits = [each[: 384 if args.small else 1728] for each in read_digits()]

@@ -13,7 +13,8 @@ batches of 32 train as one of 128.
     python examples/embeddings.py                    tf.keras
     python examples/embeddings.py --home tf_keras    tf_keras, beside the Keras 3 of newer TensorFlows
 
-It needs TensorFlow 2. In a TensorFlow 1 graph take `legacyga.wrap`, which keeps sparse gradients sparse, too.
+This example needs TensorFlow 2 in eager mode. In a TensorFlow 1 graph take legacyga.wrap, which keeps sparse gradients
+sparse, too.
 """
 
 import ast
@@ -22,7 +23,7 @@ import re
 
 import numpy as np
 import tensorflow as tf
-from _common import check_tensorflow_2, distance, first_weights, keras_of, parser, print_ending, print_title
+from _common import check_needs, distance, first_weights, keras_of, parser, print_ending, print_title
 
 import legacyga
 
@@ -118,7 +119,7 @@ def train(keras, data, start, batch, steps, epochs):
 
 def main():
     args = parser(__doc__, epochs=6, small="1500 sentences instead of all").parse_args()
-    check_tensorflow_2("Take legacyga.wrap, which keeps sparse gradients sparse, too.")
+    check_needs(__doc__, args.home, since=(2,), packages=[])
     keras = keras_of(args.home)
     ids, shares, labels, vocabulary = read_data(1500 if args.small else None)
     held_out = len(ids) // 5

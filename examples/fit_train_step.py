@@ -14,10 +14,12 @@ weights end from those of the large batches, relative to the way that these went
     python fit_train_step.py                      tf.keras
     python fit_train_step.py --home tf_keras      or keras, for Keras 3 (and, with --graph, for Keras up to 2.3.1)
     python fit_train_step.py --graph              in graph mode, where the loss tells the sizes
+
+This example needs scikit-learn, and TensorFlow 2.2 or newer in eager mode; with --graph any TensorFlow from 1.7 on.
 """
 
 import numpy as np
-from _common import distance, first_weights, keras_of, parser, print_ending, print_title, read_digits
+from _common import check_needs, distance, first_weights, keras_of, parser, print_ending, print_title, read_digits
 
 import legacyga
 
@@ -72,6 +74,7 @@ def train(keras, cls, steps, data, batches, epochs, weighs=False):
 
 def main():
     args = parser(__doc__, epochs=5, images=1520, graph=True).parse_args()
+    check_needs(__doc__, args.home, since=(1, 7) if args.graph else (2, 2))
     keras = keras_of(args.home, args.graph)
     Model = keras.models.Model
 

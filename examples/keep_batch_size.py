@@ -17,6 +17,8 @@ the Keras at hand, in order: the reads and writes of the stock one race in the g
     python keep_batch_size.py                      tf.keras
     python keep_batch_size.py --graph              in a TensorFlow 1 graph
     python keep_batch_size.py --home tf_keras
+
+This example needs scikit-learn, and a TensorFlow 1 graph (--graph from TensorFlow 2 on) or TensorFlow 2.2 or newer.
 """
 
 import argparse
@@ -27,7 +29,7 @@ import subprocess
 import sys
 import tempfile
 
-from _common import distance, flat, keras_of, parser, peak_memory, pictures, print_ending, start_scaled
+from _common import check_needs, distance, flat, keras_of, parser, peak_memory, pictures, print_ending, start_scaled
 
 import legacyga  # <--
 
@@ -76,6 +78,7 @@ def train(args):
     """What the process of one way does: train, and write the results to a file."""
     import tensorflow as tf
 
+    check_needs(__doc__, args.home, since=(2, 2) if tf.__version__ >= "2" and not args.graph else (1, 7))
     keras = keras_of(args.home, args.graph)
     (x, y), test = pictures(args.images)
     model = build_model(keras)
@@ -134,7 +137,8 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "results.json")
         for name in WAYS:
-            subprocess.check_call([sys.executable] + sys.argv + ["--way", name, "--results", path], env=environment)
+            if subprocess.call([sys.executable] + sys.argv + ["--way", name, "--results", path], env=environment):
+                raise SystemExit(1)  # it has said why
             with open(path) as file:
                 results[name] = json.load(file)
 

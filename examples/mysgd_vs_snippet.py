@@ -18,6 +18,8 @@ batches in the same order.
     python mysgd_vs_snippet.py                    tf.keras (in graph mode, for get_updates needs it)
     python mysgd_vs_snippet.py --home keras       standalone Keras, up to 2.3.1
     python mysgd_vs_snippet.py --home tf_keras    where tf.keras is Keras 3, which has no graph mode
+
+This example needs scikit-learn, and a Keras that has graph mode: any but Keras 3.
 """
 
 import argparse
@@ -25,7 +27,7 @@ import importlib
 
 import numpy as np
 import tensorflow as tf
-from sklearn.datasets import load_diabetes
+from _common import check_needs
 
 import legacyga
 from legacyga.backend import homes
@@ -71,6 +73,8 @@ def snippet_for(keras, base):
 
 def read_data():
     """`BATCHES` batches of inputs and targets, scaled to a variance of about 1."""
+    from sklearn.datasets import load_diabetes
+
     inputs, targets = load_diabetes(return_X_y=True)
     inputs, targets = inputs * len(inputs) ** 0.5, (targets - targets.mean()) / targets.std()
     rows = BATCH * BATCHES
@@ -137,6 +141,7 @@ def main():
     parser.add_argument("--runs", type=int, default=20, help="identical runs of each optimizer (default: 20)")
     parser.add_argument("--momentum", type=float, nargs="+", default=[0.0, 0.9], help="(default: 0 and 0.9)")
     args = parser.parse_args()
+    check_needs(__doc__, args.home, keras_3=False)
 
     if hasattr(tf.compat, "v1"):  # not there before TF 1.13, and not needed there
         tf.compat.v1.disable_eager_execution()

@@ -30,7 +30,9 @@ batches, with the pictures within each batch in the opposite order. `--float64` 
     python old_detector.py --home keras               standalone Keras, up to 2.3.1
     python old_detector.py                            tf.keras; with --graph in a TensorFlow 1 graph
     python old_detector.py --home tf_keras            on the newest TensorFlow
-    python old_detector.py --pictures docs            writes curves and detections there, with matplotlib
+    python old_detector.py --pictures docs            writes curves and detections there
+
+This example needs a Keras before Keras 3, or tf_keras; for --pictures matplotlib, too.
 """
 
 import collections
@@ -39,7 +41,7 @@ import tempfile
 
 import numpy as np
 import tensorflow as tf
-from _common import distance, keras_of, parser, print_ending, print_title
+from _common import check_needs, distance, keras_of, parser, print_ending, print_title
 
 import legacyga  # <--
 
@@ -459,6 +461,7 @@ def read_arguments():
 
 def main():
     args = read_arguments()
+    check_needs(__doc__, args.home, keras_3=False, packages=["matplotlib"] if args.pictures else [])
     keras = keras_of(args.home, args.graph)
     if args.float64:
         if tf.__version__ < "2":

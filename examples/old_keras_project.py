@@ -15,13 +15,25 @@ one, whose reads and writes race in Keras 2.2, gives another result on every run
     python old_keras_project.py --home keras       standalone Keras, up to 2.3.1
     python old_keras_project.py                    tf.keras, in graph mode
     python old_keras_project.py --home tf_keras    where tf.keras is Keras 3, which has no graph mode
+
+This example needs scikit-learn, and a Keras that has graph mode: any but Keras 3.
 """
 
 import csv
 import os
 import tempfile
 
-from _common import distance, first_weights, keras_of, one_hot, parser, print_ending, print_title, read_digits
+from _common import (
+    check_needs,
+    distance,
+    first_weights,
+    keras_of,
+    one_hot,
+    parser,
+    print_ending,
+    print_title,
+    read_digits,
+)
 
 import legacyga
 
@@ -86,6 +98,7 @@ def train(keras, batch, steps, images, epochs):
 
 def main():
     args = parser(__doc__, epochs=5, images=1440).parse_args()
+    check_needs(__doc__, args.home, keras_3=False)
     keras = keras_of(args.home, graph=True)
     print_title(args.home, images=args.images, epochs=2 * args.epochs)
     row = "{:<22}  {:>7}  {:>8}  {:>8}".format

@@ -16,6 +16,8 @@ its own.
     python partial_windows.py --home tf_keras        or keras, for Keras 3 or for Keras up to 2.3.1
     python partial_windows.py --graph                in a TensorFlow 1 graph
     python partial_windows.py --ways flush carry drop small         with "carry", too
+
+This example needs scikit-learn, and TensorFlow 1.7 or newer. Without matplotlib there is no picture.
 """
 
 import argparse
@@ -27,7 +29,7 @@ import sys
 import tempfile
 import time
 
-from _common import distance, flat, keras_of, parser, peak_memory, pictures, print_ending, start_scaled
+from _common import check_needs, distance, flat, keras_of, parser, peak_memory, pictures, print_ending, start_scaled
 
 BATCH, K = 32, 4
 WAYS = {  # by name: title, batch size, K, what becomes of a partial window
@@ -45,6 +47,7 @@ def train(args):
 
     import legacyga
 
+    check_needs(__doc__, args.home)
     keras = keras_of(args.home, args.graph)
     (x, y), test = pictures(args.images)
 
@@ -133,7 +136,8 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "results.json")
         for name in ["large", "flush"] + [name for name in args.ways if name not in ("large", "flush")]:
-            subprocess.check_call([sys.executable] + sys.argv + ["--way", name, "--results", path], env=environment)
+            if subprocess.call([sys.executable] + sys.argv + ["--way", name, "--results", path], env=environment):
+                raise SystemExit(1)  # it has said why
             with open(path) as file:
                 results[name] = json.load(file)
 

@@ -11,9 +11,21 @@ K = 4 an epoch ends with a window of 2, which the callback applies.
     python schedule.py                           tf.keras
     python schedule.py --home tf_keras           or keras, for Keras 3 or for Keras up to 2.3.1
     python schedule.py --graph                   in a TensorFlow 1 graph
+
+This example needs scikit-learn, and TensorFlow 1.7 or newer.
 """
 
-from _common import distance, first_weights, keras_of, one_hot, parser, print_ending, print_title, read_digits
+from _common import (
+    check_needs,
+    distance,
+    first_weights,
+    keras_of,
+    one_hot,
+    parser,
+    print_ending,
+    print_title,
+    read_digits,
+)
 
 import legacyga
 
@@ -70,6 +82,7 @@ def by_hand(keras, data, epochs):
 
 def main():
     args = parser(__doc__, epochs=8, images=1440, graph=True).parse_args()
+    check_needs(__doc__, args.home)
     keras = keras_of(args.home, args.graph)
     inputs, digits = read_digits()
     data = inputs[: args.images], one_hot(digits[: args.images])

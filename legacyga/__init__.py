@@ -1,6 +1,7 @@
 """Gradient accumulation for the TensorFlow a project is stuck with. Importing it imports no TensorFlow."""
 
 from legacyga._version import __version__
+from legacyga.backend.messages import AccumulationWarning
 from legacyga.cli.versions import show_versions
 from legacyga.fit.callback import GradientAccumulationCallback
 from legacyga.fit.micro_batching import micro_batch
@@ -14,6 +15,7 @@ from legacyga.slices.means import recomputes
 from legacyga.windows.gradient_accumulator import GradientAccumulator
 
 __all__ = [
+    "AccumulationWarning",
     "GradientAccumulationCallback",
     "GradientAccumulator",
     "MySGD",

@@ -3,6 +3,7 @@ from types import ModuleType
 from typing import Any, Callable, ContextManager, Dict, List, Mapping, Optional, Sequence, Union, type_check_only
 
 __all__ = [
+    "AccumulationWarning",
     "GradientAccumulationCallback",
     "GradientAccumulator",
     "MySGD",
@@ -61,6 +62,8 @@ def train_step(
 def GradientAccumulationCallback(
     schedule: Union[int, Mapping[int, int], Callable[[int], int], None] = ..., partial_window: str = ...
 ) -> Any: ...
+
+class AccumulationWarning(UserWarning): ...
 
 class GradientAccumulator:
     def __init__(self, reduction: str = ...) -> None: ...

@@ -26,6 +26,8 @@ KEPT = os.path.join(HERE, "results.jsonl")
 NOT_INSTALLABLE = os.path.join(HERE, "not_installable.json")
 TEMPLATE = os.path.join(HERE, "compat_matrix_template.md")
 TARGET = os.path.join(environments.ROOT, "compat_matrix.md")
+# What the doctor reads of the first table, in the package.
+DATA = os.path.join(environments.ROOT, "legacyga", "cli", "tested.json")
 
 # What a user calls, and the capabilities that say whether it works: rules of the contract and parts of the surface. A
 # test is marked with one of these, or of those behind nothing that is called.
@@ -263,12 +265,30 @@ def reasons_for(thing, why, lines):
     return why + ["several replicas were tested on TensorFlow {} alone".format(versions)]
 
 
+def known_as(family, lines):
+    """A Keras and the range of its versions. tf.keras has that of its TensorFlow."""
+    return "tf.keras" if family == "tf.keras" else family.replace("keras3", "keras") + " " + span(lines, "keras")
+
+
+def data(lines):
+    """The first table for `legacyga/cli/tested.py`: JSON, with a line for each row."""
+    rows = []
+    for family, mode, alike in ranges(lines):
+        names = ["tensorflow"] if family == "tf.keras" else ["tensorflow", "keras"]
+        versions = [[list(as_numbers(minor(line["versions"][name]))) for name in names] for line in alike]
+        row = dict(family=family, mode=mode, keras=known_as(family, alike), tensorflow=span(alike, "tensorflow"))
+        row["tested"] = sorted(each for i, each in enumerate(versions) if each not in versions[:i])
+        things = answer(alike).items()
+        row["things"] = [[thing, [word, reasons_for(thing, why, alike)]] for thing, (word, why) in things]
+        rows.append(json.dumps(row, sort_keys=True))
+    return "[\n{}\n]\n".format(",\n".join(rows))
+
+
 def first_table(lines):
     """(its text, the notes below it)."""
     rows, notes = [], []
     for family, mode, alike in ranges(lines):
-        known = "" if family == "tf.keras" else " " + span(alike, "keras")
-        row = [family.replace("keras3", "keras") + known, span(alike, "tensorflow"), mode]
+        row = [known_as(family, alike), span(alike, "tensorflow"), mode]
         for thing, (word, why) in answer(alike).items():
             why = reasons_for(thing, why, alike)
             notes += [reason for reason in why if reason not in notes]
@@ -322,20 +342,24 @@ def render(lines, code):
         )
 
 
-def present_text():
-    return render(load(), present_code())
+def present_texts():
+    """{path: text} of what is made of the kept lines."""
+    return {DATA: data(load()), TARGET: render(load(), present_code())}
 
 
 def write():
-    with open(TARGET, "w", encoding="utf-8") as file:
-        file.write(present_text())
+    for path, text in present_texts().items():
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
 
 
 def check_text():
-    """Exit with 1 if compat_matrix.md is not what the kept lines say."""
-    with open(TARGET, encoding="utf-8") as file:
-        if file.read() != present_text():
-            sys.exit("compat_matrix.md is not what tests/results.jsonl says: run python tests/compat_matrix.py")
+    """Exit with 1 if compat_matrix.md, or what the package has of it, is not what the kept lines say."""
+    for path, text in present_texts().items():
+        with open(path, encoding="utf-8") as file:
+            if file.read() != text:
+                told = "{} is not what tests/results.jsonl says: run python tests/compat_matrix.py"
+                sys.exit(told.format(os.path.basename(path)))
 
 
 def missing(records):

@@ -1,5 +1,6 @@
 """compat_matrix.md: what it says of runs, what its checks refuse, and the lists of this tree that it is made of."""
 
+import json
 import os
 import re
 
@@ -52,6 +53,27 @@ def test_a_cell_says_yes_of_what_passed_alone(kept):
         kept(run_of(elsewhere={compat_matrix.TAKES_LONG: 1}))
 
 
+def test_the_package_has_the_first_table(kept):
+    """Every version that was tested, with the cells of its row; and the check reads both files."""
+    kept(run_of(we_lack={"x": 1}), run_of("py39-tf2.6", tensorflow="2.6.1"), run_of("py39-tf2.7", tensorflow="2.7.1"))
+    older, newer = json.loads(compat_matrix.data(compat_matrix.load()))
+    assert (older["tested"], newer["tested"]) == ([[[2, 4]]], [[[2, 6]], [[2, 7]]])
+    assert (older["keras"], older["tensorflow"], newer["tensorflow"]) == ("tf.keras", "2.4", "2.6 to 2.7")
+    assert (older["things"][0], newer["things"][0]) == (["MySGD", ["in part", ["x"]]], ["MySGD", ["yes", []]])
+
+
+def test_the_check_reads_what_the_package_has(tmpdir, monkeypatch):
+    compat_matrix.check_text()
+    for name in ("DATA", "TARGET"):
+        changed = tmpdir.join(name + ".txt")
+        with open(getattr(compat_matrix, name), encoding="utf-8") as file:
+            changed.write_text(file.read() + " ", "utf-8")
+        with monkeypatch.context() as patch:
+            patch.setattr(compat_matrix, name, str(changed))
+            with pytest.raises(SystemExit, match="{}.txt is not what tests/results.jsonl says".format(name)):
+                compat_matrix.check_text()
+
+
 def test_versions_that_answer_alike_are_one_row(kept):
     newer = [run_of("py39-tf2.{}".format(i), tensorflow="2.{}.1".format(i)) for i in (6, 7, 10)]
     assert kept(run_of(we_lack={"x": 1}), *newer) == [("2.4", "in part [1]"), ("2.6 to 2.10", "yes")]
@@ -95,7 +117,7 @@ def test_the_hash_is_of_what_the_code_does(tmpdir):
 
 def test_the_page_of_this_tree(tmpdir, monkeypatch):
     """It is what is kept of each run, it is short, and nothing in it fails. A change by hand is seen."""
-    text = compat_matrix.present_text()
+    text = compat_matrix.present_texts()[compat_matrix.TARGET]
     assert len(text.encode()) <= 20000 and "**broken** |" not in text
     assert [compat_matrix.run_of(line) for line in compat_matrix.load()] == environments.runs()
     compat_matrix.check_text()

@@ -3,7 +3,9 @@
 import json
 import logging
 import os
+import re
 import sys
+import types
 
 import homes
 import needs
@@ -12,6 +14,7 @@ from conftest import TWO
 from test_demo import command_line
 
 from legacyga.backend import homes as _homes
+from legacyga.cli import tested
 from legacyga.cli.main import main
 
 pytestmark = pytest.mark.capability("demo and examples")
@@ -51,6 +54,53 @@ def test_mysgd_is_exact(home, tmp_path, capsys):
     assert all(check["drift"] <= check["bound"] <= 4e-6 for check in found["checks"])
     printed = capsys.readouterr().out
     assert printed.count("\nexact ") == number and "All {} are exact".format(number) in printed
+
+
+def test_the_line_of_the_matrix(home, tmp_path, capsys):
+    """That of the versions at hand, as the page has it."""
+    _, found = examined(home, tmp_path)
+    line = found["matrix"]
+    assert line["nearest"] is None and (line["mode"], line["family"] == "keras3") == (home.mode, home.is_keras3)
+    cells = [re.sub(r" \[\d+\]", "", each) for each in row_of_the_page(line)[3:]]
+    words = [word.replace("there is no such thing", "–") for _, (word, _) in line["things"]]
+    assert cells == words and len(words) > 7
+    printed = capsys.readouterr().out
+    assert "compat_matrix.md says of {keras} on TensorFlow {tensorflow} in {mode} mode:\n".format(**line) in printed
+    assert "was not tested" not in printed and printed.index("compat_matrix.md") < printed.index("exact ")
+    for thing, (word, reasons) in line["things"]:
+        assert re.search("^    {} +{}$".format(thing, re.escape(": ".join([word] + reasons))), printed, re.MULTILINE)
+
+
+def row_of_the_page(line):
+    """The cells of a line in compat_matrix.md."""
+    with open(os.path.join(os.path.dirname(os.path.dirname(__file__)), "compat_matrix.md"), encoding="utf-8") as file:
+        (found,) = [each for each in file if each.startswith("| {keras} | {tensorflow} | {mode} |".format(**line))]
+    return found.strip("| \n").split(" | ")
+
+
+@pytest.mark.parametrize(
+    "name, versions, mode, nearest",
+    [
+        ("tf.keras", ("2.13.1",), "eager", None),
+        ("tf.keras", ("2.16.0-rc1",), "graph", ["2.15"]),
+        ("keras", ("1.13.2", "2.3.1"), "graph", ["1.13", "2.2"]),
+        ("keras3", ("2.99.0", "3.99.1"), "eager", ["2.22", "3.16"]),
+        ("keras", ("2.0.4", "2.3.1"), "eager", []),
+    ],
+)
+def test_versions_that_were_not_tested(name, versions, mode, nearest):
+    modules = [types.SimpleNamespace(__version__=each) for each in versions]
+    home = types.SimpleNamespace(
+        name=name.replace("3", ""), is_keras3=name == "keras3", tf=modules[0], module=modules[-1]
+    )
+    line = tested.line_of(home, mode)
+    text = tested.text_of("that Keras", mode, line)
+    if nearest == []:
+        assert line is None and text == "that Keras in eager mode was not tested, nor anything near."
+        return
+    assert line["nearest"] == nearest and line["family"] == name and "says of " + line["keras"] in text
+    told = "that Keras was not tested. The nearest that was is TensorFlow {}.\n"
+    assert text.startswith(told.format(", Keras ".join(nearest)) if nearest else "compat_matrix.md says")
 
 
 @pytest.mark.long(only=TWO)

@@ -19,6 +19,7 @@ from test_mixed_precision import loss_scaled
 from test_wrap import adam
 
 import legacyga
+from legacyga.backend.messages import shown
 
 pytestmark = pytest.mark.capability("errors")
 
@@ -194,8 +195,9 @@ def test_a_graph_optimizer_in_eager_mode(home):
     with home.tf.Graph().as_default():
         optimizer = legacyga.MySGD(keras=home.keras)
     model = home.keras.models.Sequential([home.keras.layers.Dense(1, input_shape=(2,))])
-    # Up to TF 2.0 the error is ours; from 2.1 on compile's own, which names the optimizer, and with it its mode.
-    with pytest.raises(ValueError, match="<MySGD for .* in graph mode"):
+    # Up to TF 2.0 the error is ours; from 2.1 on compile's own, which names the optimizer.
+    wanted = "<MySGD for .* in graph mode|<legacyga: SGD of .* is not supported when eager execution is enabled"
+    with pytest.raises(ValueError, match=wanted):
         model.compile(loss="mse", optimizer=optimizer)
         model.fit(np.ones((4, 2)), np.ones((4, 1)), batch_size=2, verbose=0)
 
@@ -337,8 +339,8 @@ def test_an_accumulation_within_a_wrapper(home, kind):
             with pytest.raises(ValueError) as error:
                 legacyga.wrap(outer, 1)
             assert str(error.value) == (
-                "An optimizer within this one accumulates already, over 2 mini-steps. Received: {!r}, in {!r}. Put one "
-                "there that does not.".format(each, outer)
+                "An optimizer within this one accumulates already, over 2 mini-steps. Received: {}, in {}. Put one "
+                "there that does not.".format(shown(each), shown(outer))
             )
 
 
@@ -430,6 +432,18 @@ def test_arguments_of_the_callback():
         with pytest.raises(ValueError) as error:
             make(partial_window=value)
         assert str(error.value) == 'partial_window must be "flush", "carry" or "drop". Received: {!r}'.format(value)
+
+
+def test_the_callback_given_uncalled(home):
+    home.reset(plain_session=True)
+    for arguments in ({}, {"validation_split": 0.5}):
+        model = model_with(home, 2, traced=False)
+        with pytest.raises(ValueError) as error:
+            fit(home, model, [legacyga.GradientAccumulationCallback], **arguments)
+        assert str(error.value) == (
+            "callbacks must hold what GradientAccumulationCallback returns. Received: the function itself. Call it: "
+            "callbacks=[legacyga.GradientAccumulationCallback()]."
+        )
 
 
 def test_what_is_found_out_when_training_starts(home):
@@ -554,8 +568,12 @@ def test_flush_of_what_does_not_accumulate(home, value):
     for given in (value, home.bare_sgd(lr=LR)):
         with pytest.raises(ValueError) as error:
             legacyga.flush(given)
-        wanted = "flush takes an optimizer that legacyga.wrap or legacyga.MySGD returned. Received: {!r}".format(given)
-        assert str(error.value) == wanted
+        assert str(error.value) == (
+            "flush takes an optimizer that legacyga.wrap or legacyga.MySGD returned. Received: {}. Give it the one "
+            "that the model was compiled with, model.optimizer. If that is a bare optimizer, it updates with every "
+            "batch and has nothing to flush: leave flush out, or compile the model with "
+            "legacyga.wrap(optimizer, gradient_accumulation_steps).".format(shown(given))
+        )
 
 
 def test_train_step_of_what_does_not_accumulate(home):
@@ -575,8 +593,30 @@ def test_arguments_of_load_model(home, tmpdir):
     for function in (lambda keras: legacyga.load_model(path, keras=keras), legacyga.custom_objects):
         with pytest.raises(ValueError, match="keras must be the Keras module of your model.*Received: 3"):
             function(3)
-    with pytest.raises((IOError, ValueError), match="no_such_file"):
-        legacyga.load_model(path, keras=home.keras)
+
+
+@pytest.mark.parametrize("name", ["no_such_file.h5", slow("no_such_file.keras"), "no_such_folder"])
+def test_a_file_that_there_is_not(home, tmpdir, name):
+    """What the Keras says, and the whole path, of a relative one too."""
+    tmpdir.chdir()
+    said = {}
+    for loader in (home.keras.models, legacyga):
+        kwargs = dict(keras=home.keras) if loader is legacyga else {}
+        with pytest.raises((IOError, ValueError)) as error:
+            loader.load_model(name, **kwargs)
+        said[loader] = error
+    keras, ours = str(said[home.keras.models].value), str(said[legacyga].value)
+    assert ours == "{}. There is no file or folder {}.".format(keras.rstrip("."), tmpdir.join(name))
+    is_io = said[home.keras.models].errisinstance(IOError)
+    assert said[legacyga].errisinstance(FileNotFoundError if is_io else ValueError)
+
+
+def test_another_error_of_a_file_stays_keras(home, tmpdir):
+    path = tmpdir.join("text.h5")
+    path.write("no model")
+    with pytest.raises((IOError, ValueError)) as error:
+        legacyga.load_model(str(path), keras=home.keras)
+    assert "There is no file" not in str(error.value)
 
 
 def test_the_number_of_gradients_of_an_accumulator(home):

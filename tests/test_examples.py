@@ -1,12 +1,15 @@
 """The examples run, and print what they promise."""
 
 import argparse
+import ast
 import contextlib
 import importlib
+import importlib.util
 import io
 import os
 import re
 import runpy
+import subprocess
 import sys
 
 import homes
@@ -270,9 +273,7 @@ def test_keep_batch_size(home):
 
 def test_contrastive(home, tmp_path):
     if home.mode == "graph" or home.tf_version < (2, 2):
-        with pytest.raises(SystemExit, match="needs TensorFlow 2.2 or newer in eager mode, with .* Received: "):
-            run(home, "contrastive.py", "--home", home.name)
-        return
+        skips.senseless("eager mode from TF 2.2 on")
     picture = str(tmp_path / "picture.png")
     printed = run(home, "contrastive.py", "--home", home.name, "--epochs", "10", "--picture", picture)
     rows = re.findall(r"^(\S.*?)  +(\d+)  +(\d\.\d+)  +(\S+)  +(\S+)$", printed, re.MULTILINE)
@@ -322,12 +323,87 @@ def test_distributed(home):
     assert re.findall(r"^\S.*  +(\d+)  +\d\.\d+  +\d\.\d+ ", printed, re.MULTILINE) == ["8"] * 3, printed
 
 
-@pytest.mark.parametrize("name", ["custom_loop.py", "embeddings.py"])
-def test_on_tensorflow_1_they_say_what_they_need(home, name):
-    if home.tf_version >= (2,):
-        skips.senseless("TensorFlow 1 only")
-    with pytest.raises(SystemExit, match="needs TensorFlow 2. Received: TensorFlow 1.*Take legacyga.wrap"):
-        run(home, name)
+# What they need
+
+
+def needs_of(name):
+    """The paragraph of an example's docstring that says what it needs, in one line."""
+    with open(os.path.join(EXAMPLES, name), encoding="utf-8") as file:
+        text = ast.get_docstring(ast.parse(file.read()))
+    (found,) = [each for each in text.split("\n\n") if "needs" in each and each.startswith("This example ")]
+    return " ".join(found.split())
+
+
+def refuses(home, name, received, *arguments):
+    """That an example ends at once with what its docstring says that it needs, and what is here."""
+    with pytest.raises(SystemExit) as error:
+        run(home, name, *arguments)
+    assert str(error.value) == "{} Received: {}.".format(needs_of(name), received)
+
+
+# {example: what makes it use scikit-learn or matplotlib in this process, and which of them}
+PACKAGES = {
+    "contrastive.py": ([], "scikit-learn"),
+    "custom_loop.py": ([], "scikit-learn"),
+    "distributed.py": ([], "scikit-learn"),
+    "fit_train_step.py": ([], "scikit-learn"),
+    "keep_batch_size.py": (["--way", "whole"], "scikit-learn"),
+    "mysgd_vs_snippet.py": ([], "scikit-learn"),
+    "old_detector.py": (["--pictures", "."], "matplotlib"),
+    "old_keras_project.py": ([], "scikit-learn"),
+    "partial_windows.py": (["--way", "large"], "scikit-learn"),
+    "schedule.py": ([], "scikit-learn"),
+}
+
+
+def test_every_example_says_what_it_needs():
+    names = [name for name in os.listdir(EXAMPLES) if name.endswith(".py") and not name.startswith("_")]
+    assert sorted(names) == sorted(list(PACKAGES) + ["embeddings.py"])
+    assert all(needs_of(name).startswith("This example needs ") for name in names)
+
+
+@pytest.mark.parametrize("name", sorted(PACKAGES))
+def test_without_a_package(home, name, monkeypatch):
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name in ("sklearn", "matplotlib") else find(name)
+    )
+    arguments, package = PACKAGES[name]
+    if name in ("contrastive.py", "custom_loop.py", "distributed.py") and home.mode == "graph":
+        package += " and TensorFlow {} in graph mode".format(home.tf.__version__)
+    graph = ["--graph"] if home.mode == "graph" and name == "fit_train_step.py" else []
+    refuses(home, name, "no " + package, "--home", home.name, *(arguments + graph))
+
+
+@pytest.mark.parametrize(
+    "name", ["contrastive.py", "custom_loop.py", "distributed.py", "embeddings.py", "fit_train_step.py"]
+)
+def test_on_tensorflow_1(home, name):
+    if home.mode == "eager":
+        skips.senseless("graph mode only")
+    refuses(home, name, "TensorFlow {} in graph mode".format(home.tf.__version__), "--home", home.name)
+
+
+@pytest.mark.parametrize("name", ["mysgd_vs_snippet.py", "old_detector.py", "old_keras_project.py"])
+def test_on_keras_3(home, name):
+    if not home.is_keras3:
+        skips.senseless("Keras 3 only")
+    refuses(home, name, "Keras " + home.keras.__version__, "--home", home.name)
+
+
+@pytest.mark.usefixtures("once_in_an_environment")
+def test_the_process_of_one_way_ends_the_example(home, tmp_path):
+    """Its own text is the last that is printed, and no traceback."""
+    home_that_is_not = "keras" if importlib.util.find_spec("keras") is None else "tf_keras"
+    if importlib.util.find_spec(home_that_is_not):
+        skips.senseless("every Keras is here")
+    for name in ("partial_windows.py", "keep_batch_size.py"):
+        command = [sys.executable, os.path.join(EXAMPLES, name), "--home", home_that_is_not]
+        environ = dict(os.environ, PYTHONPATH=ROOT)
+        done = subprocess.run(command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=str(tmp_path))
+        told = done.stderr.decode().strip()
+        assert done.returncode == 1 and "Traceback" not in told
+        assert told.endswith("{} Received: no {}.".format(needs_of(name), home_that_is_not)), told
 
 
 # train_step

@@ -3,6 +3,7 @@
 import contextlib
 
 from legacyga.backend import features
+from legacyga.backend.messages import shown
 from legacyga.backend.tensors import is_sparse
 
 GRADIENT = "LegacygaGivenGradient"
@@ -13,8 +14,8 @@ def check_branches_take(tf, variable):
     if not hasattr(variable, "handle") and features.has_branches_that_are_functions(tf):
         raise ValueError(
             "The conditionals of this graph are functions, which cannot write to reference variables. Received: "
-            "{!r}. Call tf.compat.v1.disable_control_flow_v2() first, or make it with use_resource=True.".format(
-                variable
+            "{}. Call tf.compat.v1.disable_control_flow_v2() first, or make it with use_resource=True.".format(
+                shown(variable)
             )
         )
 
@@ -51,7 +52,7 @@ def constant_value(tf, tensor):
     if value is None:
         raise ValueError(
             "The optimizer starts one of its variables at a value that is not constant, and cannot be accumulated "
-            "for. Received: {!r}. Make the variable in the optimizer's __init__.".format(tensor)
+            "for. Received: {}. Make the variable in the optimizer's __init__.".format(shown(tensor))
         )
     return value
 

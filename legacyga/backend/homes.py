@@ -11,6 +11,7 @@ import types
 
 from legacyga.backend import features
 from legacyga.backend.features import version_of
+from legacyga.backend.messages import shown
 
 # The first part of a module's name that marks a class as Keras's own.
 KERAS = ("keras", "tensorflow", "tf_keras")
@@ -70,7 +71,7 @@ def _implementation_of(module):
     for each in callback.__mro__:
         if each.__module__.partition(".")[0] in KERAS and ".callbacks" in each.__module__:
             return each.__module__
-    raise ValueError("{!r} has a Callback of no Keras: {!r}".format(module, callback))
+    raise ValueError("{} has a Callback of no Keras: {}".format(module, callback))
 
 
 class Home(TensorFlow):
@@ -146,7 +147,7 @@ class Home(TensorFlow):
                 return importlib.import_module(self.root + name)
             except ImportError:
                 continue
-        raise ImportError("{!r} keeps no get_updates optimizers in {}".format(self, self.root))
+        raise ImportError("{} keeps no get_updates optimizers in {}".format(self, self.root))
 
     @property
     def eager_optimizers(self):
@@ -169,7 +170,7 @@ class Home(TensorFlow):
     def check_can_train(self):
         if self.is_standalone_in_eager_mode:
             raise ValueError(
-                "The optimizers of standalone Keras accumulate in graph mode only. Received: {!r} in eager mode. Take "
+                "The optimizers of standalone Keras accumulate in graph mode only. Received: {} in eager mode. Take "
                 "one of tf.keras, which trains a model of this Keras too: legacyga.MySGD(..., keras=tf.keras), or "
                 "legacyga.wrap(tf.keras.optimizers.Adam(...), ...). Or call "
                 "tf.compat.v1.disable_eager_execution() before anything is made.".format(self)
@@ -177,17 +178,17 @@ class Home(TensorFlow):
         if not self.is_keras3:
             return
         if features.is_before_keras_35(self.module):
-            raise ValueError("legacyga needs Keras 3.5 or newer. Received: {!r}. Upgrade keras.".format(self))
+            raise ValueError("legacyga needs Keras 3.5 or newer. Received: {}. Upgrade keras.".format(self))
         backend = self.module.backend.backend()
         if backend != "tensorflow":
             raise ValueError(
-                "legacyga trains Keras 3 on its TensorFlow backend only. Received: the backend {!r}. "
+                "legacyga trains Keras 3 on its TensorFlow backend only. Received: the backend {}. "
                 "Set KERAS_BACKEND=tensorflow before the first import of keras, or use Keras 3's own "
-                "gradient_accumulation_steps.".format(backend)
+                "gradient_accumulation_steps.".format(shown(backend))
             )
         if self.graph_mode:
             raise ValueError(
-                "Keras 3 cannot train in graph mode, not even with its own optimizers. Received: {!r} after "
+                "Keras 3 cannot train in graph mode, not even with its own optimizers. Received: {} after "
                 "disable_eager_execution() or inside a tf.Graph. Remove that call, or use tf_keras.".format(self)
             )
 
@@ -234,7 +235,9 @@ def find_home(keras=None):
         return Home(keras)
     if keras is not None:
         raise ValueError(
-            "keras must be the Keras module of your model: keras, tf.keras or tf_keras. Received: {!r}".format(keras)
+            "keras must be the Keras module of your model: keras, tf.keras or tf_keras. Received: {}".format(
+                shown(keras)
+            )
         )
     imported = [sys.modules[name] for name in ("keras", "tf_keras") if sys.modules.get(name)]
     found = [each for each in imported if each.__name__ == "tf_keras" or () < version_of(each) < (2, 4)]

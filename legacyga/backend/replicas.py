@@ -3,6 +3,7 @@
 import contextlib
 
 from legacyga.backend import features, graph
+from legacyga.backend.messages import shown
 from legacyga.backend.tensors import is_sparse, is_variable, parts_of
 
 
@@ -182,7 +183,7 @@ class Replicas(object):
         if self.are_several and len(parts_of(variable)) != len(self.strategy.extended.worker_devices):
             raise ValueError(
                 "Each replica accumulates gradients in variables of its own, and this strategy has one for all of its "
-                "replicas. Received: {!r}. Use tf.distribute.MirroredStrategy.".format(self.strategy)
+                "replicas. Received: {}. Use tf.distribute.MirroredStrategy.".format(shown(self.strategy))
             )
 
     def check_workers_wait(self):
@@ -195,6 +196,6 @@ class Replicas(object):
         if isinstance(strategy, kind) and features.executing_eagerly_outside_functions(self._tf)():
             raise ValueError(
                 "The workers of a ParameterServerStrategy do not wait for each other. They would count one window at "
-                "the same time, and lose mini-steps. Received: {!r}. Use tf.distribute.MultiWorkerMirroredStrategy, or "
-                "gradient_accumulation_steps=1.".format(strategy)
+                "the same time, and lose mini-steps. Received: {}. Use tf.distribute.MultiWorkerMirroredStrategy, or "
+                "gradient_accumulation_steps=1.".format(shown(strategy))
             )

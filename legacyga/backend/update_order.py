@@ -5,6 +5,7 @@ import itertools
 import re
 
 from legacyga.backend.graph import ancestors, contexts, sources
+from legacyga.backend.messages import shown
 from legacyga.backend.tensors import leaves_of
 
 # These operations pass on a variable or its value.
@@ -16,7 +17,7 @@ _VARIABLES = ("VariableV2", "Variable", "TemporaryVariable")
 
 REPLACED = (
     "K.update was replaced when get_updates was called: keras-lookahead's Lookahead does that round the optimizer that "
-    "it is given, which must not accumulate, and leaves it so after an error. Received: {!r} for an update. Start "
+    "it is given, which must not accumulate, and leaves it so after an error. Received: {} for an update. Start "
     "Python anew, and train in slices of a batch: legacyga.micro_batch(model, size) after compile, with "
     "Lookahead(SGD())."
 )
@@ -37,7 +38,7 @@ def ordered(get_updates, ops, gradients, in_parts=True):
     updates = get_updates()
     replaced = [update for update in updates if isinstance(update, tuple) and not hasattr(update[0], "assign")]
     if replaced:
-        raise ValueError(REPLACED.format(replaced[0]))
+        raise ValueError(REPLACED.format(shown(replaced[0])))
     updates = [update[0].assign(update[1]) if isinstance(update, tuple) else update for update in updates]
     listed = list(dict.fromkeys(getattr(update, "op", update) for update in updates))
     _check_made_here(listed, graph)

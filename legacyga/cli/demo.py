@@ -134,7 +134,7 @@ def train_one_way(name, home, mode, steps, epochs, path):
     )
     model.fit(x, y, batch_size=batch, epochs=epochs, shuffle=False, verbose=2, callbacks=[watch])
     results = {
-        "running": "{!r}, in {} mode".format(found, "graph" if found.graph_mode else "eager"),
+        "running": "{}, in {} mode".format(found, "graph" if found.graph_mode else "eager"),
         "loss": loss,
         "memory": memory + [_peak_memory()],
         "accuracy": _evaluate(model, *test)[1],

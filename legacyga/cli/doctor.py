@@ -13,6 +13,8 @@ import time
 
 import legacyga
 from legacyga.backend import homes
+from legacyga.backend.messages import shown
+from legacyga.cli import tested
 from legacyga.cli.homes_here import HOMES, homes_here
 from legacyga.cli.versions import versions
 
@@ -78,6 +80,8 @@ def _examined(optimizer, steps, kerases, is_told, tell):
         found.update(versions=versions(), home=repr(patient.home), mode=mode, checks=[])
         for name, version in found["versions"].items():
             tell(name, version)
+        found["matrix"] = tested.line_of(patient.home, mode)
+        tell("\n" + tested.text_of(patient.home, mode, found["matrix"]))
         tell("\n{home}, in {mode} mode: {optimizer} with K = {steps}\n".format(**found))
         for name, drift, bound, remedy in patient.checks():
             # NaN counts as drift.
@@ -111,9 +115,7 @@ class Patient(object):
         self.accumulating, self._bare, self.home = _made_by(home, optimizer)
         if is_told and self.home.root != home.root:
             raise ValueError(
-                "--optimizer {} is of {!r}. Received: --home {}. Leave --home out".format(
-                    optimizer, self.home, home.name
-                )
+                "--optimizer {} is of {}. Received: --home {}. Leave --home out".format(optimizer, self.home, home.name)
             )
         self.home.check_can_train()
         if self.home.graph_mode:
@@ -231,8 +233,8 @@ def _made_by(home, text):
             make()
         except ValueError as error:
             raise ValueError(
-                "--optimizer must be mysgd, a name that {!r} knows, or module:object. Received: {!r} ({})".format(
-                    home, text, str(error).strip().split("\n")[0]
+                "--optimizer must be mysgd, a name that {} knows, or module:object. Received: {} ({})".format(
+                    home, shown(text), str(error).strip().split("\n")[0]
                 )
             )
         return lambda steps: legacyga.wrap(make(), steps), make, home
@@ -240,7 +242,7 @@ def _made_by(home, text):
     is_made = callable(given) and homes.generation_of(type(given)) is None
     made = given() if is_made else given
     if homes.generation_of(type(made)) is None:
-        raise ValueError("--optimizer {} must be, or make, an optimizer. Received: {!r}".format(text, made))
+        raise ValueError("--optimizer {} must be, or make, an optimizer. Received: {}".format(text, shown(made)))
     home = homes.home_of(made) or home
     # A function may return an existing optimizer.
     if is_made and given() is not made:

@@ -19,7 +19,7 @@ def homes_here(name, mode, names=HOMES):
             home = homes.find_home(tf.keras if candidate == "tf.keras" else importlib.import_module(candidate))
             home.check_can_train()
             if mode == "eager" and home.graph_mode:
-                raise ValueError("{!r} has no eager mode to train in".format(home))
+                raise ValueError("{} has no eager mode to train in".format(home))
         # A Keras for another TensorFlow may raise anything.
         except Exception as error:
             problem = error

@@ -1,9 +1,9 @@
 """GradientAccumulationCallback: handles partial windows, unequal batches, a changing K and logs during fit."""
 
 import sys
-import warnings
 
 from legacyga.backend import features, homes
+from legacyga.backend.messages import shown, warn
 from legacyga.fit import model_step, sample_counts
 from legacyga.fit import schedule as _schedule
 from legacyga.optimizers import lookup, surface
@@ -66,9 +66,20 @@ def GradientAccumulationCallback(schedule=None, partial_window="flush"):
     schedule = _schedule.check(schedule)
     if partial_window not in PARTIAL_WINDOWS:
         raise ValueError(
-            'partial_window must be "flush", "carry" or "drop". Received: {!r}'.format(partial_window),
+            'partial_window must be "flush", "carry" or "drop". Received: {}'.format(shown(partial_window)),
         )
     return _class_for(_likely_home())(schedule, partial_window)
+
+
+def _is_not_called(*args):
+    raise ValueError(
+        "callbacks must hold what GradientAccumulationCallback returns. Received: the function itself. Call it: "
+        "callbacks=[legacyga.GradientAccumulationCallback()]."
+    )
+
+
+# Keras asks a callback for the first of these, and in graph mode of tf.keras for the second.
+GradientAccumulationCallback.set_model = GradientAccumulationCallback._implements_test_batch_hooks = _is_not_called
 
 
 def _likely_home():
@@ -130,18 +141,17 @@ class _Callback(object):
         self._optimizers = lookup.optimizers_of(self.model)
         if not self._optimizers:
             raise ValueError(
-                "GradientAccumulationCallback needs a model whose optimizer accumulates. Received: {!r}. Compile the "
+                "GradientAccumulationCallback needs a model whose optimizer accumulates. Received: {}. Compile the "
                 "model with legacyga.wrap(optimizer, gradient_accumulation_steps) or legacyga.MySGD(...).".format(
-                    getattr(self.model, "optimizer", None)
+                    shown(getattr(self.model, "optimizer", None))
                 )
             )
         if len(self._optimizers) > 1:
-            warnings.warn(
-                "The model has {} optimizers that accumulate. The schedule and partial_window={!r} hold for each of "
-                "them, by its own count of updates; the logs are those of {!r}.".format(
-                    len(self._optimizers), self.partial_window, self._optimizers[0]
-                ),
-                stacklevel=2,
+            warn(
+                "The model has {} optimizers that accumulate. The schedule and partial_window={} hold for each of "
+                "them, by its own count of updates; the logs are those of {}.".format(
+                    len(self._optimizers), shown(self.partial_window), shown(self._optimizers[0])
+                )
             )
         # A program may call fit while it handles an exception; remember it, to tell it from one raised in fit.
         self._handled = sys.exc_info()[1]
@@ -175,10 +185,7 @@ class _Callback(object):
 
     def on_batch_begin(self, batch, logs=None):
         if not self._epoch_is_open:
-            warnings.warn(
-                "An epoch of {} batches went on. Its last window is ended after the last batch, too.".format(batch),
-                stacklevel=2,
-            )
+            warn("An epoch of {} batches went on. Its last window is ended after the last batch, too.".format(batch))
             self._epoch_is_open = self._goes_on = True
         size = (logs or {}).get("size") or 0
         self._samples += size

@@ -1,6 +1,7 @@
 """micro_batch: trains each batch of a model in slices, within one training step."""
 
 from legacyga.backend import homes
+from legacyga.backend.messages import shown
 from legacyga.fit import fitting_function, model_step
 from legacyga.slices import checks, fitting, graph, means
 from legacyga.windows import settings
@@ -62,8 +63,8 @@ def micro_batch(model, size, recompute=None):
     home = optimizer and homes.home_of(optimizer)
     if not home:
         raise ValueError(
-            "micro_batch takes a compiled model of a Keras. Received: {!r} with the optimizer {!r}. Call "
-            "model.compile first.".format(model, optimizer)
+            "micro_batch takes a compiled model of a Keras. Received: {} with the optimizer {}. Call "
+            "model.compile first.".format(shown(model), shown(optimizer))
         )
     means.check_recompute(recompute)
     found = fitting.fitting_of(model)
@@ -88,17 +89,17 @@ def _cut_train_step(model, home, size, recompute):
     if model_step.homes_train_step(type(model)) is None:
         raise ValueError(
             "In eager mode of TensorFlow 2.0 and 2.1, and of Keras 2.3, fit has no training step that could be cut. "
-            "Received: {!r} on TensorFlow {}. Call tf.compat.v1.disable_eager_execution() first, or give fit batches "
+            "Received: {} on TensorFlow {}. Call tf.compat.v1.disable_eager_execution() first, or give fit batches "
             "of {} samples and the model legacyga.wrap(optimizer, gradient_accumulation_steps).".format(
-                model, home.tf_version, size
+                shown(model), home.tf_version, size
             )
         )
     step = model_step.installed(model, recompute is not False)
     if step is None:
         raise ValueError(
             "Slices that are each differentiated at once (recompute=False) are those of Keras's own train_step. "
-            "Received: {!r}, whose train_step is its own. Leave recompute out, or call legacyga.train_step(self, data, "
-            "micro_batch_size={}) in it.".format(model, size)
+            "Received: {}, whose train_step is its own. Leave recompute out, or call legacyga.train_step(self, data, "
+            "micro_batch_size={}) in it.".format(shown(model), size)
         )
     if size is not None:
         checks.check_compiled(home, model, size)

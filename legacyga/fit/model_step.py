@@ -2,11 +2,11 @@
 
 import copy
 import types
-import warnings
 import weakref
 
 from legacyga.backend import homes, replicas
 from legacyga.backend import ops as _ops
+from legacyga.backend.messages import warn
 from legacyga.optimizers import lookup, surface
 from legacyga.slices import batches, checks, losses, means, once
 from legacyga.slices import recompute as slices_recompute
@@ -59,7 +59,7 @@ def train_step(model, data, optimizer=None, weight=None, size=None, recompute=No
             accumulation.weights.count_anew(count)
         if problem and accumulation.steps.has_windows and not accumulation.weights.has_warned:
             accumulation.weights.has_warned = True
-            warnings.warn(problem, stacklevel=2)
+            warn(problem)
 
     with accumulation.giving(mini_step.Weight(batches.samples_in(home.tf, data), True)):
         if is_cut and not is_twice:

@@ -1,8 +1,7 @@
 """Sets up the weights of a fit's batches, and warns if they get none."""
 
-import warnings
-
 from legacyga.backend import features, homes
+from legacyga.backend.messages import shown, warn
 from legacyga.fit import model_step
 from legacyga.optimizers import lookup, surface
 from legacyga.slices import checks, losses
@@ -10,7 +9,7 @@ from legacyga.slices import checks, losses
 UNKNOWN = "The loss is no sum over a batch that is divided by a number of it."
 UNTOLD = "Keras does not tell an optimizer here how many samples a batch has."
 ONE_NUMBER = (
-    "The loss {!r} is one number for a whole batch. With sample_weight or class_weight {} multiplies it by the mean of "
+    "The loss {} is one number for a whole batch. With sample_weight or class_weight {} multiplies it by the mean of "
     "the batch's weights, and where these means differ a window is not the large batch. Let the loss return a number "
     "for each sample. Without them nothing is wrong."
 )
@@ -37,11 +36,10 @@ def say_unweighed(optimizers, reason):
         accumulation = surface.accumulation_of(optimizer)
         if not accumulation.weights.knows and accumulation.settings.reduction == "mean":
             accumulation.weights.knows = True
-            warnings.warn(
+            warn(
                 "All batches weigh alike, whatever their sizes. {} Batches of one size are exact as they are.".format(
                     reason
-                ),
-                stacklevel=5,
+                )
             )
 
 
@@ -54,7 +52,7 @@ def _say_unequal(home, model, accumulation):
     if not text and features.multiplies_one_number(home) and not accumulation.weights.knows_losses:
         accumulation.weights.knows_losses = True
         found = losses.number_in_graph(model)
-        text = None if found is None else ONE_NUMBER.format(found, home)
+        text = None if found is None else ONE_NUMBER.format(shown(found), home)
     if text:
         accumulation.weights.has_warned = True
-        warnings.warn(text, stacklevel=4)
+        warn(text)

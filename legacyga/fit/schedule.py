@@ -1,8 +1,8 @@
 """Validates the callback's `schedule`, evaluates it, and sets K on the optimizers."""
 
 import operator
-import warnings
 
+from legacyga.backend.messages import shown, warn
 from legacyga.optimizers import surface
 from legacyga.windows import settings
 
@@ -22,7 +22,7 @@ def check(value):
         if not value:
             raise ValueError("schedule must name at least one epoch, such as {0: 4}. Received: {}")
         return {
-            _check_epoch(epoch): settings.check_steps("schedule[{!r}]".format(epoch), steps)
+            _check_epoch(epoch): settings.check_steps("schedule[{}]".format(epoch), steps)
             for epoch, steps in value.items()
         }
     try:
@@ -30,7 +30,7 @@ def check(value):
     except ValueError:
         raise ValueError(
             "schedule must be None, an integer of at least 1, a dict {{epoch: K}} or a function of the number of "
-            "updates. Received: {!r}".format(value)
+            "updates. Received: {}".format(shown(value))
         )
 
 
@@ -40,7 +40,9 @@ def _check_epoch(value):
     except TypeError:
         epoch = -1
     if epoch < 0:
-        raise ValueError("The keys of schedule must be epochs, integers of at least 0. Received: {!r}".format(value))
+        raise ValueError(
+            "The keys of schedule must be epochs, integers of at least 0. Received: {}".format(shown(value))
+        )
     return epoch
 
 
@@ -74,7 +76,7 @@ def check_steps_to_come(optimizers, schedule, epochs, batches, partial_window):
     largest = max(to_come or [optimizers[0].gradient_accumulation_steps])
     if batches and largest > batches:
         message = LARGE_WINDOW + EFFECTS[partial_window]
-        warnings.warn(message.format(largest, batches, partial_window), stacklevel=3)
+        warn(message.format(largest, batches, partial_window))
 
 
 def set_steps(home, optimizers, steps):

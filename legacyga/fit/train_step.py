@@ -1,6 +1,7 @@
 """train_step: weights micro-batches by samples, or slices batches, in a model's own `train_step`."""
 
 from legacyga.backend import homes
+from legacyga.backend.messages import shown
 from legacyga.fit import model_step
 from legacyga.optimizers import lookup
 from legacyga.slices import means
@@ -69,8 +70,8 @@ def train_step(model, data, weight=None, micro_batch_size=None, recompute=None):
     if model_step.homes_train_step(type(model)) is None or home.graph_mode:
         raise ValueError(
             "train_step is for models that Keras trains by theirs: from TensorFlow 2.2 on, in eager mode. Received: "
-            "{!r} on TensorFlow {}{}. Let plain fit train it, on batches of one size.".format(
-                model, home.tf_version, " in graph mode" if home.graph_mode else ""
+            "{} on TensorFlow {}{}. Let plain fit train it, on batches of one size.".format(
+                shown(model), home.tf_version, " in graph mode" if home.graph_mode else ""
             )
         )
     return model_step.train_step(model, data, optimizer, weight, size, means.check_recompute(recompute))
@@ -82,7 +83,9 @@ def _accumulating_optimizer(model, must_be):
     found = lookup.optimizers_in(optimizer)
     if not found and (must_be or optimizer is None):
         raise ValueError(
-            "train_step takes a model whose optimizer accumulates. Received: {!r} with the optimizer {!r}. Compile it "
-            "with legacyga.wrap(optimizer, gradient_accumulation_steps) or legacyga.MySGD.".format(model, optimizer)
+            "train_step takes a model whose optimizer accumulates. Received: {} with the optimizer {}. Compile it "
+            "with legacyga.wrap(optimizer, gradient_accumulation_steps) or legacyga.MySGD.".format(
+                shown(model), shown(optimizer)
+            )
         )
     return found[0] if found else None

@@ -2,9 +2,9 @@
 
 import contextlib
 import copy
-import warnings
 
 from legacyga.backend import ops as _ops
+from legacyga.backend.messages import warn
 from legacyga.backend.tensors import is_variable
 from legacyga.optimizers import horovod, loss_divisor
 from legacyga.optimizers import inner as _inner
@@ -170,4 +170,4 @@ class Accumulation(object):
         taken = self.registry().mini_steps_under_way
         if taken and not self._has_said and not self.home.value_of(self.optimizer.iterations):
             self._has_said = True
-            warnings.warn(NO_UPDATE.format(taken, self.next_steps), stacklevel=4)
+            warn(NO_UPDATE.format(taken, self.next_steps))

@@ -4,16 +4,17 @@ import contextlib
 import importlib
 
 from legacyga.backend import features, homes
+from legacyga.backend.messages import shown
 from legacyga.optimizers import copying, state, surface
 from legacyga.windows import settings as _settings
 
 NOT_HERE = (
-    "{0!r} has an optimizer {1}, of another generation than the one in the file. Received: {2}'s, of the generation "
-    "{3!r}. Load the model with compile=False, and compile it with an optimizer of today."
+    "{0} has an optimizer {1}, of another generation than the one in the file. Received: {2}'s, of the generation "
+    "{3}. Load the model with compile=False, and compile it with an optimizer of today."
 )
 UNKNOWN = (
-    "{0!r} has no optimizer of this name, and none is registered. Received: {4!r}. Give its class: "
-    "legacyga.load_model(path, custom_objects={{{4!r}: {1}}})."
+    "{0} has no optimizer of this name, and none is registered. Received: {4}. Give its class: "
+    "legacyga.load_model(path, custom_objects={{{4}: {1}}})."
 )
 
 
@@ -31,7 +32,7 @@ def _optimizer_class(home, generation, name, module):
     if found:
         # TF 2.9 and 2.10 have OptimizerV2 in two modules, one of them `legacy`. Delete with TF 2.10.
         return next((cls for cls in found if cls.__module__ == module), found[0])
-    raise ValueError((NOT_HERE if any(named) else UNKNOWN).format(home, plain, module, generation, name))
+    raise ValueError((NOT_HERE if any(named) else UNKNOWN).format(home, plain, module, shown(generation), shown(name)))
 
 
 def from_config(home, config, custom_objects=None):
@@ -42,7 +43,9 @@ def from_config(home, config, custom_objects=None):
         generation, name, inner_config = inner["generation"], inner["class_name"], inner["config"]
         settings = _settings.Settings.checked(options.pop("gradient_accumulation_steps"), **options)
     except (KeyError, TypeError):
-        raise ValueError("This is no config of an optimizer that legacyga.wrap returned. Received: {!r}".format(config))
+        raise ValueError(
+            "This is no config of an optimizer that legacyga.wrap returned. Received: {}".format(shown(config))
+        )
     with _known(home, custom_objects or {}):
         cls = _optimizer_class(home, generation, name, inner.get("module"))
         return surface.wrapped(cls.from_config(inner_config), home, settings)

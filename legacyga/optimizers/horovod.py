@@ -5,14 +5,15 @@ through `super(self.__class__, self)`, which recurses without end in any further
 bypasses them with the optimizer's original methods, and each update calls `_allreduce` itself.
 """
 
+from legacyga.backend.messages import shown
 from legacyga.backend.tensors import is_sparse
 
 NO_POLICY = (
-    "on_nonfinite={!r} cannot hold with Horovod: each process decides on its own gradients, and one that makes no "
-    "update leaves the others waiting. Received: {!r}. Leave it at 'propagate'."
+    "on_nonfinite={} cannot hold with Horovod: each process decides on its own gradients, and one that makes no "
+    "update leaves the others waiting. Received: {}. Leave it at 'propagate'."
 )
 TWICE = (
-    "The optimizer has Horovod's own backward_passes_per_step, and wrap would accumulate on top of it. Received: {!r}. "
+    "The optimizer has Horovod's own backward_passes_per_step, and wrap would accumulate on top of it. Received: {}. "
     "Leave that argument out."
 )
 
@@ -29,13 +30,13 @@ def check(optimizer, settings):
         return
     check_inside(optimizer)
     if settings.guards:
-        raise ValueError(NO_POLICY.format(settings.on_nonfinite, optimizer))
+        raise ValueError(NO_POLICY.format(shown(settings.on_nonfinite), shown(optimizer)))
 
 
 def check_inside(optimizer):
     """Raise if Horovod has wrapped an accumulating optimizer and would accumulate too."""
     if getattr(optimizer, "_agg_helper", None) is not None:
-        raise ValueError(TWICE.format(optimizer))
+        raise ValueError(TWICE.format(shown(optimizer)))
 
 
 def bases_before(cls):

@@ -6,13 +6,14 @@ import math
 import sys
 
 from legacyga.backend import features
+from legacyga.backend.messages import shown
 from legacyga.backend.tensors import variable_key
 from legacyga.optimizers import copying, horovod
 
 # OptimizerV2's argument. The v3 optimizers have skip_gradients_aggregation, its opposite.
 AGGREGATES = "experimental_aggregate_gradients"
 OWN_SCALE = (
-    'on_nonfinite="skip_mini_step" needs a DynamicLossScale, which it tells of what was left out. Received: {!r}. Take '
+    'on_nonfinite="skip_mini_step" needs a DynamicLossScale, which it tells of what was left out. Received: {}. Take '
     'on_nonfinite="skip_window", or a DynamicLossScale.'
 )
 
@@ -212,8 +213,8 @@ class Inner(object):
         if not self.is_applying:
             raise ValueError(
                 "{0} of an optimizer that accumulates was called round its apply_gradients: it would update on every "
-                "mini-step. Received: {1!r}. Wrap the optimizer that calls it: wrap(Lookahead(Adam()), {2}), not "
-                "Lookahead(wrap(Adam(), {2})).".format(name, self.optimizer, self.steps.now)
+                "mini-step. Received: {1}. Wrap the optimizer that calls it: wrap(Lookahead(Adam()), {2}), not "
+                "Lookahead(wrap(Adam(), {2})).".format(name, shown(self.optimizer), self.steps.now)
             )
         return self._where_present(variable, method) if self._present else method()
 
@@ -284,7 +285,7 @@ class Inner(object):
         scale = vars(self.optimizer)["_loss_scale"]
         # TF 2.0 to 2.3 accept a user's own class of loss scale. Delete with TF 2.3.
         if not hasattr(scale, "_current_loss_scale"):
-            raise ValueError(OWN_SCALE.format(scale))
+            raise ValueError(OWN_SCALE.format(shown(scale)))
         return scale._current_loss_scale.read_value()
 
     def shrink_scale(self, value):

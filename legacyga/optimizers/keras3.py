@@ -6,6 +6,7 @@ import importlib
 import inspect
 
 from legacyga.backend import homes
+from legacyga.backend.messages import shown
 from legacyga.backend.tensors import is_variable
 from legacyga.optimizers import config as _config
 from legacyga.optimizers import copying, surface
@@ -15,7 +16,7 @@ from legacyga.optimizers import inner as _inner
 KEPT = ("_variables", "_trainable_variables", "_trainable_variables_indices", "_exclude_from_weight_decay_cache")
 OVER_FUNCTION = (
     "A MultiOptimizer asks its function for optimizers when it is built, and the copy would have the same ones. "
-    "Received: {!r}. Call its build(variables) before wrap, or wrap each of the optimizers that the function returns."
+    "Received: {}. Call its build(variables) before wrap, or wrap each of the optimizers that the function returns."
 )
 
 
@@ -61,7 +62,7 @@ class Inner(_inner.Inner):
             to_come.update((i, list(found)) for i, found in each._variables._deferred_dependencies.items())
             optimizer_map = vars(each).get("_optimizer_map")
             if not each.built and callable(optimizer_map) and not hasattr(optimizer_map, "values"):
-                raise ValueError(OVER_FUNCTION.format(optimizer))
+                raise ValueError(OVER_FUNCTION.format(shown(optimizer)))
         self._start_averages()
 
     def prepare(self, grads_and_vars, is_traced):
@@ -139,7 +140,7 @@ class Inner(_inner.Inner):
             placement.pop("synchronization", None)
             if self.ops.replicas.are_several:
                 raise ValueError(
-                    "Before Keras 3.10 no variable can be a replica's own. Received: {!r}, and a strategy of several "
+                    "Before Keras 3.10 no variable can be a replica's own. Received: {}, and a strategy of several "
                     "replicas. Upgrade keras to 3.10 or newer, or train on one device.".format(self.home)
                 )
         with contextlib.ExitStack() as entered:
@@ -249,8 +250,8 @@ class AccumulatingOptimizer(_config.ConfiguredOptimizer):
     def stateless_apply(self, *args, **kwargs):
         if self._legacyga.steps.has_windows:
             raise ValueError(
-                "stateless_apply keeps no mini-steps. Received: a call of it on {!r}, which accumulates. Call "
-                "apply_gradients or apply.".format(self)
+                "stateless_apply keeps no mini-steps. Received: a call of it on {}, which accumulates. Call "
+                "apply_gradients or apply.".format(shown(self))
             )
         return super(AccumulatingOptimizer, self).stateless_apply(*args, **kwargs)
 

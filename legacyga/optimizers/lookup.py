@@ -1,6 +1,7 @@
 """Finds the accumulating optimizers of a model and the windows that belong to its fit; defines flush."""
 
 from legacyga.backend import homes
+from legacyga.backend.messages import shown
 from legacyga.backend.tensors import variable_key
 from legacyga.optimizers import surface
 
@@ -52,7 +53,10 @@ def flush(optimizer):
     found = optimizers_in(optimizer)
     if len(found) != 1:
         raise ValueError(
-            "flush takes an optimizer that legacyga.wrap or legacyga.MySGD returned. Received: {!r}".format(optimizer)
+            "flush takes an optimizer that legacyga.wrap or legacyga.MySGD returned. Received: {}. Give it the one "
+            "that the model was compiled with, model.optimizer. If that is a bare optimizer, it updates with every "
+            "batch and has nothing to flush: leave flush out, or compile the model with "
+            "legacyga.wrap(optimizer, gradient_accumulation_steps).".format(shown(optimizer))
         )
     return surface.accumulation_of(found[0]).registry().end()
 

@@ -3,6 +3,7 @@
 import numbers
 
 from legacyga.backend import homes
+from legacyga.backend.messages import shown
 from legacyga.optimizers import config as _config
 from legacyga.optimizers import inner, surface, v1
 from legacyga.windows import settings as _settings
@@ -93,8 +94,8 @@ def _of_two_names(name, value, default, other, kwargs):
         return name, value
     if value is not default:
         raise ValueError(
-            "{0} and {1} are two names of one argument. Received: {0}={2!r} and {1}={3!r}. Leave one out.".format(
-                name, other, value, kwargs[other]
+            "{0} and {1} are two names of one argument. Received: {0}={2} and {1}={3}. Leave one out.".format(
+                name, other, shown(value), shown(kwargs[other])
             )
         )
     return other, kwargs.pop(other)
@@ -104,7 +105,7 @@ def _check_number(name, value, most=None):
     inside = isinstance(value, numbers.Real) and not isinstance(value, bool) and value >= 0
     if not inside or (most is not None and value > most):
         wanted = "at least 0" if most is None else "0 to {}".format(most)
-        raise ValueError("{} must be a number of {}. Received: {!r}".format(name, wanted, value))
+        raise ValueError("{} must be a number of {}. Received: {}".format(name, wanted, shown(value)))
     return float(value)
 
 
@@ -123,13 +124,9 @@ def _schedule_of(cls, lr, custom_objects=None):
 class _MySGD(object):
     # Another Keras's "Could not interpret optimizer identifier" ends in this text and explains nothing, so we do.
     def __str__(self):
-        return (
-            "<MySGD for {!r} in {} mode. A model of another Keras needs legacyga.MySGD(..., keras=that_keras)>".format(
-                surface.home_of(self), "graph" if isinstance(self, v1.AccumulatingOptimizer) else "eager"
-            )
+        return "<MySGD for {} in {} mode. A model of another Keras needs legacyga.MySGD(..., keras=that_keras)>".format(
+            surface.home_of(self), "graph" if isinstance(self, v1.AccumulatingOptimizer) else "eager"
         )
-
-    __repr__ = __str__
 
     def get_config(self):
         """MySGD's own arguments: `legacyga.MySGD(**config)` recreates this optimizer."""

@@ -3,6 +3,7 @@
 import copy
 
 from legacyga.backend import graph as _graph
+from legacyga.backend.messages import shown
 from legacyga.backend.tensors import parts_of, variable_key
 from legacyga.optimizers import sharing, state_to_come
 from legacyga.optimizers.steps import KeptSteps
@@ -13,16 +14,16 @@ from legacyga.windows import window as _window
 from legacyga.windows.accumulators import State
 
 NO_SESSION = (
-    "{} in graph mode needs a default session, of the optimizer's graph. Received: {!r}. Do it inside "
+    "{} in graph mode needs a default session, of the optimizer's graph. Received: {}. Do it inside "
     "`with session.as_default():`."
 )
 UNKNOWN_ARGUMENT = (
     "The mini-steps of a window came with an argument that is a tensor of a function, and has no value outside of it. "
-    "Received: {!r}, and a flush. Call optimizer.end_windows() within the function, or let the argument be a variable "
+    "Received: {}, and a flush. Call optimizer.end_windows() within the function, or let the argument be a variable "
     "or a number."
 )
 OVERWRITTEN = (
-    "Keras overwrites this variable with its gradient, and a mean of such gradients means nothing. Received: {!r}, a "
+    "Keras overwrites this variable with its gradient, and a mean of such gradients means nothing. Received: {}, a "
     "scale of a float8 layer. Quantize the model after training, or set gradient_accumulation_steps=1."
 )
 
@@ -141,7 +142,7 @@ class Registry(object):
 
     def _picked(self, pick):
         if not self.windows and self._owner.windows.are_in_graphs:
-            raise ValueError(NO_SESSION.format("flush", self._owner.home.v1.get_default_session()))
+            raise ValueError(NO_SESSION.format("flush", shown(self._owner.home.v1.get_default_session())))
         keys = list(self.windows)
         return [self.windows[key] for key in (keys if pick is None else pick(keys))]
 
@@ -171,7 +172,7 @@ class Registry(object):
         args, kwargs = window.call
         unknown = self._owner.ops.tensors_of_other_functions(list(args) + list(kwargs.values()))
         if unknown:
-            raise ValueError(UNKNOWN_ARGUMENT.format(unknown[0]))
+            raise ValueError(UNKNOWN_ARGUMENT.format(shown(unknown[0])))
         inner = self._owner.inner
         update = inner.update_of(window)
         with inner.as_kept(window):
@@ -291,7 +292,7 @@ class Registry(object):
     def _state(self, prefix, number, var):
         owner, tf = self._owner, self._owner.home.tf
         if getattr(var, "overwrite_with_gradient", False):
-            raise ValueError(OVERWRITTEN.format(var))
+            raise ValueError(OVERWRITTEN.format(shown(var)))
         dtype, shape = tf.as_dtype(var.dtype).base_dtype, tf.TensorShape(var.shape).as_list()
         name, make = prefix + "{}_" + str(number), owner.inner.make_variable
         total = make(name.format("accumulator"), 0, shape, owner.ops.accumulator_dtype(dtype), var)

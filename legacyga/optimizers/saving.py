@@ -3,6 +3,7 @@
 import os
 
 from legacyga.backend import homes
+from legacyga.backend.messages import shown
 from legacyga.optimizers import config, lookup, state_to_come, surface
 
 
@@ -23,6 +24,7 @@ def load_model(path, keras=None, custom_objects=None, **kwargs):
         The model.
 
     Raises:
+        FileNotFoundError, ValueError: there is no such file. Your Keras decides which of the two.
         ValueError: the optimizer state in the file does not match; `custom_objects` is not a dict; or your program has
             imported more than one Keras, and `keras=` does not say which to use.
 
@@ -41,11 +43,18 @@ def load_model(path, keras=None, custom_objects=None, **kwargs):
     home = homes.find_home(keras)
     if not isinstance(custom_objects, (dict, type(None))):
         raise ValueError(
-            "custom_objects must be a dict of classes and functions by name. Received: {!r}".format(custom_objects)
+            "custom_objects must be a dict of classes and functions by name. Received: {}".format(shown(custom_objects))
         )
     objects = dict(config.loaders(home), **(custom_objects or {}))
     with home.module.utils.CustomObjectScope(objects):
-        model = home.module.models.load_model(path, custom_objects=objects, **kwargs)
+        try:
+            model = home.module.models.load_model(path, custom_objects=objects, **kwargs)
+        except (OSError, ValueError) as error:
+            if not isinstance(path, (str, os.PathLike)) or "://" in str(path) or os.path.exists(path):
+                raise
+            # What Keras says of it is often about another format.
+            kind = FileNotFoundError if isinstance(error, OSError) else ValueError
+            raise kind("{}. There is no file or folder {}.".format(str(error).rstrip("."), os.path.abspath(path)))
     found = lookup.optimizers_of(model)
     variables = os.path.join(str(path), "variables", "variables")
     if found and os.path.exists(variables + ".index"):

@@ -1,7 +1,8 @@
 """Warns, once, if windows whose lists of variables overlap are open at the same time."""
 
 import itertools
-import warnings
+
+from legacyga.backend.messages import warn
 
 DIVIDED = (
     "For each list of variables an optimizer that accumulates has a window of its own, with K mini-steps of its own. "
@@ -40,4 +41,4 @@ class Sharing(object):
         if found:
             self._is_said = True
             turns = TURNS_WITH_LOSS_SCALE.format(accumulation.steps.made_with) if accumulation.is_handed_sums else TURNS
-            warnings.warn(DIVIDED.format(found[0][0], found[0][1], turns), stacklevel=2)
+            warn(DIVIDED.format(found[0][0], found[0][1], turns))

@@ -1,5 +1,6 @@
 """Checks a whole list of arrays against an optimizer's variables before any of them is written."""
 
+from legacyga.backend.messages import shown
 from legacyga.backend.tensors import variable_key
 from legacyga.windows.window import Kept
 
@@ -73,10 +74,12 @@ def _misfit(optimizer, wanted, values):
     """The error if the values do not match, else None."""
     if len(values) != len(wanted):
         return ValueError(
-            "{!r} has {} variables, {} of them the inner optimizer's. Received: {} values. They are of another "
+            "{} has {} variables, {} of them the inner optimizer's. Received: {} values. They are of another "
             "optimizer, or of one for another model, or of one that has trained other lists of variables, as before a "
             "layer was frozen, or hold a window under way that this one does not have, or this one must be built "
-            "first. Nothing was written.".format(optimizer, len(variables_of(optimizer)), len(wanted), len(values))
+            "first. Nothing was written.".format(
+                shown(optimizer), len(variables_of(optimizer)), len(wanted), len(values)
+            )
         )
     for (_, variable), value in zip(wanted, values):
         shape, received = _shape_of(variable), _shape_of(value)

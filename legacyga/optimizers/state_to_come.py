@@ -4,8 +4,10 @@ import importlib
 import operator
 import re
 
+from legacyga.backend.messages import shown
+
 STATE_TO_COME = (
-    "A checkpoint was restored, and there are no variables yet that its window could be put in. Received: {} of {!r}. "
+    "A checkpoint was restored, and there are no variables yet that its window could be put in. Received: {} of {}. "
     "Take a mini-step first{}."
 )
 BUILD = ", or call optimizer.{}(model.trainable_variables)"
@@ -24,7 +26,7 @@ def error_of(optimizer, keeper, action):
     """The error for an action that needs values which wait for variables of `keeper`, where the state is."""
     builds = [name for name in ("build", "_create_all_weights") if hasattr(keeper, name)]
     advice = BUILD.format(builds[0]) if builds else ""
-    return ValueError(STATE_TO_COME.format(action, optimizer, advice))
+    return ValueError(STATE_TO_COME.format(action, shown(optimizer), advice))
 
 
 def number_to_come(tf, optimizer, name):

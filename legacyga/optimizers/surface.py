@@ -9,6 +9,7 @@ import inspect
 import weakref
 
 from legacyga.backend import autograph, features, homes
+from legacyga.backend.messages import shown
 from legacyga.optimizers import horovod
 from legacyga.optimizers.accumulation import Accumulation
 from legacyga.windows import mini_step
@@ -230,14 +231,14 @@ def _check_can_train(optimizer, generation, home):
     home.check_can_train()
     if generation == "v3" and home.graph_mode:
         raise ValueError(
-            "{!r} trains in eager mode only, and this is graph mode. Take one of {}.optimizers.legacy.".format(
-                optimizer, home.name
+            "{} trains in eager mode only, and this is graph mode. Take one of {}.optimizers.legacy.".format(
+                shown(optimizer), home.name
             )
         )
     if generation == "v1" and not home.graph_mode:
         raise ValueError(
-            "{!r} is an optimizer of the v1 API, which trains in graph mode only, and this is eager mode. Take one of "
-            "tf.keras.optimizers, or call tf.compat.v1.disable_eager_execution() first.".format(optimizer)
+            "{} is an optimizer of the v1 API, which trains in graph mode only, and this is eager mode. Take one of "
+            "tf.keras.optimizers, or call tf.compat.v1.disable_eager_execution() first.".format(shown(optimizer))
         )
     if generation == "v1" and not features.has_variable_creators(home.tf):
         raise ValueError(

@@ -5,6 +5,7 @@ import copy
 
 from legacyga.backend import features, replicas
 from legacyga.backend import graph as _graph
+from legacyga.backend.messages import shown
 from legacyga.backend.tensors import variable_key
 from legacyga.optimizers import copying, surface
 from legacyga.optimizers import inner as _inner
@@ -13,7 +14,7 @@ from legacyga.optimizers.registry import NO_SESSION
 # Containers that a tf.compat.v1.train optimizer writes to.
 KEPT = ("_slots", "_non_slot_dict")
 HAS_TRAINED = (
-    "In graph mode the state of an optimizer of tf.compat.v1.train cannot be copied. Received: {!r}, which, or an "
+    "In graph mode the state of an optimizer of tf.compat.v1.train cannot be copied. Received: {}, which, or an "
     "optimizer within it, has made updates. Wrap it before it is given gradients."
 )
 
@@ -32,15 +33,15 @@ class Inner(_inner.Inner):
     def inherit(self, optimizer):
         if not isinstance(vars(optimizer).get("_slots"), dict) or not hasattr(optimizer, "_non_slot_dict"):
             raise ValueError(
-                "{0!r} keeps its state in a way of its own and cannot be copied. Wrap the optimizer within it, or one "
-                "that calls the __init__ of tf.compat.v1.train.Optimizer.".format(optimizer)
+                "{} keeps its state in a way of its own and cannot be copied. Wrap the optimizer within it, or one "
+                "that calls the __init__ of tf.compat.v1.train.Optimizer.".format(shown(optimizer))
             )
         if not self.home.graph_mode:
             copying.copy_attributes(optimizer, self.optimizer, _own, copy.deepcopy, KEPT)
             return
         inner = [copied for _, copied in copying.copy_attributes(optimizer, self.optimizer, lambda each: [], None)]
         if any(_own(each) for each in [optimizer] + inner):
-            raise ValueError(HAS_TRAINED.format(optimizer))
+            raise ValueError(HAS_TRAINED.format(shown(optimizer)))
         for each in [self.optimizer] + inner:
             vars(each).update(_slots={}, _non_slot_dict={})
 
@@ -113,7 +114,7 @@ class Inner(_inner.Inner):
         if session is not None and session.graph is variable.graph:
             return session
         if action is not None:
-            raise ValueError(NO_SESSION.format(action, session))
+            raise ValueError(NO_SESSION.format(action, shown(session)))
         return None
 
     def of_loss(self, accumulation, grads_and_vars):

@@ -3,10 +3,11 @@
 import sys
 
 from legacyga.backend import homes
+from legacyga.backend.messages import shown
 
 AROUND = (
     "{0}.get_updates adds updates of its own to those of an optimizer that accumulates: they would be made on every "
-    "mini-step. Received: {1!r}. Wrap the optimizer that adds them: wrap({0}(SGD()), {2}), not {0}(wrap(SGD(), {2})); "
+    "mini-step. Received: {1}. Wrap the optimizer that adds them: wrap({0}(SGD()), {2}), not {0}(wrap(SGD(), {2})); "
     "or, where wrap refuses it, train in slices of a batch: legacyga.micro_batch(model, size) after compile."
 )
 
@@ -33,7 +34,7 @@ class Updates(list):
         other, accumulation = caller.f_locals.get("self"), self._accumulation
         is_optimizer = other is not accumulation.optimizer and homes.generation_of(type(other)) is not None
         if is_optimizer and caller.f_code.co_name == "get_updates":
-            raise ValueError(AROUND.format(type(other).__name__, other, accumulation.next_steps))
+            raise ValueError(AROUND.format(type(other).__name__, shown(other), accumulation.next_steps))
 
 
 def _checked(method):

@@ -7,16 +7,17 @@ import contextlib
 
 from legacyga.backend import graph as _graph
 from legacyga.backend import update_order
+from legacyga.backend.messages import shown
 from legacyga.optimizers import config, copying, surface, updates
 from legacyga.optimizers import inner as _inner
 
 NO_LOSS = (
-    "get_updates of {!r} is called with loss=None, for the gradients of a window are of no one loss. Received: an "
+    "get_updates of {} is called with loss=None, for the gradients of a window are of no one loss. Received: an "
     "error in it, {}. Take gradients by self.get_gradients(loss, params), which are the window's, and let the loss be."
 )
 RUNS_SESSION = (
     "{0}.get_updates runs a session (K.get_value, K.batch_get_value, K.eval), and cannot stand in the branch of the "
-    "graph that is an update. Received: {1!r}. Leave wrap out, and train in slices of a batch, which is exact with any "
+    "graph that is an update. Received: {1}. Leave wrap out, and train in slices of a batch, which is exact with any "
     "optimizer: legacyga.micro_batch(model, size) after compile."
 )
 
@@ -205,9 +206,9 @@ class Inner(_inner.Inner):
             except (AttributeError, TypeError, ValueError, RuntimeError) as error:
                 # These come from running a session on operations in a conditional's branch.
                 if any(each in str(error) for each in ("not fetchable", "not an element of", "Cannot get session")):
-                    raise ValueError(RUNS_SESSION.format(type(optimizer)._legacyga_class[0].__name__, optimizer))
+                    raise ValueError(RUNS_SESSION.format(type(optimizer)._legacyga_class[0].__name__, shown(optimizer)))
                 if "NoneType" in str(error) and not isinstance(error, ValueError):
-                    raise ValueError(NO_LOSS.format(optimizer, error))
+                    raise ValueError(NO_LOSS.format(shown(optimizer), error))
                 raise
 
         try:
@@ -223,9 +224,9 @@ class Inner(_inner.Inner):
         unknown = set(self.home.v1.global_variables()) - known - set(lifted) - set(inner)
         if unknown and _names(params) in self._updated:
             raise ValueError(
-                "get_updates of {!r} makes variables that it does not put into self.weights, and a second update "
+                "get_updates of {} makes variables that it does not put into self.weights, and a second update "
                 "cannot find them. Received: {}. List them there, or make them in __init__.".format(
-                    optimizer, sorted(each.name for each in unknown)
+                    shown(optimizer), sorted(each.name for each in unknown)
                 )
             )
         self._updated.add(_names(params))

@@ -3,6 +3,7 @@
 import contextlib
 import copy
 
+from legacyga.backend.messages import shown
 from legacyga.backend.tensors import is_variable
 from legacyga.optimizers import config, copying, surface, updates
 from legacyga.optimizers import inner as _inner
@@ -10,7 +11,7 @@ from legacyga.optimizers import inner as _inner
 # Containers that an OptimizerV2 writes to.
 KEPT = ("_hyper", "_slots", "_slot_names", "_weights")
 NO_STATE = (
-    "{!r} has no hyperparameters of its own: its __init__ never calls that of its base. So it is with "
+    "{} has no hyperparameters of its own: its __init__ never calls that of its base. So it is with "
     "LossScaleOptimizer before TF 1.15. Wrap the optimizer inside it."
 )
 
@@ -24,7 +25,7 @@ class Inner(_inner.Inner):
 
     def inherit(self, optimizer):
         if "_hyper" not in vars(copying.keeper_of(optimizer)):
-            raise ValueError(NO_STATE.format(optimizer))
+            raise ValueError(NO_STATE.format(shown(optimizer)))
         copying.copy_attributes(optimizer, self.optimizer, _own, self._new_variable, KEPT)
         weights = copying.keeper_of(optimizer)._weights
         if self.home.graph_mode and len(weights) > 1:

@@ -3,8 +3,7 @@
 The bases here come before those of `v2`.
 """
 
-import warnings
-
+from legacyga.backend.messages import warn
 from legacyga.optimizers import config, surface
 from legacyga.optimizers import inner as _inner
 
@@ -23,10 +22,9 @@ class Inner(_inner.Inner):
     def inherit(self, optimizer):
         super(Inner, self).inherit(optimizer)
         if self._asks_for_clipping and self.clips_here and not self.home.graph_mode and not self._has_clipping:
-            warnings.warn(
+            warn(
                 "In eager mode fit of TensorFlow {} does not clip gradients with the bare optimizer; this one, over {} "
-                "mini-steps, clips their mean.".format(self.home.tf_version, self.steps.made_with),
-                stacklevel=5,
+                "mini-steps, clips their mean.".format(self.home.tf_version, self.steps.made_with)
             )
 
     def apply(self, pairs, *args, **kwargs):

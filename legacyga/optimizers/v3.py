@@ -3,13 +3,14 @@
 import copy
 
 from legacyga.backend import features
+from legacyga.backend.messages import shown
 from legacyga.optimizers import config, copying, surface
 from legacyga.optimizers import inner as _inner
 
 # Containers that a v3 optimizer writes to.
 KEPT = ("_variables", "_index_dict")
 UNLISTED = (
-    "{!r} keeps no list of its variables: its __init__ never calls that of its base. So it is with the optimizers of "
+    "{} keeps no list of its variables: its __init__ never calls that of its base. So it is with the optimizers of "
     "tf.keras.optimizers.experimental in TF 2.9. Take one of tf.keras.optimizers there."
 )
 
@@ -21,7 +22,7 @@ class Inner(_inner.Inner):
 
     def inherit(self, optimizer):
         if "_variables" not in vars(copying.keeper_of(optimizer)):
-            raise ValueError(UNLISTED.format(optimizer))
+            raise ValueError(UNLISTED.format(shown(optimizer)))
         copying.copy_attributes(optimizer, self.optimizer, _own, copy.deepcopy, KEPT)
 
     def prepare(self, grads_and_vars, is_traced):

@@ -2,16 +2,17 @@
 
 import contextlib
 
+from legacyga.backend.messages import shown
 from legacyga.windows import checks
 from legacyga.windows.mini_step import Weight
 
 AROUND_FUNCTION = (
-    "A function that is traced keeps the weight of its first trace. Received: mini_step_weight({!r}) around the call "
+    "A function that is traced keeps the weight of its first trace. Received: mini_step_weight({}) around the call "
     "of such a function. Enter the context in it, around apply_gradients, or give the model a train_step that does."
 )
 NOTHING_MADE = (
     "In a graph, or a function that was traced, a mini-step has the weight that it was made with, and no mini-step was "
-    "made in this context. Received: {!r}. Make the mini-step in it, with a tensor as its weight."
+    "made in this context. Received: {}. Make the mini-step in it, with a tensor as its weight."
 )
 
 
@@ -41,7 +42,7 @@ class Weights(object):
         if weight is None:
             return None
         if not weight.is_sample_count and not self._ops.is_made_with(weight.given_in):
-            raise ValueError(AROUND_FUNCTION.format(weight.value))
+            raise ValueError(AROUND_FUNCTION.format(shown(weight.value)))
         # Workers exchange the weight, so its dtype must be the same everywhere.
         return weight._replace(value=self._ops.cast(weight.value, "float64"))
 
@@ -67,7 +68,7 @@ class Weights(object):
             if before is None:
                 del self._given[number]
         if self.made == made and (is_graph or watched and count() != counted):
-            raise ValueError(NOTHING_MADE.format(given))
+            raise ValueError(NOTHING_MADE.format(shown(given)))
 
     @contextlib.contextmanager
     def of_loss(self, divisor):

@@ -3,6 +3,7 @@
 import functools
 
 from legacyga.backend import homes
+from legacyga.backend.messages import shown
 from legacyga.optimizers import config, copying, horovod, surface
 from legacyga.windows import settings as _settings
 
@@ -12,8 +13,8 @@ def _refusing_mysgds_name(wrap):
     def with_known_arguments(*args, **kwargs):
         if "steps_per_update" in kwargs:
             raise TypeError(
-                "wrap has no argument steps_per_update: it is MySGD's. Received: steps_per_update={!r}. Call it "
-                "gradient_accumulation_steps.".format(kwargs["steps_per_update"])
+                "wrap has no argument steps_per_update: it is MySGD's. Received: steps_per_update={}. Call it "
+                "gradient_accumulation_steps.".format(shown(kwargs["steps_per_update"]))
             )
         return wrap(*args, **kwargs)
 
@@ -65,7 +66,7 @@ def wrap(optimizer, gradient_accumulation_steps, reduction="mean", on_nonfinite=
     generation = homes.generation_of(type(optimizer))
     home = homes.TensorFlow() if generation == "train" else homes.home_of(optimizer)
     if home is None:
-        raise ValueError(NO_OPTIMIZER.format(optimizer))
+        raise ValueError(NO_OPTIMIZER.format(shown(optimizer)))
     horovod.check(optimizer, settings)
     wrapped = surface.wrapped(optimizer, home, settings)
     if generation != "train":
@@ -73,14 +74,14 @@ def wrap(optimizer, gradient_accumulation_steps, reduction="mean", on_nonfinite=
     return wrapped
 
 
-EXAMPLE = "wrap takes an optimizer object, such as wrap(Adam(1e-3), 8). Received: {!r}"
+EXAMPLE = "wrap takes an optimizer object, such as wrap(Adam(1e-3), 8). Received: {}"
 NO_OPTIMIZER = EXAMPLE + ", which is no optimizer of a Keras or of tf.compat.v1.train."
 AROUND_TRAIN = (
-    "{0} calls an optimizer of another generation. Received: {1!r}. Wrap the optimizer in it, and put it around what "
+    "{0} calls an optimizer of another generation. Received: {1}. Wrap the optimizer in it, and put it around what "
     "wrap returns: {0}(wrap({2}, {3}))."
 )
 AROUND_ANOTHER = (
-    "{0} calls an optimizer of another generation. Received: {1!r}. Train in slices of a batch, with {0} as it is: "
+    "{0} calls an optimizer of another generation. Received: {1}. Train in slices of a batch, with {0} as it is: "
     "legacyga.micro_batch(model, size) after compile."
 )
 
@@ -88,39 +89,41 @@ AROUND_ANOTHER = (
 def _check_is_optimizer(optimizer, steps):
     """Raise if `optimizer` is not an optimizer, or is one that must not be wrapped."""
     if isinstance(optimizer, type):
-        raise ValueError(EXAMPLE.format(optimizer) + ", a class. Call it.")
+        raise ValueError(EXAMPLE.format(shown(optimizer)) + ", a class. Call it.")
     if isinstance(optimizer, str):
-        raise ValueError(EXAMPLE.format(optimizer) + ", a string. Make the optimizer that it names.")
+        raise ValueError(EXAMPLE.format(shown(optimizer)) + ", a string. Make the optimizer that it names.")
     if isinstance(optimizer, surface.AccumulatingOptimizer):
         raise ValueError(
-            "This optimizer accumulates already, over {} mini-steps. Received: {!r}. Wrap the optimizer that it was "
-            "made of, or set its gradient_accumulation_steps.".format(optimizer.gradient_accumulation_steps, optimizer)
+            "This optimizer accumulates already, over {} mini-steps. Received: {}. Wrap the optimizer that it was "
+            "made of, or set its gradient_accumulation_steps.".format(
+                optimizer.gradient_accumulation_steps, shown(optimizer)
+            )
         )
     generation = homes.generation_of(type(optimizer))
     if generation is None:
-        raise ValueError(NO_OPTIMIZER.format(optimizer))
+        raise ValueError(NO_OPTIMIZER.format(shown(optimizer)))
     for each in copying.optimizers_within(optimizer):
         if isinstance(each, surface.AccumulatingOptimizer) or getattr(each, "gradient_accumulation_steps", None):
             raise ValueError(
-                "An optimizer within this one accumulates already, over {} mini-steps. Received: {!r}, in {!r}. Put "
-                "one there that does not.".format(each.gradient_accumulation_steps, each, optimizer)
+                "An optimizer within this one accumulates already, over {} mini-steps. Received: {}, in {}. Put "
+                "one there that does not.".format(each.gradient_accumulation_steps, shown(each), shown(optimizer))
             )
     if generation == "train" and hasattr(optimizer, "get_chief_queue_runner"):
         raise ValueError(
             "SyncReplicasOptimizer collects the workers' gradients in queues of its own, and cannot accumulate. "
-            "Received: {!r}. Wrap the optimizer in it, and leave it out: the mini-steps of all workers go into one "
-            "window.".format(optimizer)
+            "Received: {}. Wrap the optimizer in it, and leave it out: the mini-steps of all workers go into one "
+            "window.".format(shown(optimizer))
         )
     inner = copying.inner_optimizer(optimizer)
     if inner is not None and homes.generation_of(type(inner)) != generation:
         # Keras's TFOptimizer passes the gradients on unchanged. What other wrappers do is unknown.
         is_known = homes.generation_of(type(inner)) == "train"
         message = AROUND_TRAIN if is_known else AROUND_ANOTHER
-        raise ValueError(message.format(type(optimizer).__name__, optimizer, type(inner).__name__, steps))
+        raise ValueError(message.format(type(optimizer).__name__, shown(optimizer), type(inner).__name__, steps))
     if inner is not None:
         _check_is_optimizer(inner, steps)
     if getattr(optimizer, "gradient_accumulation_steps", None):
         raise ValueError(
             "The optimizer has Keras's own gradient_accumulation_steps={}, and wrap would accumulate on top of it. "
-            "Received: {!r}. Leave that argument out.".format(optimizer.gradient_accumulation_steps, optimizer)
+            "Received: {}. Leave that argument out.".format(optimizer.gradient_accumulation_steps, shown(optimizer))
         )

@@ -4,13 +4,14 @@ import contextlib
 
 from legacyga.backend import features
 from legacyga.backend import ops as _ops
+from legacyga.backend.messages import shown
 from legacyga.backend.tensors import is_variable
 from legacyga.slices import batches, losses
 from legacyga.slices.loop import Loop, Rows, Total
 
 ROWS = (
-    "In slices each output of a model is put together of its slices, and has a row for each sample. Received: {!r} of "
-    "a slice of {} samples of {!r}. Let it have such rows, or compute it in the loss."
+    "In slices each output of a model is put together of its slices, and has a row for each sample. Received: {} of "
+    "a slice of {} samples of {}. Let it have such rows, or compute it in the loss."
 )
 
 
@@ -99,7 +100,7 @@ class SlicedCall(object):
                 found.append(leaf)
                 continue
             if not tf.is_tensor(leaf) or not shape.ndims or isinstance(length, int) and shape[0] not in (None, length):
-                raise ValueError(ROWS.format(leaf, length, self.model))
+                raise ValueError(ROWS.format(shown(leaf), length, shown(self.model)))
             found.append(leaf)
         found += [losses.mask_of(each) for each in leaves if losses.mask_of(each) is not None]
         for loss, is_sum, _ in added:

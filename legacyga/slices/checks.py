@@ -1,23 +1,24 @@
 """Raise errors for what cannot train in slices; find losses that graph mode must compute over the whole batch."""
 
 from legacyga.backend import features
+from legacyga.backend.messages import shown
 from legacyga.slices import losses as _losses
 from legacyga.slices import means
 
 REPLICAS = (
-    "A batch cannot be cut into slices under a strategy, but for MirroredStrategy in eager mode. Received: {!r} of {} "
+    "A batch cannot be cut into slices under a strategy, but for MirroredStrategy in eager mode. Received: {} of {} "
     "replicas. Give fit batches of a slice's size, and compile the model with "
     "legacyga.wrap(optimizer, gradient_accumulation_steps)."
 )
 EXCHANGES = (
     "A layer that exchanges values between replicas in its call cannot stand in the loop over a batch's slices. "
-    "Received: {!r}. Give it synchronized=False, or take BatchNormalization."
+    "Received: {}. Give it synchronized=False, or take BatchNormalization."
 )
 AUTO_ON_REPLICAS = (
-    'size="auto" takes a batch again on one device, not on replicas. Received: {!r}. Give micro_batch a number.'
+    'size="auto" takes a batch again on one device, not on replicas. Received: {}. Give micro_batch a number.'
 )
 LOSS_SCALE = (
-    "In graph mode a batch cannot be cut for an optimizer that scales the loss. Received: {!r}. Give fit batches of {} "
+    "In graph mode a batch cannot be cut for an optimizer that scales the loss. Received: {}. Give fit batches of {} "
     "samples, and compile the model with legacyga.wrap(optimizer, gradient_accumulation_steps)."
 )
 
@@ -29,7 +30,7 @@ def check_compiled(home, model, size):
         with strategy.scope():
             check_strategy(home, model, size)
     if home.graph_mode and hasattr(model.optimizer, "get_unscaled_gradients"):
-        raise ValueError(LOSS_SCALE.format(model.optimizer, size))
+        raise ValueError(LOSS_SCALE.format(shown(model.optimizer), size))
 
 
 def check_strategy(home, model, size=None):
@@ -41,12 +42,12 @@ def check_strategy(home, model, size=None):
     if isinstance(strategy, distribute.OneDeviceStrategy):
         return
     if home.graph_mode or type(strategy) is not distribute.MirroredStrategy:
-        raise ValueError(REPLICAS.format(strategy, strategy.num_replicas_in_sync))
+        raise ValueError(REPLICAS.format(shown(strategy), strategy.num_replicas_in_sync))
     if size == "auto":
-        raise ValueError(AUTO_ON_REPLICAS.format(strategy))
+        raise ValueError(AUTO_ON_REPLICAS.format(shown(strategy)))
     for layer in features.layers_of(model):
         if type(layer).__name__ == "SyncBatchNormalization" or getattr(layer, "synchronized", False):
-            raise ValueError(EXCHANGES.format(layer))
+            raise ValueError(EXCHANGES.format(shown(layer)))
 
 
 def doubt_in_graph(home, model, loss):

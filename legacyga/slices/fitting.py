@@ -1,13 +1,13 @@
 """Find the slice size that fits in memory: start with the whole batch, halve it each time memory is exhausted."""
 
-import warnings
 import weakref
 
+from legacyga.backend.messages import shown, warn
 from legacyga.slices.batches import inner_model
 
 AUTO = "auto"
 FOUND = (
-    "micro_batch found slices of {} samples for {!r}: larger ones exhausted the memory. To begin with them next time, "
+    "micro_batch found slices of {} samples for {}: larger ones exhausted the memory. To begin with them next time, "
     "call legacyga.micro_batch(model, {})."
 )
 EXHAUSTED = (
@@ -95,5 +95,5 @@ class Fitting(object):
                     raise tf.errors.ResourceExhaustedError(None, None, EXHAUSTED.format(error))
                 self.size = (largest + 1) // 2
         if self.size != begun_with:
-            warnings.warn(FOUND.format(self.size, self._model(), self.size), stacklevel=2)
+            warn(FOUND.format(self.size, shown(self._model()), self.size))
         return result

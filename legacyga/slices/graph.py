@@ -3,6 +3,7 @@
 import functools
 
 from legacyga.backend import features, graph
+from legacyga.backend.messages import shown
 from legacyga.slices import batches, checks, fitting, graph_passes, graph_update, means
 from legacyga.slices import losses as _losses
 
@@ -12,14 +13,14 @@ FUNCTIONS = {"_make_train_function": "train_function", "_make_fit_function": "_f
 
 NOT_FED = (
     "In graph mode a batch can be cut where it is fed: as arrays, by fit, fit_generator or train_on_batch. Received: "
-    "{!r}. Give a generator in place of a dataset or tensors."
+    "{}. Give a generator in place of a dataset or tensors."
 )
 ANOTHERS = (
-    "{!r} keeps the state of what was trained last, and that is another than {!r}, which has trained with it before. "
+    "{} keeps the state of what was trained last, and that is another than {}, which has trained with it before. "
     "Give each model an optimizer of its own, or call micro_batch right after compile."
 )
 OF_TWO = (
-    "Each of fit and train_on_batch has trained {!r} with moments of its own of {!r}, as in TensorFlow 1.13, and those "
+    "Each of fit and train_on_batch has trained {} with moments of its own of {}, as in TensorFlow 1.13, and those "
     "of one would be lost. Call micro_batch right after compile, or train by one of the two."
 )
 
@@ -57,9 +58,9 @@ def _under_way(model, names):
     holders = {graph.operation_of(each) for each in state}
     own = [name for name in there if graph.reaches(getattr(model, FUNCTIONS[name]).updates_op, holders)]
     if there and state and not own:
-        raise ValueError(ANOTHERS.format(model.optimizer, model))
+        raise ValueError(ANOTHERS.format(shown(model.optimizer), shown(model)))
     if state and len(own) < len(there):
-        raise ValueError(OF_TWO.format(model, model.optimizer))
+        raise ValueError(OF_TWO.format(shown(model), shown(model.optimizer)))
     return state, own
 
 
@@ -115,7 +116,7 @@ class SlicedFunction(object):
     def __call__(self, inputs):
         fed = list(inputs)
         if not fed or any(isinstance(each, self._home.tf.Tensor) for each in fed):
-            raise ValueError(NOT_FED.format(fed))
+            raise ValueError(NOT_FED.format(shown(fed)))
         samples, found = fed[0].shape[0], self._fitting
         if not found.looks:
             return self._take(fed, samples)

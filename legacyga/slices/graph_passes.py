@@ -5,6 +5,7 @@ own graph computes the loss and the metrics of the whole batch, without the laye
 """
 
 from legacyga.backend import graph
+from legacyga.backend.messages import shown
 from legacyga.slices import batches
 from legacyga.slices.calls import ROWS
 from legacyga.slices.recompute import RANDOM, is_random
@@ -80,7 +81,7 @@ class Passes(object):
         name = next((each.name for each in found if is_random(each.type, each.name)), None)
         name = name or graph.function_with(whole_graph, found, is_random)
         if name:
-            raise ValueError(RANDOM.format(self._model, name))
+            raise ValueError(RANDOM.format(shown(self._model), shown(name)))
 
     def _gradients_of(self, mini_step):
         """Return (placeholders, gradients to feed into them, mini-steps with these, mini-steps with the rest)."""
@@ -132,7 +133,7 @@ class Passes(object):
             return (total / float(sum(sizes))).astype(values[0].dtype)
         for value, size in zip(values, sizes):
             if not value.shape or len(value) != size:
-                raise ValueError(ROWS.format(tensor, size, self._model))
+                raise ValueError(ROWS.format(shown(tensor), size, shown(self._model)))
         return batches.joined(values)
 
 

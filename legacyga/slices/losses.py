@@ -4,6 +4,7 @@ import collections
 import contextlib
 
 from legacyga.backend import features
+from legacyga.backend.messages import shown
 
 UNEVEN = (
     "{} divides the loss of each output by what its own mask leaves, and a micro-batch has one weight. A window is the "
@@ -11,11 +12,11 @@ UNEVEN = (
     "layer that takes none."
 )
 ONE_NUMBER = (
-    "The loss {!r} is one number for a whole batch, and {} multiplies it by the mean of the batch's sample weights. "
+    "The loss {} is one number for a whole batch, and {} multiplies it by the mean of the batch's sample weights. "
     "Where these means differ within a window, it is not the large batch. Let the loss return a number for each sample."
 )
 BY_WEIGHTS = (
-    "The loss {!r} is divided by the sum of the sample weights, and a micro-batch weighs its samples. Give the model a "
+    "The loss {} is divided by the sum of the sample weights, and a micro-batch weighs its samples. Give the model a "
     "train_step that returns legacyga.train_step(self, data, weight=tf.reduce_sum(data[2]))."
 )
 
@@ -158,9 +159,9 @@ def _why_weights_matter(home, given, sample_weight):
         return None
     found = one_number(home, given)
     if found is not None:
-        return ONE_NUMBER.format(found, home)
+        return ONE_NUMBER.format(shown(found), home)
     divided = [each.loss for each in given if getattr(each.loss, "reduction", None) == "mean_with_sample_weight"]
-    return BY_WEIGHTS.format(divided[0]) if divided else None
+    return BY_WEIGHTS.format(shown(divided[0])) if divided else None
 
 
 def _all_of(tf, masks):

@@ -1,10 +1,10 @@
 """Decide whether a batch's loss is known to be a mean over its samples: if so, each slice is computed only once."""
 
 import collections
-import warnings
 import weakref
 
 from legacyga.backend import features
+from legacyga.backend.messages import shown, warn
 from legacyga.slices.batches import inner_model
 
 WRONG = (
@@ -12,7 +12,7 @@ WRONG = (
     "Received: {}. Leave recompute out."
 )
 TWICE = (
-    "micro_batch computes each slice of {!r} twice, for {}. Where the loss is a mean over the samples all the same, "
+    "micro_batch computes each slice of {} twice, for {}. Where the loss is a mean over the samples all the same, "
     "recompute=False computes it once. recompute=True says nothing."
 )
 
@@ -23,7 +23,7 @@ _CHOSEN = weakref.WeakKeyDictionary()
 def check_recompute(recompute):
     """Return `recompute`; raise ValueError unless it is True, False or None."""
     if recompute not in (None, True, False):
-        raise ValueError("recompute must be True, False or None. Received: {!r}".format(recompute))
+        raise ValueError("recompute must be True, False or None. Received: {}".format(shown(recompute)))
     return recompute
 
 
@@ -71,7 +71,7 @@ def choose(model, recompute, find_doubt):
     is_new = model not in _CHOSEN
     _CHOSEN[model] = bool(recompute or recompute is None and doubt)
     if recompute is None and doubt and is_new:
-        warnings.warn(TWICE.format(model, doubt.text), stacklevel=2)
+        warn(TWICE.format(shown(model), doubt.text))
     return _CHOSEN[model]
 
 
@@ -105,16 +105,18 @@ def doubt_of_compiled(home, model, weighted):
         reduction = getattr(loss, "reduction", "sum_over_batch_size")
         # In graph mode Keras takes the mean of an unreduced loss itself.
         if reduction == "sum" or reduction in (None, "none") and not home.graph_mode:
-            return Doubt("the loss {!r} with reduction={!r}".format(loss, reduction), True)
+            return Doubt("the loss {} with reduction={}".format(shown(loss), shown(reduction)), True)
         if weighted and reduction == "mean_with_sample_weight":
-            return Doubt("the loss {!r} with reduction={!r}, and sample weights".format(loss, reduction), True)
+            return Doubt(
+                "the loss {} with reduction={}, and sample weights".format(shown(loss), shown(reduction)), True
+            )
         ignored = _ignored_class(loss)
         if ignored is not None and not home.graph_mode:
-            return Doubt("the loss {!r} with ignore_class={!r}".format(loss, ignored), True)
+            return Doubt("the loss {} with ignore_class={}".format(shown(loss), ignored), True)
         if _joins_samples(loss):
-            return Doubt("the loss {!r}, which takes all samples of a batch together".format(loss), True)
+            return Doubt("the loss {}, which takes all samples of a batch together".format(shown(loss)), True)
         if not _is_homes(home, loss, home.module.losses):
-            return Doubt("the loss {!r}, which Keras does not know".format(loss), False)
+            return Doubt("the loss {}, which Keras does not know".format(shown(loss)), False)
     if not _is_homes_method(home, model, "compute_loss"):
         return Doubt("a compute_loss of the model's own", True)
     return None

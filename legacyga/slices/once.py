@@ -9,6 +9,7 @@ import inspect
 
 from legacyga.backend import autograph, features
 from legacyga.backend import ops as _ops
+from legacyga.backend.messages import shown
 from legacyga.slices import batches, losses, means
 from legacyga.slices.calls import SlicedCall, arguments, replaced
 from legacyga.slices.loop import joins_gradient
@@ -35,7 +36,9 @@ def train_step(home, model, own, data, size):
     def check(given, y_pred, sample_weight):
         found = None if sample_weight is None else losses.one_number(home, given)
         if found is not None:
-            raise ValueError(means.WRONG.format("{!r}, one number for a whole batch, and sample weights".format(found)))
+            raise ValueError(
+                means.WRONG.format("{}, one number for a whole batch, and sample weights".format(shown(found)))
+            )
 
     outputs = autograph.as_written(tf, outputs)
     # Keras inspects the signature.

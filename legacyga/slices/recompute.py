@@ -13,13 +13,14 @@ import weakref
 from legacyga.backend import autograph, features
 from legacyga.backend import graph as graphs
 from legacyga.backend import ops as _ops
+from legacyga.backend.messages import shown
 from legacyga.slices import batches, losses, means
 from legacyga.slices.calls import SlicedCall, arguments, has_gradient, replaced
 from legacyga.slices.loop import Nothing, Rows, joins_gradient
 
 RANDOM = (
-    "Where slices are computed twice, random layers must draw the same numbers twice. Received: {!r}, whose operation "
-    "{!r} cannot. Call keras.backend.experimental.enable_tf_random_generator() before the model is made (tf.keras from "
+    "Where slices are computed twice, random layers must draw the same numbers twice. Received: {}, whose operation "
+    "{} cannot. Call keras.backend.experimental.enable_tf_random_generator() before the model is made (tf.keras from "
     "TensorFlow 2.8 on, tf_keras), or leave the layer out. For a loss that is a mean over the samples, give "
     "recompute=False."
 )
@@ -81,7 +82,7 @@ class _Twice(SlicedCall):
         with tape.stop_recording():
             seen = self.seen()
             if seen.random:
-                raise ValueError(RANDOM.format(self.model, seen.random))
+                raise ValueError(RANDOM.format(shown(self.model), shown(seen.random)))
             before = self._read(seen.written)
             joined = self.loop.run(lambda begin, length: self.joins(self._take(begin, length), length))
         inputs = [each for each in nest.flatten(self.given) if isinstance(each, self.tf.Tensor) and has_gradient(each)]

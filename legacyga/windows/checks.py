@@ -3,6 +3,7 @@
 import math
 
 from legacyga.backend import graph
+from legacyga.backend.messages import shown
 from legacyga.backend.tensors import is_sparse
 
 NO_CALL = (
@@ -15,7 +16,7 @@ MISSING = (
 )
 NOT_PICKLED = (
     "A GradientAccumulator can be pickled, or copied, in eager mode, outside of a strategy, and not between a restored "
-    "checkpoint and its first call. Received: {!r}. Save it by tf.train.Checkpoint(accumulator=accumulator)."
+    "checkpoint and its first call. Received: {}. Save it by tf.train.Checkpoint(accumulator=accumulator)."
 )
 UNKNOWN_SHAPE = (
     "A variable must have a known shape to be accumulated for. Received: {} of the shape {}. Make it without `shape=`, "
@@ -31,8 +32,8 @@ def check_gradients(ops, gradients, number):
     """Return `gradients` as a list of tensors, IndexedSlices and None; `number` is the expected number, or None."""
     if hasattr(gradients, "dtype") or isinstance(gradients, (str, dict)) or not hasattr(gradients, "__iter__"):
         raise ValueError(
-            "gradients must be a list with a tensor, an IndexedSlices or None for each variable. Received: {!r}".format(
-                gradients
+            "gradients must be a list with a tensor, an IndexedSlices or None for each variable. Received: {}".format(
+                shown(gradients)
             )
         )
     gradients = [
@@ -47,8 +48,8 @@ def check_gradients(ops, gradients, number):
         )
     if all(gradient is None for gradient in gradients):
         raise ValueError(
-            "gradients must hold one that is not None. Received: {!r}. Compute the loss inside of the "
-            "GradientTape, from the variables whose gradients are asked for.".format(gradients)
+            "gradients must hold one that is not None. Received: {}. Compute the loss inside of the "
+            "GradientTape, from the variables whose gradients are asked for.".format(shown(gradients))
         )
     return gradients
 
@@ -56,7 +57,7 @@ def check_gradients(ops, gradients, number):
 def check_weight(ops, weight):
     """Return `weight` as a float64 tensor, or as Python's 1.0 if it is known to be 1."""
     message = "weight must be a finite number, or a scalar tensor, of at least 0."
-    received = "{} Received: {!r}".format(message, weight)
+    received = "{} Received: {}".format(message, shown(weight))
     if weight is None or isinstance(weight, (str, bool)):
         raise ValueError(received)
     # TensorFlow would convert a Python number to float32.
@@ -84,16 +85,18 @@ def _shape_of(tf, i, gradient):
     if not is_sparse(gradient):
         if not gradient.shape.is_fully_defined():
             raise ValueError(
-                "The shape of a gradient must be known at its first call. Received: {!r} as gradient {}. Give "
-                "tf.ensure_shape(gradient, variable.shape) instead.".format(gradient, i)
+                "The shape of a gradient must be known at its first call. Received: {} as gradient {}. Give "
+                "tf.ensure_shape(gradient, variable.shape) instead.".format(shown(gradient), i)
             )
         return gradient.shape.as_list()
     try:
         return [int(size) for size in _dense_shape(tf, gradient)]
     except (TypeError, ValueError, AttributeError):
         raise ValueError(
-            "The dense_shape of an IndexedSlices must be known at its first call. Received: {!r} as gradient {}. "
-            "Give tf.IndexedSlices(gradient.values, gradient.indices, variable.shape) instead.".format(gradient, i)
+            "The dense_shape of an IndexedSlices must be known at its first call. Received: {} as gradient {}. "
+            "Give tf.IndexedSlices(gradient.values, gradient.indices, variable.shape) instead.".format(
+                shown(gradient), i
+            )
         )
 
 
@@ -141,8 +144,8 @@ def _check_alike(i, gradient, state):
         shape, known = shape[1:], gradient.values.shape[1:]
     if not shape.is_compatible_with(known):
         raise ValueError(
-            "A GradientAccumulator takes gradients of the same shapes each time: {} at first. Received: {!r} as "
-            "gradient {}. Make another GradientAccumulator for other variables.".format(shape, gradient, i)
+            "A GradientAccumulator takes gradients of the same shapes each time: {} at first. Received: {} as "
+            "gradient {}. Make another GradientAccumulator for other variables.".format(shape, shown(gradient), i)
         )
 
 

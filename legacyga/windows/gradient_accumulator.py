@@ -2,6 +2,7 @@
 
 from legacyga.backend import autograph, graph, homes
 from legacyga.backend import ops as _ops
+from legacyga.backend.messages import shown
 from legacyga.windows import checks, settings, sums
 from legacyga.windows.accumulators import NOTHING, State
 
@@ -82,7 +83,7 @@ class GradientAccumulator(object):
         if GradientAccumulator not in type(self).__mro__[:2]:
             return super(GradientAccumulator, self).__reduce_ex__(protocol)
         if self._strategy is not None or self._state_is_to_come or not self._home.tf.executing_eagerly():
-            raise ValueError(checks.NOT_PICKLED.format(self))
+            raise ValueError(checks.NOT_PICKLED.format(shown(self)))
         kinds = [state and (state.total.shape.as_list(), state.dtype.name) for state in self._sums.states]
         values = [each.numpy() for each in self._variables]
         return _unpickled, (self._sums.reduction, kinds, self._sums.forms, values)

@@ -3,6 +3,7 @@
 import collections
 import operator
 
+from legacyga.backend.messages import shown
 from legacyga.windows import nonfinite
 
 NO_ACCUMULATORS = (
@@ -18,7 +19,7 @@ def check_steps(name, value):
     except TypeError:
         steps = 0
     if steps < 1:
-        raise ValueError("{} must be an integer of at least 1. Received: {!r}".format(name, value))
+        raise ValueError("{} must be an integer of at least 1. Received: {}".format(name, shown(value)))
     return steps
 
 
@@ -49,5 +50,5 @@ def check_option(name, value):
     values = Settings.OPTIONS[name]
     if value not in values:
         wanted = " or ".join('"{}"'.format(each) for each in values)
-        raise ValueError("{} must be {}. Received: {!r}".format(name, wanted, value))
+        raise ValueError("{} must be {}. Received: {}".format(name, wanted, shown(value)))
     return value

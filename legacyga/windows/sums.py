@@ -1,12 +1,13 @@
 """Sum the gradients of several variables, for windows and for GradientAccumulator. Nothing here imports TensorFlow."""
 
+from legacyga.backend.messages import shown
 from legacyga.backend.tensors import is_sparse
 from legacyga.windows import accumulators
 from legacyga.windows.accumulators import NOTHING, ROWS, WHOLE
 
 LATE_GRADIENT = (
     "{} has a gradient now and had none when another function or operation with this {} was made, which takes it to "
-    "have none. Received: {!r}. Give it a gradient of zeros there: "
+    "have none. Received: {}. Give it a gradient of zeros there: "
     "tape.gradient(..., unconnected_gradients=tf.UnconnectedGradients.ZERO)."
 )
 
@@ -40,7 +41,7 @@ class Sums(object):
         """Raise if a function traced earlier would lose this gradient of `variable` (or of what this string names)."""
         if place in self.without and gradient is not None:
             name = variable if isinstance(variable, str) else repr(getattr(variable, "name", variable))
-            raise ValueError(LATE_GRADIENT.format(name, owner, gradient))
+            raise ValueError(LATE_GRADIENT.format(name, owner, shown(gradient)))
 
     def note(self, forms, places, traced):
         """Record the forms (from `forms_of`) of the gradients of a mini-step. `traced`: whether in a traced

@@ -22,11 +22,8 @@ OUTSIDE = {
 # {part of the menu: how much a search prefers its pages}, for whoever types "Adam" wants to use it.
 BOOSTS = {"Quick start": 2, "User guide": 2, "Reference": 2, "The project": 0.25}
 # {what the reference would show of a signature: what users know}.
-KNOWN = {
-    "_Accumulating": '<a href="#an-optimizer-that-accumulates">AccumulatingOptimizer</a>',
-    "_LR": "0.01",
-    "_STEPS": "2",
-}
+RETURNED = '<a href="#an-optimizer-that-accumulates">AccumulatingOptimizer</a>'
+KNOWN = {"_Accumulating": RETURNED, "_LR": "0.01", "_STEPS": "2"}
 # What a browser loads by itself, as a link is not.
 LOADS = re.compile(
     r"<(?:script|img|iframe|source)\b[^>]*\ssrc=\"?(https?:)?//|<link\b[^>]*\shref=\"?(https?:)?//", re.I
@@ -43,7 +40,9 @@ def on_files(files, config):
 
 
 def on_page_markdown(markdown, page, config, files):
-    page.meta["search"] = {"boost": BOOSTS.get((page.parent or page).title, 1)}
+    part = (page.parent or page).title
+    if part in BOOSTS:
+        page.meta["search"] = {"boost": BOOSTS[part]}
     if page.file.src_uri == OUTSIDE["compat_matrix.md"]:
         # Every word of its tables stands in every row.
         page.meta["search"] = {"exclude": True}

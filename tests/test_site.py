@@ -8,6 +8,7 @@ import http.server
 import os
 import re
 import shutil
+import socketserver
 import threading
 
 import pages
@@ -50,6 +51,11 @@ return [...links].slice(0, 3).map(each => new URL(each.href).pathname.slice(1));
 """
 
 
+class Server(socketserver.ThreadingMixIn, http.server.HTTPServer):
+    # A browser opens connections that it does not use.
+    daemon_threads = True
+
+
 class Quiet(http.server.SimpleHTTPRequestHandler):
     def log_message(self, *_):
         pass
@@ -57,7 +63,7 @@ class Quiet(http.server.SimpleHTTPRequestHandler):
 
 @pytest.fixture(scope="module")
 def address():
-    server = http.server.HTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=SITE))
+    server = Server(("127.0.0.1", 0), functools.partial(Quiet, directory=SITE))
     threading.Thread(target=server.serve_forever, daemon=True).start()
     yield "http://127.0.0.1:{}/".format(server.server_port)
     server.shutdown()

@@ -98,19 +98,53 @@ def test_the_versions_that_run_what_a_page_says():
     check("docs/examples.md", "The same file runs on tf_keras {} (", tf_keras["tfkeras"])
 
 
-def test_where_wrap_takes_the_optimizers_of_keras():
-    """Below the version that docs/limits.md names wrap is not all there, from it on it is."""
-    form = "On TensorFlow {} to {} `MySGD` and `tf.compat.v1.train` work; `wrap` takes Keras's optimizers from {} on"
-    claimed = re.search(re.escape(form).replace(r"\{\}", r"([\d.]+\d)"), text_of("docs/limits.md"))
-    assert claimed, "docs/limits.md has no sentence of the form: " + form
-    first = claimed.group(3)
-    oldest = span(line["versions"]["tensorflow"] for line in released())[0]
-    check("docs/limits.md", form, oldest, "1.{}".format(as_numbers(first)[1] - 1), first)
-    for line in released():
-        newer = as_numbers(line["versions"]["tensorflow"])[:2] >= as_numbers(first)
-        told = "{}: wrap {}, which is not what docs/limits.md says: {}"
-        works = compat_matrix.works("wrap", line)
-        assert works == newer, told.format(line["env"], "works" if works else "does not work", claimed.group())
+COLUMNS = {
+    "standalone Keras 2": ("keras", "graph"),
+    "tf.keras, graph mode": ("tf.keras", "graph"),
+    "tf.keras, eager mode": ("tf.keras", "eager"),
+    "tf_keras": ("tf_keras", "eager"),
+    "Keras 3": ("keras", "eager"),
+}
+CALLS = {
+    "`MySGD`": "MySGD",
+    "`wrap` of an optimizer of Keras": "wrap",
+    "`wrap` of an optimizer of `tf.compat.v1.train`": "tf.train",
+    "`micro_batch`": "batches in slices",
+}
+
+
+def versions_of_calls():
+    """{call: {column: the TensorFlow from which on it works}}, the table of docs/limits.md."""
+    with open(os.path.join(ROOT, "docs", "limits.md"), encoding="utf-8") as file:
+        rows = [line.strip("| \n").split(" | ") for line in file if line.startswith("|")]
+    return {row[0]: dict(zip(rows[0][1:] if rows[0][0] == "" else rows[0], row[1:])) for row in rows[2:]}
+
+
+def test_from_which_version_each_call_works():
+    """Before the version that docs/limits.md names it does not, on it it does, and later it never stops."""
+    table = versions_of_calls()
+    assert sorted(table) == sorted(CALLS)
+    for call, cells in table.items():
+        assert list(cells) == list(COLUMNS), call
+        for column, first in cells.items():
+            for line in released():
+                if (line["home"], line["mode"]) == COLUMNS[column]:
+                    tensorflow = as_numbers(line["versions"]["tensorflow"])[:2]
+                    word = compat_matrix.kept_word(CALLS[call], line)
+                    works = word in ("yes", "yes, but") or word == "in part" and tensorflow > as_numbers(first)
+                    told = "{}: {} says {!r}, docs/limits.md from {} on".format(line["env"], call, word, first)
+                    assert works == (tensorflow >= as_numbers(first)), told
+
+
+def test_no_page_says_another_version_of_a_call():
+    """Whoever names a version beside a call names one of the table."""
+    table = versions_of_calls()
+    for path in pages.names():
+        for call, version in re.findall(
+            r"`(MySGD|wrap|micro_batch)`[^.|]{0,40} from TensorFlow ([\d.]+\d)", text_of(path)
+        ):
+            known = {cell for name, cells in table.items() if "`" + call in name for cell in cells.values()}
+            assert version in known, "{}: {} from TensorFlow {}".format(path, call, version)
 
 
 def test_the_oldest_keras_3():

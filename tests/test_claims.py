@@ -98,19 +98,58 @@ def test_the_versions_that_run_what_a_page_says():
     check("docs/examples.md", "The same file runs on tf_keras {} (", tf_keras["tfkeras"])
 
 
-def test_where_wrap_takes_the_optimizers_of_keras():
-    """Below the version that docs/limits.md names wrap is not all there, from it on it is."""
-    form = "On TensorFlow {} to {} `MySGD` and `tf.compat.v1.train` work; `wrap` takes Keras's optimizers from {} on"
-    claimed = re.search(re.escape(form).replace(r"\{\}", r"([\d.]+\d)"), text_of("docs/limits.md"))
-    assert claimed, "docs/limits.md has no sentence of the form: " + form
-    first = claimed.group(3)
-    oldest = span(line["versions"]["tensorflow"] for line in released())[0]
-    check("docs/limits.md", form, oldest, "1.{}".format(as_numbers(first)[1] - 1), first)
+# A row of the table of docs/limits.md, and what compat_matrix.md calls it.
+ROWS = {
+    "`MySGD`": "MySGD",
+    "`wrap` of Keras's optimizers": "wrap",
+    "`wrap` of `tf.compat.v1.train`'s": "tf.train",
+    "`micro_batch`": "batches in slices",
+}
+
+
+def oldest_that_works(mode, thing):
+    """The oldest TensorFlow with a run in this mode that does the thing; and all newer ones do it, at least in part."""
+    found = {}
     for line in released():
-        newer = as_numbers(line["versions"]["tensorflow"])[:2] >= as_numbers(first)
-        told = "{}: wrap {}, which is not what docs/limits.md says: {}"
-        works = compat_matrix.works("wrap", line)
-        assert works == newer, told.format(line["env"], "works" if works else "does not work", claimed.group())
+        if line["mode"] == mode:
+            word = compat_matrix.kept_word(thing, line)
+            # In part is less than `wrap` is on TF 1.10, and all that slices are where one case of them is refused.
+            good = word in ("yes", "yes, but") or word == "in part" and thing == "batches in slices"
+            found.setdefault(as_numbers(minor(line["versions"]["tensorflow"])), []).append(good)
+    first = min(version for version, good in found.items() if all(good))
+    assert all(all(good) for version, good in found.items() if version >= first), (mode, thing)
+    return "{}.{}".format(*first)
+
+
+def test_from_which_versions():
+    """The one table of docs/limits.md says what the runs say."""
+    section = pages.read("docs/limits.md").split("### From which versions")[1].split("###")[0]
+    table = [[cell.strip() for cell in line.split("|")[1:-1]] for line in section.splitlines() if line[:1] == "|"]
+    assert table[0] == ["", "in graph mode", "in eager mode"] and [row[0] for row in table[2:]] == list(ROWS)
+    for name, *claimed in table[2:]:
+        wanted = ["TensorFlow " + oldest_that_works(mode, ROWS[name]) for mode in ("graph", "eager")]
+        assert claimed == wanted, "docs/limits.md should say of {}: {}".format(name, wanted)
+
+
+CALL = r"`(?:legacyga\.)?(?:MySGD|wrap|micro_batch)\b[^`]*`"
+SINCE = r"(?:from (?:TensorFlow |TF )?\d\.\d+ on|below (?:TensorFlow|TF) \d|(?:TensorFlow|TF) \d\.\d+ or newer)"
+
+
+def says_since_when(text):
+    """The sentences that give a call, and not a thing that it does, its oldest version."""
+    return re.findall(r"[^.|]*{}[^.|,;:()]* (?:works?|takes?|needs?) [^|;:()]*?{}".format(CALL, SINCE), text)
+
+
+def test_no_other_page_says_from_which_versions():
+    """What an error says of the version that it wants is the error's own text, a heading."""
+    assert says_since_when("Old: `wrap` takes Keras's optimizers from 1.11 on")
+    assert says_since_when("`micro_batch` needs TensorFlow 2.2 or newer.")
+    for name in pages.names():
+        lines = [line for line in pages.read(name).splitlines() if not line.startswith("#")]
+        found = says_since_when(re.sub(r"\s+", " ", " ".join(lines)))
+        assert not found, "{} should link to docs/limits.md#from-which-versions: {}".format(name, found)
+    for name in ("README.md", "docs/quickstart/old_keras.md", "docs/micro_batch.md", "docs/troubleshooting.md"):
+        assert "limits.md#from-which-versions" in pages.read(name), name
 
 
 def test_the_oldest_keras_3():

@@ -98,53 +98,58 @@ def test_the_versions_that_run_what_a_page_says():
     check("docs/examples.md", "The same file runs on tf_keras {} (", tf_keras["tfkeras"])
 
 
-COLUMNS = {
-    "standalone Keras 2": ("keras", "graph"),
-    "tf.keras, graph mode": ("tf.keras", "graph"),
-    "tf.keras, eager mode": ("tf.keras", "eager"),
-    "tf_keras": ("tf_keras", "eager"),
-    "Keras 3": ("keras", "eager"),
-}
-CALLS = {
+# A row of the table of docs/limits.md, and what compat_matrix.md calls it.
+ROWS = {
     "`MySGD`": "MySGD",
-    "`wrap` of an optimizer of Keras": "wrap",
-    "`wrap` of an optimizer of `tf.compat.v1.train`": "tf.train",
+    "`wrap` of Keras's optimizers": "wrap",
+    "`wrap` of `tf.compat.v1.train`'s": "tf.train",
     "`micro_batch`": "batches in slices",
 }
 
 
-def versions_of_calls():
-    """{call: {column: the TensorFlow from which on it works}}, the table of docs/limits.md."""
-    with open(os.path.join(ROOT, "docs", "limits.md"), encoding="utf-8") as file:
-        rows = [line.strip("| \n").split(" | ") for line in file if line.startswith("|")]
-    return {row[0]: dict(zip(rows[0][1:] if rows[0][0] == "" else rows[0], row[1:])) for row in rows[2:]}
+def oldest_that_works(mode, thing):
+    """The oldest TensorFlow with a run in this mode that does the thing; and all newer ones do it, at least in part."""
+    found = {}
+    for line in released():
+        if line["mode"] == mode:
+            word = compat_matrix.kept_word(thing, line)
+            # In part is less than `wrap` is on TF 1.10, and all that slices are where one case of them is refused.
+            good = word in ("yes", "yes, but") or word == "in part" and thing == "batches in slices"
+            found.setdefault(as_numbers(minor(line["versions"]["tensorflow"])), []).append(good)
+    first = min(version for version, good in found.items() if all(good))
+    assert all(all(good) for version, good in found.items() if version >= first), (mode, thing)
+    return "{}.{}".format(*first)
 
 
-def test_from_which_version_each_call_works():
-    """Before the version that docs/limits.md names it does not, on it it does, and later it never stops."""
-    table = versions_of_calls()
-    assert sorted(table) == sorted(CALLS)
-    for call, cells in table.items():
-        assert list(cells) == list(COLUMNS), call
-        for column, first in cells.items():
-            for line in released():
-                if (line["home"], line["mode"]) == COLUMNS[column]:
-                    tensorflow = as_numbers(line["versions"]["tensorflow"])[:2]
-                    word = compat_matrix.kept_word(CALLS[call], line)
-                    works = word in ("yes", "yes, but") or word == "in part" and tensorflow > as_numbers(first)
-                    told = "{}: {} says {!r}, docs/limits.md from {} on".format(line["env"], call, word, first)
-                    assert works == (tensorflow >= as_numbers(first)), told
+def test_from_which_versions():
+    """The one table of docs/limits.md says what the runs say."""
+    section = pages.read("docs/limits.md").split("### From which versions")[1].split("###")[0]
+    table = [[cell.strip() for cell in line.split("|")[1:-1]] for line in section.splitlines() if line[:1] == "|"]
+    assert table[0] == ["", "in graph mode", "in eager mode"] and [row[0] for row in table[2:]] == list(ROWS)
+    for name, *claimed in table[2:]:
+        wanted = ["TensorFlow " + oldest_that_works(mode, ROWS[name]) for mode in ("graph", "eager")]
+        assert claimed == wanted, "docs/limits.md should say of {}: {}".format(name, wanted)
 
 
-def test_no_page_says_another_version_of_a_call():
-    """Whoever names a version beside a call names one of the table."""
-    table = versions_of_calls()
-    for path in pages.names():
-        for call, version in re.findall(
-            r"`(MySGD|wrap|micro_batch)`[^.|]{0,40} from TensorFlow ([\d.]+\d)", text_of(path)
-        ):
-            known = {cell for name, cells in table.items() if "`" + call in name for cell in cells.values()}
-            assert version in known, "{}: {} from TensorFlow {}".format(path, call, version)
+CALL = r"`(?:legacyga\.)?(?:MySGD|wrap|micro_batch)\b[^`]*`"
+SINCE = r"(?:from (?:TensorFlow |TF )?\d\.\d+ on|below (?:TensorFlow|TF) \d|(?:TensorFlow|TF) \d\.\d+ or newer)"
+
+
+def says_since_when(text):
+    """The sentences that give a call, and not a thing that it does, its oldest version."""
+    return re.findall(r"[^.|]*{}[^.|,;:()]* (?:works?|takes?|needs?) [^|;:()]*?{}".format(CALL, SINCE), text)
+
+
+def test_no_other_page_says_from_which_versions():
+    """What an error says of the version that it wants is the error's own text, a heading."""
+    assert says_since_when("Old: `wrap` takes Keras's optimizers from 1.11 on")
+    assert says_since_when("`micro_batch` needs TensorFlow 2.2 or newer.")
+    for name in pages.names():
+        lines = [line for line in pages.read(name).splitlines() if not line.startswith("#")]
+        found = says_since_when(re.sub(r"\s+", " ", " ".join(lines)))
+        assert not found, "{} should link to docs/limits.md#from-which-versions: {}".format(name, found)
+    for name in ("README.md", "docs/quickstart/old_keras.md", "docs/micro_batch.md", "docs/troubleshooting.md"):
+        assert "limits.md#from-which-versions" in pages.read(name), name
 
 
 def test_the_oldest_keras_3():

@@ -63,10 +63,13 @@ def cuts(home):
 
 
 @pytest.mark.long(only=TWO)
-def test_the_command(home, once_in_an_environment, tmp_path):
+def test_the_command(home, once_in_an_environment, monkeypatch, tmp_path):
     arguments = ["demo", "--home", home.name, "--mode", home.mode, "--epochs", "1"]
+    monkeypatch.delenv("TF_CPP_MIN_LOG_LEVEL", raising=False)
     code, printed, errors = command_line(arguments, tmp_path)
     assert code == 0, printed + errors
+    # A line a training, then the table: no bars, and no lines of TensorFlow's about this machine.
+    assert printed.count("training: ") == 4 and len(printed.splitlines()) < 25 and errors == ""
     assert "in {} mode\n".format(home.mode) in printed
     rows, sliced = {}, "batch of 64, slices of 8"
     assert cuts(home) == ("left out: " not in printed)
@@ -150,7 +153,7 @@ def test_a_home_that_cannot_train_is_exit_code_2(home, monkeypatch, capsys, tmp_
         arguments, expected = ["--home", "tf.keras", "--mode", "graph"], "cannot train in graph mode"
     level = logging.getLogger("tensorflow").level
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(demo.subprocess, "call", lambda command, env: main(command[3:]))
+    monkeypatch.setattr(demo.subprocess, "call", lambda command, **kwargs: main(command[3:]))
     assert main(["demo"] + arguments) == 2
     logging.getLogger("tensorflow").setLevel(level)
     errors = capsys.readouterr().err
@@ -176,7 +179,7 @@ def test_the_comparison_can_fail(once_in_an_environment, way, off, code, monkeyp
 def test_a_way_that_a_home_lacks_is_left_out(once_in_an_environment, monkeypatch, capsys, tmp_path):
     """The process of it says so, and the others are compared."""
 
-    def call(command, env):
+    def call(command, **kwargs):
         way, path = command[command.index("--way") + 1], command[command.index("--results") + 1]
         if way != "sliced":
             result = results()[way]
@@ -189,6 +192,17 @@ def test_a_way_that_a_home_lacks_is_left_out(once_in_an_environment, monkeypatch
     assert main(["demo", "--out", str(tmp_path / "curves.svg")]) == 0
     printed = capsys.readouterr().out
     assert "Accumulation and the large batch are one training" in printed and "Slices and" not in printed
+
+
+@pytest.mark.parametrize("level, code", [(None, 0), (None, 3), ("0", 0)])
+def test_what_a_training_says_of_itself_is_shown_where_it_fails(level, code, monkeypatch, capfd):
+    """Or where the user has asked for it, by TensorFlow's own variable."""
+    monkeypatch.delenv("TF_CPP_MIN_LOG_LEVEL", raising=False)
+    if level:
+        monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", level)
+    program = "import sys; sys.stderr.write('why'); sys.exit({})".format(code)
+    assert demo._call_quietly([sys.executable, "-c", program], dict(os.environ)) == code
+    assert capfd.readouterr().err == ("why" if code or level else "")
 
 
 def test_the_bound_grows_as_rounding_does():

@@ -85,17 +85,18 @@ def _cannot(problem):
 def _train_all(home, mode, steps, epochs):
     """Return the results by name for each way that the home has; None if a way failed, and has said why."""
     # No GPU: the demo measures the CPU's memory, and some GPUs multiply float32 with fewer bits.
-    environment = dict(os.environ, TF_CPP_MIN_LOG_LEVEL="2", CUDA_VISIBLE_DEVICES="-1")
+    environment = dict(os.environ, CUDA_VISIBLE_DEVICES="-1")
     environment.setdefault("PYTHONWARNINGS", "ignore::FutureWarning")
+    environment.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     options = ["--steps", str(steps), "--epochs", str(epochs)]
     options += (["--home", home] if home else []) + (["--mode", mode] if mode else [])
     results = {}
     with tempfile.TemporaryDirectory() as folder:
         for name, (title, _, _, _) in ways(steps).items():
-            print("\n--- {} ---".format(title), flush=True)
+            print("training: {}".format(title), flush=True)
             path = os.path.join(folder, name)
             command = [sys.executable, "-m", "legacyga", "demo", "--way", name, "--results", path]
-            code = subprocess.call(command + options, env=environment)
+            code = _call_quietly(command + options, environment)
             if code:
                 _cannot("the process of the {} ended with exit code {}, and says why above".format(title, code))
                 return None
@@ -104,6 +105,21 @@ def _train_all(home, mode, steps, epochs):
                 with open(path) as file:
                     results[name] = json.load(file)
     return results
+
+
+def _call_quietly(command, environment):
+    """Run the command and return its exit code. Only a command that fails shows what it wrote to standard error.
+
+    TensorFlow writes lines about CUDA there whatever its log level is. A user who has set that level reads them all.
+    """
+    if "TF_CPP_MIN_LOG_LEVEL" in os.environ:
+        return subprocess.call(command, env=environment)
+    with tempfile.TemporaryFile() as errors:
+        code = subprocess.call(command, env=environment, stderr=errors)
+        if code:
+            errors.seek(0)
+            sys.stderr.write(errors.read().decode("utf-8", "replace"))
+    return code
 
 
 def train_one_way(name, home, mode, steps, epochs, path):
@@ -132,7 +148,7 @@ def train_one_way(name, home, mode, steps, epochs, path):
         on_train_begin=lambda logs: memory.append(_peak_memory()),
         on_epoch_end=lambda epoch, logs: loss.append(_evaluate(model, x, y)[0]),
     )
-    model.fit(x, y, batch_size=batch, epochs=epochs, shuffle=False, verbose=2, callbacks=[watch])
+    model.fit(x, y, batch_size=batch, epochs=epochs, shuffle=False, verbose=0, callbacks=[watch])
     results = {
         "running": "{}, in {} mode".format(found, "graph" if found.graph_mode else "eager"),
         "loss": loss,

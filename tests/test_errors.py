@@ -58,10 +58,40 @@ def test_momentum(home, value):
     assert str(error.value) == "momentum must be a number of 0 to 1. Received: {!r}".format(value)
 
 
-@pytest.mark.parametrize("name", ["no_such_argument", "clipnrom", "reduction"])
+@pytest.mark.parametrize("name", ["no_such_argument", "clipnrom", "reduction", "steps"])
 def test_unknown_argument(home, name):
-    with pytest.raises((TypeError, ValueError), match=name):
-        legacyga.MySGD(keras=home.keras, **{name: 1})
+    """What the Keras says, and then the value, and the arguments that there are."""
+    with pytest.raises((TypeError, ValueError)) as bare:
+        home.bare_sgd(lr=LR, **{name: 8})
+    with pytest.raises((TypeError, ValueError)) as error:
+        legacyga.MySGD(keras=home.keras, **{name: 8})
+    assert name in str(bare.value) and bare.type is error.type
+    assert str(error.value).endswith(
+        ". Received: {}=8. MySGD's own arguments are lr, momentum, decay, nesterov, steps_per_update (K), keras and "
+        "on_nonfinite; all others are those of your Keras's SGD.".format(name)
+    )
+    assert name in str(error.value).split(". Received: ")[0]
+
+
+def test_another_error_of_an_argument_stays_keras(home):
+    if home.tf_version < (1, 14) or home.name == "keras" and not home.is_keras3:
+        skips.keras_lacks("the optimizers of the v1 API look at no value")
+    with pytest.raises((TypeError, ValueError)) as bare:
+        home.bare_sgd(lr=LR, clipnorm=-1.0, clipvalue="much")
+    with pytest.raises((TypeError, ValueError)) as error:
+        legacyga.MySGD(LR, keras=home.keras, clipnorm=-1.0, clipvalue="much")
+    assert str(error.value) == str(bare.value)
+
+
+def test_k_is_not_set_by_the_name_of_the_argument(home):
+    optimizer = legacyga.MySGD(steps_per_update=2, keras=home.keras)
+    with pytest.raises(AttributeError) as error:
+        optimizer.steps_per_update = 8
+    assert str(error.value) == (
+        "steps_per_update is an argument of MySGD, and sets nothing later. Received: 8. Set "
+        "optimizer.gradient_accumulation_steps."
+    )
+    assert optimizer.gradient_accumulation_steps == 2 and not hasattr(optimizer, "steps_per_update")
 
 
 def test_both_names_of_k(home):
@@ -178,11 +208,11 @@ def test_an_optimizer_of_another_home(home, made_by):
     else:
         skips.senseless("one home is here")
     made = "legacyga.MySGD(keras={})" if made_by == "MySGD" else "legacyga.wrap({}.optimizers.SGD(0.1), 8)"
-    # Keras 2.0 has a tuple for a message.
+    # Keras 2.0 has a tuple for a message, which is made of reprs.
     output = python(fit_with(made.format(module), "keras")).replace(":', <", ": <")
-    if made_by == "wrap":
+    if made_by == "wrap" or home.is_standalone_before(2, 1):
         needs.wrap(home)
-        said = "<legacyga: SGD of {}, accumulating 8 steps>".format(made_for)
+        said = "<legacyga: SGD of {}, accumulating {} steps>".format(made_for, 8 if made_by == "wrap" else 2)
         assert "Could not interpret optimizer identifier: " + said in output
         return
     assert "Could not interpret optimizer identifier: <MySGD for " + made_for in output
@@ -290,6 +320,16 @@ def test_what_cannot_be_wrapped(home):
         legacyga.wrap(inner, 0)
     with pytest.raises(ValueError, match='reduction must be "mean" or "sum". Received: \'max\''):
         legacyga.wrap(inner, 2, reduction="max")
+
+
+@pytest.mark.parametrize("name", ["steps", "accumulation_steps", "keras"])
+def test_an_unknown_argument_of_wrap(home, name):
+    with pytest.raises(TypeError) as error:
+        legacyga.wrap(adam(home), **{name: 8})
+    assert str(error.value) == (
+        "wrap() got an unexpected keyword argument '{0}'. Received: {0}=8. Its arguments are optimizer, "
+        "gradient_accumulation_steps, reduction, on_nonfinite; K is the second.".format(name)
+    )
 
 
 def test_mysgds_name_of_k_in_wrap(home):

@@ -1,6 +1,7 @@
 """MySGD: a correct version of the well-known get_updates/K.switch accumulating SGD, for graph and eager mode."""
 
 import numbers
+import re
 
 from legacyga.backend import homes
 from legacyga.backend.messages import shown
@@ -10,6 +11,11 @@ from legacyga.windows import settings as _settings
 
 # Defaults of the arguments that have two names: unique objects, so that passing an equal number counts as passing it.
 _LR, _STEPS = type("float", (float,), {})(0.01), type("int", (int,), {})(2)
+
+UNKNOWN_ARGUMENT = (
+    "{}. Received: {}={}. MySGD's own arguments are lr, momentum, decay, nesterov, steps_per_update (K), keras and "
+    "on_nonfinite; all others are those of your Keras's SGD."
+)
 
 
 def MySGD(
@@ -83,7 +89,14 @@ def _made(
         lr = _check_number("lr", lr)
     momentum = _check_number("momentum", momentum, most=1)
     decay = _check_number("decay", decay)
-    optimizer = cls(lr=lr, momentum=momentum, decay=decay, nesterov=bool(nesterov), **kwargs)
+    try:
+        optimizer = cls(lr=lr, momentum=momentum, decay=decay, nesterov=bool(nesterov), **kwargs)
+    except (TypeError, ValueError) as error:
+        unknown = [name for name in kwargs if re.search(r"(nexpected|recogni).*\b{}\b".format(name), str(error))]
+        if not unknown:
+            raise
+        kind = TypeError if isinstance(error, TypeError) else ValueError
+        raise kind(UNKNOWN_ARGUMENT.format(str(error).rstrip("."), unknown[0], shown(kwargs[unknown[0]])))
     surface.start(optimizer, settings)
     return optimizer
 
@@ -121,7 +134,16 @@ def _schedule_of(cls, lr, custom_objects=None):
     return lr
 
 
+def _refuse_to_set(optimizer, value):
+    raise AttributeError(
+        "steps_per_update is an argument of MySGD, and sets nothing later. Received: {}. Set "
+        "optimizer.gradient_accumulation_steps.".format(shown(value))
+    )
+
+
 class _MySGD(object):
+    steps_per_update = property(None, _refuse_to_set)
+
     # Another Keras's "Could not interpret optimizer identifier" ends in this text and explains nothing, so we do.
     def __str__(self):
         return "<MySGD for {} in {} mode. A model of another Keras needs legacyga.MySGD(..., keras=that_keras)>".format(

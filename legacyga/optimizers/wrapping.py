@@ -1,6 +1,7 @@
 """wrap: adds gradient accumulation to an optimizer of any generation."""
 
 import functools
+import inspect
 
 from legacyga.backend import homes
 from legacyga.backend.messages import shown
@@ -8,7 +9,9 @@ from legacyga.optimizers import config, copying, horovod, surface
 from legacyga.windows import settings as _settings
 
 
-def _refusing_mysgds_name(wrap):
+def _refusing_other_names(wrap):
+    known = list(inspect.signature(wrap).parameters)
+
     @functools.wraps(wrap)
     def with_known_arguments(*args, **kwargs):
         if "steps_per_update" in kwargs:
@@ -16,12 +19,18 @@ def _refusing_mysgds_name(wrap):
                 "wrap has no argument steps_per_update: it is MySGD's. Received: steps_per_update={}. Call it "
                 "gradient_accumulation_steps.".format(shown(kwargs["steps_per_update"]))
             )
+        for name in kwargs:
+            if name not in known:
+                raise TypeError(
+                    "wrap() got an unexpected keyword argument '{0}'. Received: {0}={1}. Its arguments are {2}; K is "
+                    "the second.".format(name, shown(kwargs[name]), ", ".join(known))
+                )
         return wrap(*args, **kwargs)
 
     return with_known_arguments
 
 
-@_refusing_mysgds_name
+@_refusing_other_names
 def wrap(optimizer, gradient_accumulation_steps, reduction="mean", on_nonfinite="propagate"):
     """Copy an optimizer; the copy makes one update per K calls, with the mean of their gradients.
 

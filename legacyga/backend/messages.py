@@ -16,7 +16,7 @@ class AccumulationWarning(UserWarning):
 
     A warning points at the line of your program that led to it, even from within `fit` or a traced function.
 
-    Example:
+    Examples:
         >>> import warnings
         >>> import legacyga
         >>> with warnings.catch_warnings(record=True) as caught:

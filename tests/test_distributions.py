@@ -96,7 +96,9 @@ def test_the_metadata(metadata, sdist):
     urls = metadata.get_all("Project-URL", [])
     assert (urls[:1] == ["Source, " + repository.rstrip("/")]) if repository else urls == []
     shown, text = metadata.get_payload(), read("README.md").decode("ascii")
-    assert shown.startswith("# legacyga") and shown.strip().splitlines()[-1] == text.strip().splitlines()[-1]
+    last = re.sub(r"\[(.+?)\]\((.+?)\)", r"\1 (`\2`)", text.strip().splitlines()[-1])
+    assert shown.startswith("# legacyga") and shown.strip().splitlines()[-1] == last
+    assert text.count("\n![") == 1 and "![" not in shown
     assert not re.search(r"\]\((?!https://)", shown) and "Architecture (`docs/design.md`)" in shown
     also = email.message_from_bytes(sdist["PKG-INFO"])
     assert sorted(also.items()) == sorted(metadata.items())
@@ -125,7 +127,8 @@ def test_the_readme_stands_alone(metadata):
     """An index of packages shows it, beside none of the repository's files."""
     from readme_renderer import markdown
 
-    html = markdown.render(metadata.get_payload())
-    assert html.count("<table") >= 4 and html.count("<pre") >= 8
+    html, text = markdown.render(metadata.get_payload()), read("README.md").decode("ascii")
+    tables, blocks = len(re.findall(r"^\| --- ", text, re.MULTILINE)), len(re.findall("^```", text, re.MULTILINE)) // 2
+    assert html.count("<table") == tables >= 2 and html.count("<pre") == blocks >= 5
     for link in re.findall(r'(?:href|src)="([^"]*)"', html):
         assert re.match(r"https://|#", link), link

@@ -28,6 +28,7 @@ def test_a_run_keeps_what_it_finds_and_goes_on_where_it_stopped(tmpdir, monkeypa
     monkeypatch.setattr(full_matrix, "RESULTS", str(tmpdir.mkdir("results")))
     monkeypatch.setattr(compat_matrix, "KEPT", str(tmpdir.join("results.jsonl").ensure()))
     monkeypatch.setattr(compat_matrix, "TARGET", str(tmpdir.join("compat_matrix.md")))
+    monkeypatch.setattr(compat_matrix, "DATA", str(tmpdir.join("tested.json")))
     monkeypatch.setattr(environments, "labels", lambda: {"full": ["py38-tf2.4", "py39-tf2.5", "py39-tf2.6"]})
     monkeypatch.setattr(environments, "runs_of", lambda env: [("tf.keras", "eager")])
     assert full_matrix.chosen(["*"], again=False) == (["py38-tf2.4", "py39-tf2.5", "py39-tf2.6"], [])

@@ -98,6 +98,42 @@ def test_losses_of_keras_3(home, name):
     check(home, make)
 
 
+def test_a_loss_along_the_samples(home):
+    """Keras's own, which is no mean over the samples with this axis."""
+    if home.mode == "graph" or home.tf_version < (2, 4):
+        skips.keras_lacks("a loss along the samples beside weights of them")
+    loss = home.keras.losses.CosineSimilarity(axis=0)
+
+    def make():
+        model = embedded(home, 4)
+        model.compile(sgd(home), loss)
+        return model, X, np.concatenate([X, LABELS], 1)
+
+    check(home, make)
+    model, x, y = make()
+    legacyga.micro_batch(model, 3, recompute=False)
+    with pytest.raises(ValueError, match="takes all samples of a batch together"):
+        model.fit(x, y, batch_size=BATCH, verbose=0)
+
+
+@pytest.mark.parametrize("recompute", [None, True])
+def test_float64(home, recompute):
+    """A slice's share of the batch is as exact as the weights: slices of 2, 3, 3 and of 2, 3."""
+    if home.name == "tf.keras" and home.tf_version < (1, 10):
+        skips.keras_lacks("a floatx of another width: tf.keras compiles no model then up to TF 1.9")
+
+    def make():
+        model = embedded(home, 3)
+        model.compile(sgd(home), "mse")
+        return model, X.astype("float64"), np.sin(X.astype("float64"))
+
+    home.set_floatx("float64")
+    try:
+        check(home, make, bar=1e-13, recompute=recompute, twice=False)
+    finally:
+        home.set_floatx("float32")
+
+
 # ----------------------------------------------------------------------------------------------- of sequences, boxes
 
 

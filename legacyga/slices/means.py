@@ -110,7 +110,7 @@ def doubt_of_compiled(home, model, weighted):
             return Doubt(
                 "the loss {} with reduction={}, and sample weights".format(shown(loss), shown(reduction)), True
             )
-        ignored = _ignored_class(loss)
+        ignored = _argument(loss, "ignore_class")
         if ignored is not None and not home.graph_mode:
             return Doubt("the loss {} with ignore_class={}".format(shown(loss), ignored), True)
         if _joins_samples(loss):
@@ -140,21 +140,22 @@ def _is_homes(home, given, module):
     return all(each.startswith(home.root + ".") for each in modules)
 
 
-def _ignored_class(loss):
-    """Return the class that a Keras loss leaves out of its mean (`ignore_class`), None if there is none."""
+def _argument(loss, name):
+    """Return an argument that a Keras loss was made with, None without it."""
     # A loss object stores the arguments of its function; a functools.partial has `keywords`.
-    kept = [getattr(loss, name, None) or {} for name in ("_fn_kwargs", "keywords")]
-    found = [each.get("ignore_class") for each in kept] + [getattr(loss, "ignore_class", None)]
+    kept = [getattr(loss, each, None) or {} for each in ("_fn_kwargs", "keywords")]
+    found = [each.get(name) for each in kept] + [getattr(loss, name, None)]
     return next((each for each in found if each is not None), None)
 
 
 def _joins_samples(loss):
-    """Whether a loss is one of the Keras 3 losses that combine sums over the whole batch, or pairs of its samples."""
-    name = loss if isinstance(loss, str) else getattr(loss, "__name__", type(loss).__name__)
-    if name.lower() not in ("dice", "tversky", "circle"):
-        return False
-    axis = getattr(loss, "axis", None)
-    return axis is None or 0 in (axis if isinstance(axis, (list, tuple)) else (axis,))
+    """Whether a loss combines the samples: its `axis` may be theirs, or it takes sums over the batch, or pairs."""
+    axes = _argument(loss, "axis")
+    if axes is None:
+        name = loss if isinstance(loss, str) else getattr(loss, "__name__", type(loss).__name__)
+        return name.lower() in ("dice", "tversky", "circle")
+    # -2 is the axis of the samples if an output has two.
+    return any(axis == 0 or axis < -1 for axis in (axes if isinstance(axes, (list, tuple)) else (axes,)))
 
 
 def given_losses(model):

@@ -83,7 +83,7 @@ class _Once(SlicedCall):
         It does not include regularizers of weights, which Keras's own tape records.
         """
         container = features.without_metrics(self.home, self._container, y, outputs, weights)
-        share = self.loop.share(length, "float32")
+        share = self.loop.share(length, "float64")
         if features.takes_added_losses(self.home):
             # None of these losses is a sum, and the container brings them to one dtype.
             found = [(container(y, outputs, weights, regularization_losses=[loss for loss, _, _ in added]), share)]

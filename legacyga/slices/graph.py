@@ -155,11 +155,11 @@ class SlicedFunction(object):
         before = backend.batch_get_value(metrics)
         try:
             told, weight = self._passes[is_twice](fed, parts)
+            session.run(self._mini_step.update, {self._mini_step.weight: weight})
         except BaseException:
-            # A loss that fails does not stop the updates of the metrics.
+            # A loss or an update that fails does not stop the updates of the metrics.
             backend.batch_set_value(list(zip(metrics, before)))
             raise
-        session.run(self._mini_step.update, {self._mini_step.weight: weight})
         self._session = session
         return told
 

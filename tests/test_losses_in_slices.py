@@ -121,6 +121,8 @@ def test_float64(home, recompute):
     """A slice's share of the batch is as exact as the weights: slices of 2, 3, 3 and of 2, 3."""
     if home.name == "tf.keras" and home.tf_version < (1, 10):
         skips.keras_lacks("a floatx of another width: tf.keras compiles no model then up to TF 1.9")
+    if home.mode == "graph" and home.name == "tf.keras" and home.tf_version < (2, 10) and recompute is None:
+        skips.keras_lacks("a loss of float64: tf.keras computes it in float32, in graph mode up to TF 2.9")
 
     def make():
         model = embedded(home, 3)

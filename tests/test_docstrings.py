@@ -35,7 +35,7 @@ CAPABILITY = {
 }
 PUBLIC = {name: getattr(legacyga, name) for name in legacyga.__all__ if name != "__version__"}
 PUBLIC["AccumulatingOptimizer"] = SURFACE
-SECTIONS = ["Args", "Call arguments", "Returns", "Raises", "Example"]
+SECTIONS = ["Args", "Call arguments", "Returns", "Raises", "Examples"]
 
 
 def examples():
@@ -66,7 +66,8 @@ def test_all_examples_are_run_and_no_others(home, doctests):
 def test_the_example_of(home, doctests, name):
     since, skip, reason = NEEDS.get(name, ((0,), None, None))
     outcome = doctests["{}.{}".format(PUBLIC[name].__module__, name)]
-    if home.tf_version < since:
+    # Up to TF 1.15 the example of train_step passes without it: in graph mode the optimizer weighs by itself.
+    if home.tf_version < since and not (name == "train_step" and home.tf_version < (2,) and outcome == "PASSED"):
         assert outcome == "FAILED", doctests["printed"]
         skip(reason)
     assert outcome == "PASSED", doctests["printed"]

@@ -21,7 +21,9 @@ class Loop(object):
 
     def share(self, length, dtype):
         """Return the share of the batch that `length` samples are. It is finite even if the batch has no samples."""
-        return self.ops.cast(length, dtype) / self.ops.cast(self.ops.maximum(self.samples, 1), dtype)
+        # Half precision does not count far.
+        ops, samples = self.ops, self.ops.maximum(self.samples, 1)
+        return ops.cast(ops.cast(length, "float64") / ops.cast(samples, "float64"), dtype)
 
     def run(self, take):
         """Call `take(begin, length)` for each slice and return the joined results: a list.

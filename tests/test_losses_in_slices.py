@@ -125,8 +125,11 @@ def test_float64(home, recompute):
         skips.keras_lacks("a loss of float64: tf.keras computes it in float32, in graph mode up to TF 2.9")
 
     def make():
-        model = embedded(home, 3)
-        model.compile(sgd(home), "mse")
+        layers, model = home.keras.layers, home.keras.models.Sequential()
+        # The dtype by name, for another test may have set a policy.
+        model.add(layers.Dense(4, activation="tanh", dtype="float64", input_shape=(3,)))
+        model.add(layers.Dense(3, dtype="float64"))
+        start(model).compile(sgd(home), "mse")
         return model, X.astype("float64"), np.sin(X.astype("float64"))
 
     home.set_floatx("float64")

@@ -8,6 +8,7 @@ import skips
 import test_weights
 from homes import v1_of
 from slow import slow
+from test_weights_in_graphs import in_a_graph  # noqa: F401
 
 import legacyga
 from legacyga.optimizers import loss_divisor
@@ -25,15 +26,6 @@ def pytest_generate_tests(metafunc):
     found = kinds.of(home) if home.mode == "graph" else []
     if "kind" in metafunc.fixturenames:
         metafunc.parametrize("kind", kinds.params(found))
-
-
-@pytest.fixture(autouse=True)
-def in_a_graph(home):
-    if home.mode == "eager":
-        skips.senseless("graph mode only")
-    home.reset(plain_session=True)
-    with home.sessions.get_session().graph.as_default(), home.sessions.get_session().as_default():
-        yield
 
 
 def dense(home, outputs=1):

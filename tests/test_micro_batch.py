@@ -395,6 +395,17 @@ def test_xla_knows_how_long_a_slice_is(home, size):
     assert (model.get_weights()[0].item(), logs["loss"][0]) == pytest.approx((0.265625, 0.796875), rel=1e-6)
 
 
+@pytest.mark.parametrize("recompute", [False, True])
+def test_xla_and_a_batch_smaller_than_a_slice(home, recompute):
+    """The last one, of 5: XLA compiles the loop over further slices of 6, which never runs."""
+    if home.mode == "graph" or home.tf_version < (2, 8):
+        skips.keras_lacks("jit_compile: from TF 2.8 on")
+    model = compiled(home, sgd(home), jit_compile=True)
+    legacyga.micro_batch(model, 6, recompute=recompute)
+    fit(model, epochs=2)
+    assert_close(model.get_weights(), expected(oracle.SGD(RATE, MOMENTUM), epochs=2))
+
+
 def test_one_trace(home):
     """The training function is traced once, for batches of all sizes, and though the size is given again."""
     if home.mode == "graph":

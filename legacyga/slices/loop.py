@@ -95,9 +95,11 @@ class Rows(Nothing):
         self._holds_first = not self._ops.is_compiled()
 
     def begun(self, first):
-        slices = self._loop.slices if self._holds_first else self._loop.slices - 1
         shape = [None] + list(first.shape[1:])
-        array = self._ops.tf.TensorArray(first.dtype, slices, infer_shape=not self._holds_first, element_shape=shape)
+        # Without the first, the last place stays empty: older XLA ends the process over an array without places.
+        array = self._ops.tf.TensorArray(
+            first.dtype, self._loop.slices, infer_shape=not self._holds_first, element_shape=shape
+        )
         return [array.write(0, first) if self._holds_first else array]
 
     def added(self, state, value, number):
@@ -106,7 +108,7 @@ class Rows(Nothing):
     def result(self, state, first):
         if self._holds_first:
             return state[0].concat()
-        tf, others = self._ops.tf, state[0].stack()
+        tf, others = self._ops.tf, state[0].stack()[:-1]
         return tf.concat([first, tf.reshape(others, tf.concat([[-1], tf.shape(others)[2:]], 0))], 0)
 
 

@@ -53,7 +53,7 @@ def constraint_that_fails(home, fails):
     return constraint
 
 
-def made(home, fails=lambda samples: False, fails_in_update=lambda samples: False):
+def made(home, fails=lambda samples: False, fails_in_update=lambda samples: False, **compiled):
     """A compiled model with normalization, which exhausts the memory where it is told to."""
     home.reset(plain_session=True)
     keras, options = home.keras, {"jit_compile": False} if home.is_keras3 else {}
@@ -67,7 +67,7 @@ def made(home, fails=lambda samples: False, fails_in_update=lambda samples: Fals
     weights[0], weights[-2] = START[0], START[2]
     model.set_weights(weights)
     optimizer = legacyga.MySGD(RATE, MOMENTUM, steps_per_update=1, keras=keras)
-    model.compile(optimizer=optimizer, loss="mse", metrics=["mae"], **options)
+    model.compile(optimizer=optimizer, loss="mse", metrics=["mae"], **dict(options, **compiled))
     return model
 
 
@@ -200,11 +200,24 @@ def test_what_fits_trains_whole(home):
         np.testing.assert_allclose(now, then, rtol=0, atol=1e-6)
 
 
-def test_several_steps_of_one_execution(home):
+@pytest.mark.parametrize("most", [100, slow(3)])
+def test_several_steps_of_one_execution(home, most):
     if home.mode == "graph" or home.tf_version < (2, 4):
         skips.keras_lacks("steps_per_execution")
-    model = home.network(START)
-    model.compile(home.bare_sgd(lr=RATE), "mse", steps_per_execution=2)
-    legacyga.micro_batch(model, "auto")
-    with pytest.raises(ValueError, match="steps_per_execution=2 batches cannot"):
-        model.fit(X, Y, batch_size=BATCH, verbose=0)
+
+    def run(size, fails, steps):
+        model, calls = made(home, fails, steps_per_execution=steps), []
+        legacyga.micro_batch(model, size)
+        tell = home.keras.callbacks.LambdaCallback(on_batch_end=lambda batch, logs: calls.append(batch))
+        history = model.fit(X, Y, batch_size=BATCH, epochs=2, shuffle=False, verbose=0, callbacks=[tell]).history
+        return legacyga.micro_batch_size(model), calls, model.get_weights(), history
+
+    size, calls, weights, history = run("auto", lambda samples: samples > most, 2)
+    assert size == (None if most == 100 else 2)
+    # Of three batches an epoch, the second execution has one.
+    assert calls == run(size, lambda samples: False, 2)[1]
+    _, _, wanted, wanted_history = run(size, lambda samples: False, 1)
+    for now, then in zip(weights, wanted):
+        np.testing.assert_allclose(now, then, rtol=0, atol=0 if size else 1e-6)
+    for name in history:
+        np.testing.assert_allclose(history[name], wanted_history[name], rtol=1e-6)

@@ -178,6 +178,26 @@ def registered_object(keras):
     return getattr(keras.utils, "get_registered_object", keras.utils.get_custom_objects().get)
 
 
+@contextlib.contextmanager
+def one_step_per_execution(model):
+    """A context in which a model's steps_per_execution is 1; it yields the number itself. Up to tf_keras, this is a
+    variable. Delete with tf_keras.
+    """
+    kept = getattr(model, "_steps_per_execution", None)
+    is_variable = kept is not None
+    steps = int(kept) if is_variable else getattr(model, "steps_per_execution", 1)
+
+    def set_steps(value):
+        if steps != 1:
+            kept.assign(value) if is_variable else setattr(model, "steps_per_execution", value)
+
+    set_steps(1)
+    try:
+        yield steps
+    finally:
+        set_steps(steps)
+
+
 def tape_module(tf):
     """The private module that tapes record with: `record`, up to TF 2.12 `tape`. Delete with TF 2.12."""
     with contextlib.suppress(ImportError):

@@ -1,16 +1,11 @@
 """Eager mode: a training function that finds the slice size that fits in memory (`size="auto"`)."""
 
+import itertools
 import weakref
 
-from legacyga.backend import autograph, homes
+from legacyga.backend import autograph, features, homes
 from legacyga.fit import model_step
 from legacyga.slices import batches, fitting
-
-SEVERAL_STEPS = (
-    'size="auto" takes the same batch again where memory is exhausted, and one execution of steps_per_execution={} '
-    "batches cannot. Compile with steps_per_execution=1, or give micro_batch the size that was found: "
-    "legacyga.micro_batch_size(model)."
-)
 
 
 class FittingFunction(object):
@@ -36,17 +31,24 @@ class FittingFunction(object):
         if model.train_function is not None and not (args or kwargs):
             return model.train_function
         model.train_function = None
-        type(model).make_train_function(model, *args, **kwargs)
+        with features.one_step_per_execution(model):
+            type(model).make_train_function(model, *args, **kwargs)
         self._function, self._variables = model.train_function, None
         model.train_function = self
         return self
 
     def __call__(self, iterator):
+        """Train on the next `steps_per_execution` batches, one by one: a batch that did not fit is repeated alone."""
+        result = None
+        with features.one_step_per_execution(self._model()) as steps:
+            for data in itertools.islice(iterator, steps):
+                result = self._take(_without_none(data), getattr(iterator, "element_spec", None))
+        if result is None:
+            raise StopIteration
+        return result
+
+    def _take(self, data, spec):
         tf, model = self._tf, self._model()
-        steps = int(getattr(model, "steps_per_execution", None) or getattr(model, "_steps_per_execution", None) or 1)
-        if steps > 1:
-            raise ValueError(SEVERAL_STEPS.format(steps))
-        data, spec = _without_none(next(iterator)), getattr(iterator, "element_spec", None)
         samples = int(batches.samples_in(tf, data))
         found = fitting.fitting_of(model)
 

@@ -137,14 +137,24 @@ def load():
 
 
 def keep(records):
-    """Put what whole runs came to, which left out nothing, in the place of what is kept of them."""
+    """Put what whole runs came to, which left out nothing, in the place of what is kept of them.
+
+    A run of some columns alone changes these cells of what is kept.
+    """
     kept = {run_of(line): line for line in load()}
     for record in records:
         if any(TAKES_LONG in row["elsewhere"] for row in record["capabilities"].values()):
             sys.exit("the run of {} left tests out: run it with LEGACYGA_WHOLE=1".format(record["env"]))
+        alone = record.get("alone")
+        found = {thing: verdict_on(thing, record, records) for thing in alone or THINGS}
+        if alone:
+            line = kept[run_of(record)]
+            line["things"].update(found)
+            line.setdefault("anew", {}).update({thing: [record["date"], record["code"]] for thing in alone})
+            continue
         line = {name: record[name] for name in ("env", "home", "mode", "date", "versions", "code")}
         line["passed"], line["failed"] = counts_of(record)
-        kept[run_of(record)] = dict(line, things={thing: verdict_on(thing, record, records) for thing in THINGS})
+        kept[run_of(record)] = dict(line, things=found)
     with open(KEPT, "w") as file:
         file.writelines(json.dumps(kept[run]) + "\n" for run in environments.runs() if run in kept)
 
@@ -304,6 +314,12 @@ def summary(lines, code):
     days = sorted(line["date"] for line in lines if line["code"] != code)
     if days:
         told += "\n{} were tested with earlier code, the oldest on {}.".format(len(days), days[0])
+    for thing in THINGS:
+        days = sorted(line["anew"][thing][0] for line in lines if thing in line.get("anew", ()))
+        if days:
+            told += "\nThe column `{}` was tested again in {} of the runs, from {} on.".format(
+                thing, len(days), days[0]
+            )
     return told
 
 

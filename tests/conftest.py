@@ -21,7 +21,7 @@ import environments  # noqa: E402
 import homes  # noqa: E402
 import known_failures  # noqa: E402
 import skips  # noqa: E402
-from compat_matrix import CAPABILITIES, KINDS, TAKES_LONG, code_of  # noqa: E402
+from compat_matrix import CAPABILITIES, KINDS, TAKES_LONG, THINGS, code_of  # noqa: E402
 
 # So that its assertions show their numbers.
 pytest.register_assert_rewrite("dense")
@@ -82,6 +82,8 @@ def between():
 
 
 NUMBERS_ALONE = between()
+# The columns of compat_matrix.md that this run is for: full_matrix.py --things.
+THINGS_ALONE = [each for each in os.environ.get("LEGACYGA_THINGS", "").split(", ") if each]
 
 
 def pytest_addoption(parser):
@@ -156,6 +158,8 @@ def reason_to_leave_out(config, item):
     """Why this run is not to have a test, None where it is."""
     if config.getoption("--more"):
         return None
+    if THINGS_ALONE and item.get_closest_marker("capability").args[0] not in sum(map(THINGS.get, THINGS_ALONE), []):
+        return "tested in whole runs"
     marker = item.get_closest_marker("long")
     # Some tests need no TensorFlow.
     if not (marker or "home" in item.fixturenames):
@@ -225,7 +229,7 @@ def write_results(config, **found):
         record = dict(env=os.environ.get("LEGACYGA_ENV"), home=home.name, mode=home.mode, versions=versions)
         # Of the package that `import legacyga` finds.
         code = code_of(os.path.dirname(importlib.util.find_spec("legacyga").origin))
-        record.update(date=datetime.date.today().isoformat(), code=code, **found)
+        record.update(date=datetime.date.today().isoformat(), code=code, alone=THINGS_ALONE, **found)
         with open(path, "w") as file:
             json.dump(record, file, indent=1)
 

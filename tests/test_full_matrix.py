@@ -43,3 +43,28 @@ def test_a_run_keeps_what_it_finds_and_goes_on_where_it_stopped(tmpdir, monkeypa
     assert "| **broken** |" not in tmpdir.join("compat_matrix.md").read_text("utf-8")
     monkeypatch.setattr(compat_matrix, "present_code", lambda: "newer")
     assert full_matrix.chosen(["*2.6"], again=False) == (["py39-tf2.6"], [])
+
+
+def test_a_column_alone_changes_its_cells(tmpdir, monkeypatch):
+    code = compat_matrix.present_code()
+    monkeypatch.setattr(compat_matrix, "KEPT", str(tmpdir.join("results.jsonl").ensure()))
+
+    def weighed(**found):
+        run = run_of(**found)
+        return dict(run, capabilities={"R2 weights": run["capabilities"]["R1 mean"]})
+
+    compat_matrix.keep([weighed(failed=1)])
+    anew = dict(weighed(), alone=["unequal batches"], code=code, date="2030-01-02")
+    (before,) = compat_matrix.load()
+    compat_matrix.keep([anew])
+    (line,) = compat_matrix.load()
+    things = dict(before["things"], **{"unequal batches": ["yes", []]})
+    assert before["things"]["unequal batches"] == ["broken", []]
+    assert line == dict(before, things=things, anew={"unequal batches": ["2030-01-02", code]})
+    told = compat_matrix.summary([line], code)
+    assert "column `unequal batches` was tested again in 1 of the runs, from 2030-01-02 on" in told
+    only = ["py38-tf2.4"]
+    monkeypatch.setattr(environments, "runs_of", lambda env: [("tf.keras", "eager")])
+    assert full_matrix.chosen(only, False, ["unequal batches"]) == ([], only)
+    assert full_matrix.chosen(only, False, ["unequal batches", "saving"]) == (only, [])
+    assert full_matrix.chosen(only, False) == (only, [])

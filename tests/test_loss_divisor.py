@@ -270,3 +270,141 @@ def test_a_loss_without_keras(home, kind):
         means = [factor * sum(each) for each in zip(*[gradients(*batch) for batch in data])]
         wanted = kind.oracle().update([value.astype("float64") for value in start], means)
         assert test_weights.off(backend.batch_get_value(variables), wanted, start) <= (kind.is_adam and 4e-5 or 4e-6)
+
+
+def per_step(tf, y, out):
+    return tf.reduce_mean(tf.square(y - out), -1)
+
+
+def rows_of(tf, tensor):
+    return tf.cast(tf.shape(tensor)[0], "float32")
+
+
+def of_number(tf, y, out, mask):
+    return tf.reduce_sum(per_step(tf, y, out) * mask) / tf.reduce_sum(mask)
+
+
+# {name: (a loss of the targets, the outputs and a mask, whether what divides it is found)}
+SHAPES = {
+    "sum / n": (of_number, True),
+    "a batch without positives": (
+        lambda tf, y, out, mask: tf.reduce_sum(per_step(tf, y, out)) / tf.maximum(1.0, tf.reduce_sum(mask)),
+        True,
+    ),
+    "ssd_keras: mean(sums / n * rows)": (
+        lambda tf, y, out, mask: tf.reduce_mean(
+            tf.reduce_sum(per_step(tf, y, out) * mask, 1) / tf.reduce_sum(mask) * rows_of(tf, y)
+        ),
+        True,
+    ),
+    "weights of mean 1": (
+        lambda tf, y, out, mask: tf.reduce_mean(
+            per_step(tf, y, out) * (mask / tf.reduce_sum(mask) * tf.cast(tf.size(mask), "float32"))
+        ),
+        True,
+    ),
+    "one number + zeros": (
+        lambda tf, y, out, mask: tf.reduce_mean(of_number(tf, y, out, mask) + tf.zeros_like(mask[:, 0])),
+        True,
+    ),
+    "sum(a / n + b / n)": (
+        lambda tf, y, out, mask: tf.reduce_sum(
+            per_step(tf, y, out) * mask / tf.reduce_sum(mask) + tf.abs(per_step(tf, y, out)) / tf.reduce_sum(mask)
+        ),
+        True,
+    ),
+    "mean of two losses": (
+        lambda tf, y, out, mask: tf.reduce_mean(
+            tf.stack([tf.reduce_mean(per_step(tf, y, out)), tf.reduce_mean(tf.abs(y - out))])
+        ),
+        True,
+    ),
+    "1 / n, 0 without positives": (
+        lambda tf, y, out, mask: (
+            tf.reduce_sum(per_step(tf, y, out) * mask)
+            * tf.where(tf.reduce_sum(mask) > 0, 1 / tf.reduce_sum(mask), tf.zeros([]))
+        ),
+        False,
+    ),
+    "an epsilon": (
+        lambda tf, y, out, mask: tf.reduce_sum(per_step(tf, y, out) * mask) / (tf.reduce_sum(mask) + 1e-7),
+        True,
+    ),
+    "one number, tiled": (
+        lambda tf, y, out, mask: tf.reduce_mean(
+            tf.tile(tf.reshape(of_number(tf, y, out, mask), [1]), [tf.shape(y)[0]])
+        ),
+        False,
+    ),
+    "a sum": (lambda tf, y, out, mask: 0.01 * tf.reduce_mean(per_step(tf, y, out)) * rows_of(tf, y), False),
+    "n + 1": (lambda tf, y, out, mask: tf.reduce_sum(per_step(tf, y, out)) / (tf.reduce_sum(mask) + 1), False),
+    "n * m": (
+        lambda tf, y, out, mask: (
+            tf.reduce_sum(per_step(tf, y, out)) / (tf.reduce_sum(mask) * tf.reduce_sum(tf.abs(y))) * rows_of(tf, y)
+        ),
+        False,
+    ),
+    "samples and positives": (
+        lambda tf, y, out, mask: of_number(tf, y, out, mask) + tf.reduce_mean(per_step(tf, y, out)),
+        False,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", sorted(SHAPES))
+def test_shapes_of_losses(home, monkeypatch, name):
+    """Whatever is found is the large batch; where it cannot be known, all batches weigh the same."""
+    tf, backend, random = home.tf, home.backend, np.random.RandomState(13)
+    loss_of, is_found = SHAPES[name]
+    counts = [1, 9, 0 if "without" in name or name == "an epsilon" else 4, 3]
+    start, data = random.randn(3, 2).astype("float32"), []
+    for i, (size, count) in enumerate(zip(SIZES, counts)):
+        mask = np.zeros(size * 6)
+        mask[:count] = 1
+        data.append([random.randn(size, 6, 3), random.randn(size, 6, 2) + i, mask.reshape(size, 6)])
+
+    def end(batches):
+        weights = backend.variable(start)
+        fed = [backend.placeholder((None, 6) + shape) for shape in ((3,), (2,), ())]
+        out = tf.tensordot(fed[0], weights, 1)
+        updates = ours(home, len(batches)).get_updates(loss=loss_of(tf, fed[1], out, fed[2]), params=[weights])
+        step = backend.function(fed, [tf.constant(0.0)], updates=list(updates))
+        for batch in batches:
+            step(batch)
+        return backend.get_value(weights) - start
+
+    found, large = end(data), end([list(map(np.concatenate, zip(*data)))])
+    monkeypatch.setattr(loss_divisor, "find", lambda *args: None)
+    equally = end(data)
+    if is_found:
+        assert np.abs(found - large).max() <= 4e-6 * np.abs(large).max()
+        assert np.abs(equally - large).max() > 1e-2 * np.abs(large).max()
+    else:
+        np.testing.assert_array_equal(found, equally)
+
+
+@pytest.mark.parametrize("order", ["each in turn", "both, then both"])
+def test_two_losses_of_one_optimizer(home, order):
+    """As in a GAN: gradients of two losses, then an update of each one's variables."""
+    tf, v1, random = home.tf, v1_of(home.tf), np.random.RandomState(14)
+    data = [(random.randn(size, 3), random.randn(size, 2) + i) for i, size in enumerate(SIZES[:4])]
+
+    def end(batches, optimizer):
+        with tf.Graph().as_default(), v1.Session() as session:
+            x, y = v1.placeholder("float32", [None, 3]), v1.placeholder("float32", [None, 2])
+            weights = [v1.get_variable(name, initializer=np.full((3, 2), 0.1, "float32")) for name in "dg"]
+            losses = [tf.reduce_mean(tf.square(y - tf.matmul(x, each))) for each in weights]
+            if order == "each in turn":
+                train = [optimizer.apply_gradients(optimizer.compute_gradients(*each)) for each in zip(losses, weights)]
+            else:
+                pairs = [optimizer.compute_gradients(*each) for each in zip(losses, weights)]
+                train = [optimizer.apply_gradients(each) for each in pairs]
+            session.run(v1.global_variables_initializer())
+            for batch in batches:
+                session.run(train, dict(zip((x, y), batch)))
+            return np.array(session.run(weights))
+
+    bare = v1.train.GradientDescentOptimizer(0.1)
+    large = end([tuple(map(np.concatenate, zip(*data)))], bare)
+    assert np.abs(large - 0.1).max() > 0.01
+    assert np.abs(end(data, legacyga.wrap(bare, 4)) - large).max() <= 4e-6

@@ -132,7 +132,7 @@ class Accumulation(object):
         return self.weights.giving(weight, self._counted, self.registry().is_graph)
 
     def divisor_of(self, loss, params):
-        """What divides a loss in graph mode, a tensor: its mini-steps weigh that. None if it cannot be told."""
+        """What divides a loss in graph mode, as `loss_divisor.find` tells: its mini-steps weigh that."""
         can_weigh = self.home.graph_mode and self.steps.has_windows and self.settings.reduction == "mean"
         # Operations of one replica's batch would not do for all of them.
         if not can_weigh or self.ops.replicas.are_several or getattr(loss, "graph", None) is None:

@@ -1,156 +1,235 @@
 """Find what divides a loss in a graph: the number of samples, or of what a mask leaves. A mini-step weighs that.
 
 Keras builds a mini-step from the loss alone, before any batch is there, so the loss's operations must tell the number.
+The search knows few operations. Behind any other it accepts values with a row for each sample, unless a number of the
+batch is computed there. In all other cases it finds nothing, and all batches weigh the same.
 """
+
+import collections
 
 from legacyga.backend import features, graph
 
-ADDITIONS = {"Add", "AddV2", "AddN", "Sub"}
+ADDITIONS = {"Add", "AddV2", "AddN", "Sub", "Pack"}
 DIVISIONS = {"RealDiv", "Div", "DivNoNan"}
 REDUCTIONS = {"Mean", "Sum"}
 SAME = {"Identity", "Cast", "Reshape", "Squeeze", "ExpandDims", "Neg", "CheckNumerics"}
 SELECTIONS = {"Select", "SelectV2"}
 FEEDING = ("Placeholder", "IteratorGetNext")
 WITHOUT_GRADIENT = {"StopGradient", "ZerosLike", "OnesLike"}
+# In loops, the scalars of these operations stand for arrays.
+OF_LOOPS = ("TensorArray", "Enter", "Exit", "Merge", "Switch", "NextIteration")
+# The largest number that may be added to a count, against a division by 0.
+EPSILON = 1e-3
 
 
 class _UnknownError(Exception):
     """Not every term of the loss is a sum over the batch, divided by a number."""
 
 
-def find(ops, loss, params):
-    """Return what divides a scalar loss, a float64 tensor; None if nothing does that depends on the batch.
+class _Number(collections.namedtuple("_Number", ["value", "counted", "degree", "sums"])):
+    """A number of the batch, which divides some term of the loss.
 
-    Terms of the loss can be divided by different numbers: where they are in a run, the tensor is -1.
+    value: a float64 tensor, or 1.0 for numbers that are the same in each batch.
+    counted: `value` without a lower bound, so that the values of two batches add up to that of both: n for max(1, n).
+    degree: the power of the number of samples with which it grows: 1, 0 for a share, -1 for an inverse, ...
+    sums: how many sums over the batch's data, such as a mask, it is a product of. Means of such data, as in Keras up to
+        2.2, are not counted: the product of two of them is not that of the large batch, but near it.
+    """
+
+    def times(self, other):
+        values = [b if isinstance(a, float) else a if isinstance(b, float) else a * b for a, b in zip(self, other[:2])]
+        return self._with(values, self.degree + other.degree, other)
+
+    def over(self, other):
+        values = [a if isinstance(b, float) else a / b for a, b in zip(self, other[:2])]
+        return self._with(values, self.degree - other.degree, other)
+
+    def _with(self, values, degree, other):
+        return _Number(values[0], values[1], degree, self.sums + other.sums)
+
+
+ONE = _Number(1.0, 1.0, 0, 0)
+
+
+def find(ops, loss, params):
+    """Return what divides a scalar loss, [its value, what a window counts of it]; None if nothing is known to do so.
+
+    The pair is a float64 tensor. In a run in which the terms of the loss are divided by different numbers, both are -1.
 
     Args:
         ops: an `ops.Ops`.
         params: the variables that the loss is differentiated by.
     """
+    if loss.shape.ndims != 0:
+        return None
     with loss.graph.as_default():
         try:
             found = _Divisors(ops, loss, params).of_terms(loss)
         except _UnknownError:
             return None
-        if loss.shape.ndims != 0 or not found or any(isinstance(each, float) for each in found):
+        # Terms that count samples and terms that count data, such as positives, are not divided by one number.
+        kinds = {(each.degree, each.sums) for each in found}
+        if len(kinds) != 1 or not kinds <= {(1, 0), (1, 1)}:
             return None
-        value, unknown = found[0], ops.constant(-1, "float64")
-        for other in found[1:]:
-            value = ops.where(ops.equal(value, other), value, unknown)
-        # Without samples some divisors are NaN.
-        return ops.where(value >= 0, value, unknown)
+        value, counted = found[0][:2]
+        # Without samples some numbers are NaN.
+        known = [value >= 0]
+        for each in found:
+            known += [ops.equal(value, each.value), ops.equal(counted, each.counted)]
+        unknown = ops.constant(-1, "float64")
+        return ops.tf.stack([ops.where(ops.tf.reduce_all(known), each, unknown) for each in (value, counted)])
 
 
 class _Divisors(object):
-    """Divisors are float64 tensors, or 1.0 for numbers that are the same in each batch."""
-
     def __init__(self, ops, loss, params):
-        self._ops = ops
+        self._ops, self._tf = ops, ops.tf
         within = graph.ancestors([loss.op])
         fed = [each for each in within if each.type.startswith(FEEDING) and any(map(_has_rows, each.outputs))]
-        self._of_batch = within & graph.descendants(fed)
+        self._of_batch = within & graph.descendants(fed, lambda tensor: self._size(tensor) in (None, 0))
         variables = [graph.operation_of(each) for each in params]
         learning = self._of_batch & graph.descendants(variables, self._carries_gradient)
         self._learning = {each for each in learning if each.type not in WITHOUT_GRADIENT}
+        # Operations behind which there is no number of the batch.
+        self._plain = set()
 
     def _carries_gradient(self, tensor):
         dtype = tensor.dtype.base_dtype
-        return tensor.op.type not in WITHOUT_GRADIENT and (dtype.is_floating or dtype == self._ops.tf.resource)
+        return tensor.op.type not in WITHOUT_GRADIENT and (dtype.is_floating or dtype == self._tf.resource)
 
-    def of_terms(self, scalar):
-        """The divisors of all terms of a scalar that learn from the batch."""
-        found, stack = [], [scalar]
-        while stack:
-            operation = stack.pop().op
-            if operation not in self._learning:
-                continue
-            if operation.type in ADDITIONS:
-                stack.extend(operation.inputs)
-            elif operation.type in REDUCTIONS | {"L2Loss"}:
-                found.extend(self._of_elements(operation.outputs[0]))
-            else:
-                term, divisor = self._divided(operation)
-                if term is None:
-                    raise _UnknownError()
-                found.extend(_product(each, divisor) for each in self.of_terms(term))
-        return found
-
-    def _of_elements(self, tensor):
-        """The divisors of a scalar that is made of elements."""
-        divisor, times = 1.0, 1.0
-        while tensor.op in self._learning:
-            operation = tensor.op
-            if operation.type in REDUCTIONS:
-                inner = operation.inputs[0]
-                rows = self._rows(inner) if self._takes_rows(operation) else 1.0
-                here, times = (rows, times) if operation.type == "Mean" else (1.0, _product(times, rows))
-            else:
-                inner, here = self._divided(operation)
-            if inner is None:
-                break
-            if inner.shape.ndims == 0:
-                # One number for the batch, multiplied by each sample's weight. A mean gives that number again, a sum
-                # gives it as many times as there are rows.
-                return [_quotient(each, times) for each in self.of_terms(inner)]
-            tensor, divisor = inner, _product(divisor, here)
-        return [divisor]
-
-    def _divided(self, operation):
-        """(the only input that learns, what divides it here); (None, None) if the operation does something else."""
-        inputs = list(operation.inputs)[: 1 if operation.type in SAME else None]
-        learning = [each for each in inputs if each.op in self._learning]
-        if len(learning) == 1 and operation.type in SAME | SELECTIONS:
-            return learning[0], 1.0
-        if len(learning) == 1 and operation.type == "Mul":
-            return learning[0], self._divisor_within(inputs[1 - inputs.index(learning[0])])
-        if len(learning) == 1 and operation.type in DIVISIONS and learning[0] is inputs[0]:
-            return learning[0], self._number(inputs[1])
-        return None, None
-
-    def _divisor_within(self, factor):
-        """What divides sample weights or a mask."""
-        operation = factor.op
-        if operation not in self._of_batch:
-            return 1.0
+    def of_terms(self, tensor):
+        """The divisors of all terms that learn from the batch, in the sum of a tensor's elements: a list."""
+        operation = tensor.op
+        if operation not in self._learning:
+            return []
         inputs = list(operation.inputs)
         if operation.type in SAME:
-            return self._divisor_within(inputs[0])
+            return self.of_terms(inputs[0])
+        learning = [each for each in inputs if each.op in self._learning]
+        if operation.type in REDUCTIONS:
+            # The mean of a number that has no rows is that number.
+            is_mean = operation.type == "Mean" and self._takes_rows(operation)
+            divisor = self._rows(inputs[0]) if is_mean else ONE
+        elif operation.type in ADDITIONS | SELECTIONS:
+            divisor = ONE
+        elif len(learning) == 1 and operation.type == "Mul":
+            divisor = self._of_factor(inputs[1 - inputs.index(learning[0])])
+        elif len(learning) == 1 and operation.type in DIVISIONS and learning[0] is inputs[0]:
+            divisor = self._number(inputs[1]) if inputs[1].shape.ndims == 0 else ONE.over(self._of_factor(inputs[1]))
+        elif _has_rows(tensor) or (operation.type == "L2Loss" and _has_rows(inputs[0])):
+            self._check_plain(operation)
+            return [ONE]
+        else:
+            raise _UnknownError()
+        found = []
+        for each in learning:
+            # One number for the batch, such as a loss that is multiplied by each sample's weight, comes once a row.
+            times = self._rows(tensor) if not _has_rows(each) else ONE
+            found.extend(term.times(divisor).over(times) for term in self.of_terms(each))
+        return found
+
+    def _of_factor(self, factor):
+        """What divides a factor: sample weights, a mask, or a number."""
+        operation = factor.op
+        if operation not in self._of_batch:
+            return ONE
+        inputs = list(operation.inputs)
+        if operation.type in SAME:
+            return self._of_factor(inputs[0])
+        if factor.shape.ndims == 0:
+            return ONE.over(self._number(factor))
         if operation.type == "Mul":
-            return _product(*map(self._divisor_within, inputs))
-        if operation.type in DIVISIONS and inputs[0].shape.ndims == 0:
-            return _quotient(self._number(inputs[1]), self._number(inputs[0]))
-        if operation.type in DIVISIONS:
-            return _product(self._divisor_within(inputs[0]), self._number(inputs[1]))
-        return 1.0
+            return self._of_factor(inputs[0]).times(self._of_factor(inputs[1]))
+        if operation.type in DIVISIONS and inputs[1].shape.ndims == 0:
+            return self._of_factor(inputs[0]).times(self._number(inputs[1]))
+        if not _has_rows(factor):
+            raise _UnknownError()
+        self._check_plain(operation)
+        return ONE
 
     def _number(self, tensor):
-        """The value of a scalar that depends on the batch; rows for a number of elements. 1.0 for all else."""
-        value = tensor
-        while value.op.type in ("Identity", "Cast"):
-            value = value.op.inputs[0]
-        if value.op.type == "Size":
-            return self._rows(value.op.inputs[0])
-        of_batch = tensor.op in self._of_batch and tensor.shape.ndims == 0
-        return self._ops.cast(tensor, "float64") if of_batch else 1.0
+        """A tensor without rows, as a `_Number`."""
+        operation = tensor.op
+        if operation not in self._of_batch:
+            return ONE
+        inputs = list(operation.inputs)
+        if operation.type in SAME:
+            return self._number(inputs[0])
+        if operation.type == "Size":
+            return self._rows(inputs[0])
+        if self._size(tensor) is not None:
+            return ONE if self._size(tensor) else self._rows(inputs[0].op.inputs[0])
+        if operation.type == "Mul":
+            return self._number(inputs[0]).times(self._number(inputs[1]))
+        if operation.type in DIVISIONS:
+            return self._number(inputs[0]).over(self._number(inputs[1]))
+        if operation.type in REDUCTIONS:
+            return self._reduced(tensor, operation)
+        if tensor.shape.ndims == 0 and operation.type in {"Maximum", "Add", "AddV2"} | SELECTIONS:
+            found = [
+                each for each in inputs[-2:] if not self._is_bound(each, EPSILON if "Add" in operation.type else 1)
+            ]
+            number = self._number(found[0]) if len(found) == 1 else ONE
+            if number.degree == 1:
+                return number._replace(value=self._ops.cast(tensor, "float64"))
+        raise _UnknownError()
+
+    def _reduced(self, tensor, operation):
+        """A sum or mean of the batch's data, such as a mask."""
+        inner, value = _unshaped(operation.inputs[0]), self._ops.cast(tensor, "float64")
+        if not _has_rows(inner):
+            return self._number(inner)
+        self._check_plain(inner.op)
+        if not _has_rows(operation.inputs[0]):
+            # Sample weights of one row, their default. Delete with TF 1.13.
+            return _Number(value, value, 0, 0)
+        if not self._takes_rows(operation):
+            raise _UnknownError()
+        is_sum = int(operation.type == "Sum")
+        return _Number(value, value, is_sum, is_sum)
+
+    def _is_bound(self, tensor, most):
+        """Whether a number only keeps a count from 0."""
+        value = features.static_value(self._tf)(tensor)
+        return tensor.op.type == "OnesLike" if value is None else bool(0 <= value <= most)
+
+    def _size(self, tensor):
+        """Which size of another tensor's shape a number is, an int; None if it is none."""
+        operation = tensor.op
+        is_size = operation.type == "StridedSlice" and operation.inputs[0].op.type == "Shape"
+        begin = features.static_value(self._tf)(operation.inputs[1]) if is_size and tensor.shape.ndims == 0 else None
+        return None if begin is None else int(begin[0])
 
     def _rows(self, tensor):
-        return self._ops.cast(self._ops.tf.shape(tensor)[0], "float64") if _has_rows(tensor) else 1.0
+        if not _has_rows(tensor):
+            return ONE
+        rows = self._ops.cast(self._tf.shape(tensor)[0], "float64")
+        return _Number(rows, rows, 1, 0)
 
     def _takes_rows(self, reduction):
-        """Whether a mean is one over the first dimension, too."""
+        """Whether a reduction is over the first dimension, too."""
         if reduction.outputs[0].shape.ndims == 0:
             return True
-        axes = features.static_value(self._ops.tf)(reduction.inputs[1])
+        axes = features.static_value(self._tf)(reduction.inputs[1])
         ndims = reduction.inputs[0].shape.ndims
         return axes is not None and ndims is not None and any(axis % ndims == 0 for axis in axes.ravel())
 
+    def _check_plain(self, operation):
+        """Raise if a number of the batch is computed behind an operation: it may divide."""
+        behind = (graph.ancestors([operation], self._plain) & self._of_batch) - self._plain
+        for each in behind:
+            if not each.type.startswith(OF_LOOPS) and any(map(self._is_number, each.inputs)):
+                raise _UnknownError()
+        self._plain |= behind
 
-def _product(one, other):
-    return other if isinstance(one, float) else one if isinstance(other, float) else one * other
+    def _is_number(self, tensor):
+        is_scalar = tensor.dtype.base_dtype.is_floating and tensor.shape.ndims == 0
+        return is_scalar and tensor.op in self._of_batch and not tensor.op.type.startswith(OF_LOOPS)
 
 
-def _quotient(one, other):
-    return one if isinstance(other, float) else one / other
+def _unshaped(tensor):
+    while tensor.op.type in SAME:
+        tensor = tensor.op.inputs[0]
+    return tensor
 
 
 def _has_rows(tensor):

@@ -27,8 +27,8 @@ class Inner(_inner.Inner):
         self.iterations = self.ops.constant(0, "int64")
         # {(graph, keys of the updated variables): the variables that an update made}.
         self._made_by_updates = {}
-        # In graph mode, the latest loss given to `compute_gradients`, and the (gradient, variable) pairs returned.
-        self.computed = None, []
+        # In graph mode, {id of a gradient that `compute_gradients` returned: (the gradient, its loss)}.
+        self.computed = {}
 
     def inherit(self, optimizer):
         if not isinstance(vars(optimizer).get("_slots"), dict) or not hasattr(optimizer, "_non_slot_dict"):
@@ -118,12 +118,12 @@ class Inner(_inner.Inner):
         return None
 
     def of_loss(self, accumulation, grads_and_vars):
-        """A context in which a mini-step with just the gradients of the latest loss weighs what divides that loss."""
-        loss, computed = self.computed
-        self.computed = None, []
-        are_its_own = {id(gradient) for gradient, _ in grads_and_vars} <= {id(gradient) for gradient, _ in computed}
+        """A context in which a mini-step with gradients of a single loss weighs what divides that loss."""
+        given = [gradient for gradient, _ in grads_and_vars if gradient is not None]
+        losses = [self.computed.pop(id(each), (None, None))[1] for each in given]
+        is_single = losses and all(each is losses[0] for each in losses)
         params = [variable for _, variable in grads_and_vars]
-        return accumulation.weights.of_loss(accumulation.divisor_of(loss, params) if are_its_own else None)
+        return accumulation.weights.of_loss(accumulation.divisor_of(losses[0], params) if is_single else None)
 
     def mini_step_of(self, accumulation, grads_and_vars, kwargs):
         """Make a mini-step with the optimizer's `Accumulation`. Returns its operation in graph mode, else None."""
@@ -155,7 +155,7 @@ class AccumulatingOptimizer(surface.AccumulatingOptimizer):
         """Return the inner optimizer's (gradient, variable) pairs."""
         pairs = super(AccumulatingOptimizer, self).compute_gradients(loss, *args, **kwargs)
         if self._legacyga.home.graph_mode:
-            self._legacyga.inner.computed = loss, pairs
+            self._legacyga.inner.computed.update((id(each), (each, loss)) for each, _ in pairs if each is not None)
         return pairs
 
     def apply_gradients(self, grads_and_vars, global_step=None, name=None, **kwargs):

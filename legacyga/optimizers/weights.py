@@ -75,11 +75,12 @@ class Weights(object):
         """In graph mode, a context in which mini-steps weigh what divides their loss, unless they are given a weight.
 
         Args:
-            divisor: a scalar tensor, or None.
+            divisor: a tensor, [its value, what a window counts of it], or None.
         """
         before = self._of_loss
         if divisor is not None and not self._given:
-            self._of_loss, self.knows = Weight(divisor, True), True
+            value, counted = self._ops.unstack(divisor, 2)
+            self._of_loss, self.knows = Weight(value, True, counted=counted), True
         try:
             yield
         finally:

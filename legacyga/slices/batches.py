@@ -74,11 +74,11 @@ def slice_of(tf, leaf, begin, length):
     shape = tf.TensorShape(leaf.shape)
     if isinstance(leaf, getattr(tf, "RaggedTensor", ())) or shape.ndims is None:
         return leaf[begin : begin + length]
-    # Give a size, not an end: XLA turns an end that is not constant into a dynamic size, which some kernels lose.
     if isinstance(length, int) and shape[0] is None and _ops.Ops(tf).is_compiled():
         # XLA compiles the loop over further slices also for a smaller batch, which has none.
         missing = tf.maximum(length - tf.shape(leaf)[0], 0)
         leaf = tf.concat([leaf, tf.zeros(tf.concat([[missing], tf.shape(leaf)[1:]], 0), leaf.dtype)], 0)
+    # Give a size, not an end: XLA turns an end that is not constant into a dynamic size, which some kernels lose.
     sizes = [length] + [tf.shape(leaf)[i] if shape[i] is None else shape[i] for i in range(1, shape.ndims)]
     return tf.slice(leaf, [begin] + [0] * (shape.ndims - 1), sizes)
 

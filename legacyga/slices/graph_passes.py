@@ -117,7 +117,7 @@ class Passes(object):
         taken = [self._first(given + [float(size) / sum(sizes)]) for given, size in zip(cut, sizes)]
         joined = [self._of_batch(each, values, sizes) for each, values in zip(self._cut, zip(*taken))]
         told = self._whole(fed + joined)
-        weight = told.pop(0) if self._divisor else samples
+        weight = told.pop(0) if self._divisor else [samples, samples]
         count = len(self._outputs)
         for given, part in zip(cut, parts if self._is_twice else ()):
             self._second(given + [each[part] for each in told[count:]])

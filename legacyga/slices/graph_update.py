@@ -15,7 +15,7 @@ class MiniStep(object):
         loss, params: the arguments of `get_updates`.
         share: a placeholder for a slice's share of the batch's samples.
         divisor: what divides the loss, in a list; empty if that is unknown. It is the weight of the batch in a window.
-        weight: a placeholder for its value.
+        weight: a placeholder for its value in a run.
         operations: the mini-step with the gradients of a slice's loss, times `share`, in a list.
         update: the update of the optimizer, a tensor.
         variables: the variables of the accumulator.
@@ -24,7 +24,7 @@ class MiniStep(object):
     def __init__(self, tf, optimizer, loss, params):
         self._ops, self._accumulator = _ops.Ops(tf), GradientAccumulator(reduction="sum")
         self.loss, self.params, self.variables = loss, params, []
-        self.share, self.weight = self._ops.v1.placeholder("float64", []), self._ops.v1.placeholder("float64", [])
+        self.share, self.weight = self._ops.v1.placeholder("float64", []), self._ops.v1.placeholder("float64", [2])
         self.divisor = []
         self.operations = self.take(tf.gradients(loss, params), self.share)
         self.update = self._make_update(optimizer)

@@ -14,13 +14,14 @@ class MiniStep(collections.namedtuple("MiniStep", ["gradients", "places", "forms
     """
 
 
-class Weight(collections.namedtuple("Weight", ["value", "is_sample_count", "given_in"])):
+class Weight(collections.namedtuple("Weight", ["value", "is_sample_count", "given_in", "counted"])):
     """The weight of one replica's mini-step.
 
     value: a scalar.
     is_sample_count: whether it counts the samples of the replica's data.
     given_in: for a weight set by the program, the graph in which it was set; None outside of all graphs.
+    counted: what the window adds up if this is not `value`: n if a loss is divided by max(1, n).
     """
 
-    def __new__(cls, value, is_sample_count, given_in=None):
-        return super(Weight, cls).__new__(cls, value, is_sample_count, given_in)
+    def __new__(cls, value, is_sample_count, given_in=None, counted=None):
+        return super(Weight, cls).__new__(cls, value, is_sample_count, given_in, counted)

@@ -183,7 +183,8 @@ class Window(object):
         if self._mutex is not None and weight.is_sample_count:
             # In a graph a count below 0 is unknown: such a mini-step weighs as much as one without a weight.
             whole, unit = ops.where(total < 0, total, whole), ops.maximum(unit, 0)
-        return whole / replicas.count, total / whole, unit
+        counted = total if weight.counted is None else weight.counted
+        return whole / replicas.count, counted / whole, unit
 
     def flush(self, update, run=_here):
         """End a window with an update if one is open, and return whether there was an update, as `take` does."""

@@ -648,6 +648,47 @@ def test_what_is_no_mean_is_refused_where_it_is_seen(home):
         train(home, make, SIZE, False)
 
 
+def pairs(home):
+    """A model whose output is a matrix of all pairs of samples, and its data."""
+    layers, tf = home.keras.layers, home.tf
+
+    class Pairs(layers.Layer):
+        def call(self, parts):
+            return tf.matmul(parts[0], parts[1], transpose_b=True)
+
+        def compute_output_shape(self, shapes):
+            return shapes[0][0], shapes[1][0]
+
+    inputs = [layers.Input((3,)), layers.Input((3,))]
+    model = home.keras.models.Model(inputs, Pairs()([layers.Dense(5)(each) for each in inputs]))
+    model.compile(sgd(home), lambda y_true, y_pred: -tf.reduce_mean(tf.nn.log_softmax(y_pred)))
+    return model, [X[:16], X[5:]], np.zeros((16, 1), "float32")
+
+
+@pytest.mark.parametrize("size", [4, 3])
+def test_a_matrix_of_all_pairs_is_refused(home, size):
+    """Also where all slices have one size, and their blocks could be joined."""
+    home.reset()
+    model, x, y = pairs(home)
+    with pytest.raises(ValueError, match="has a row for each sample"):
+        legacyga.micro_batch(model, size, recompute=True)
+        model.fit(x, y, batch_size=8, verbose=0)
+
+
+def test_sequences_as_long_as_slices(home):
+    """Their length is no second dimension of the batch."""
+
+    def make():
+        layers = home.keras.layers
+        inputs = layers.Input((None, 3))
+        model = home.keras.models.Model(inputs, layers.Dense(2)(layers.Dense(4, activation="tanh")(inputs)))
+        model.compile(sgd(home), lambda y_true, y_pred: dice(home.tf, y_true, y_pred))
+        random = np.random.RandomState(3)
+        return start(model), random.randn(16, 4, 3).astype("float32"), random.rand(16, 4, 2).astype("float32")
+
+    check(home, make, size=4)
+
+
 def test_another_word_for_recompute(home):
     model = embedded(home)
     model.compile(sgd(home), "mse")

@@ -83,6 +83,22 @@ def test_what_does_not_weigh(home):
         assert logs["updates"] == [1] and logs["effective_batch_size"] == [14]
 
 
+@pytest.mark.parametrize("reduction", ["sum", slow("none")])
+def test_a_loss_that_is_a_sum(home, reduction):
+    """Nothing divides it: the window of batches of 4, 4, 4 and 2 is a K-th of the large batch's sum."""
+    found = getattr(home.keras.losses, "MeanSquaredError", None)
+    if home.mode == "graph" or not counts(home):
+        skips.keras_lacks("eager mode with a train_step")
+
+    def trained(steps, size):
+        model = model_with(home, steps)
+        model.compile(legacyga.wrap(home.bare_sgd(lr=0.01), steps), found(reduction=reduction))
+        return fit(home, model, [legacyga.GradientAccumulationCallback()], epochs=1, batch_size=size)[0][-1]
+
+    moved = [[w - start for w, start in zip(weights, START)] for weights in (trained(1, 14), trained(4, 4))]
+    assert_close([4 * each for each in moved[1]], moved[0])
+
+
 def test_where_nothing_is_weighed_the_callback_says_so(home):
     """Once, where it is told batches of different sizes; test_weights_in_graphs.py has graph mode."""
     if home.mode == "graph" or counts(home):

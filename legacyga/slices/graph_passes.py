@@ -53,6 +53,8 @@ class Passes(object):
             self._first = self._keras_function([mini_step.share], self._cut, first)
             self._whole = self._keras_function(self._cut, self._divisor + self._outputs + gradients, at_loss + others)
             self._second = self._keras_function(upstream, [], second)
+            # Computes the shapes of the outputs, until a batch has shown that they have one row per sample.
+            self._shapes = self._keras_function([], [self._home.tf.shape(each) for each in self._cut], [])
 
     def _find_cut(self, at_loss):
         """Return the tensors at which the loss and the metrics are cut off from the layers, and the layers' operations.
@@ -115,6 +117,7 @@ class Passes(object):
         sizes = [len(range(samples or 1)[part]) for part in parts]
         cut = [[batches.part_of(each, samples, part) for each in fed] for part in parts]
         taken = [self._first(given + [float(size) / sum(sizes)]) for given, size in zip(cut, sizes)]
+        self._check_rows(taken[0], fed, samples, sizes[0])
         joined = [self._of_batch(each, values, sizes) for each, values in zip(self._cut, zip(*taken))]
         told = self._whole(fed + joined)
         weight = told.pop(0) if self._divisor else [samples, samples]
@@ -122,6 +125,19 @@ class Passes(object):
         for given, part in zip(cut, parts if self._is_twice else ()):
             self._second(given + [each[part] for each in told[count:]])
         return told[:count], weight
+
+    def _check_rows(self, values, fed, samples, size):
+        """Raise if an output has the batch's size in another dimension, too, as a matrix of all pairs of samples has.
+
+        Args:
+            values: those of the first slice, of `size` samples.
+        """
+        if self._shapes and any(size in value.shape[1:] for value in values):
+            shapes = self._shapes([batches.part_of(each, samples, slice(size + 1)) for each in fed])
+            for tensor, value, shape in zip(self._cut, values, shapes):
+                if any(pair == (size, size + 1) for pair in zip(value.shape[1:], shape[1:])):
+                    raise ValueError(ROWS.format(shown(tensor), size + 1, shown(self._model)))
+        self._shapes = None
 
     def _of_batch(self, tensor, values, sizes):
         """Return the value of a tensor for the batch: the slices' rows, or in one pass the mean of their numbers.

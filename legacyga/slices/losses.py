@@ -142,15 +142,21 @@ def divisor(home, given, y_pred, sample_weight):
     masks = {}
     for i, each in enumerate(given):
         mask = outputs[min(i, len(outputs) - 1)] if is_lost else each.mask if divides else None
-        is_mean = getattr(each.loss, "reduction", None) not in ("sum", "none", None)
-        found = [part for part in (mask, each.ignored) if part is not None and is_mean]
+        found = [part for part in (mask, each.ignored) if part is not None and _is_mean(each.loss)]
         if one_number(home, [each]) is not None:
             # A loss that is one number ignores masks.
             found = []
         masks[tuple(id(part) for part in found)] = found
+    if given and not any(_is_mean(each.loss) for each in given):
+        # Nothing divides a sum over the batch.
+        return tf.constant(1, tf.int64), None
     counts = [tf.math.count_nonzero(_all_of(tf, found)) for found in masks.values() if found]
     count = sum(counts) if counts and len(counts) == len(masks) else None
     return count, UNEVEN.format(home) if len(masks) > 1 else _why_weights_matter(home, given, sample_weight)
+
+
+def _is_mean(loss):
+    return getattr(loss, "reduction", None) not in ("sum", "none", None)
 
 
 def _why_weights_matter(home, given, sample_weight):

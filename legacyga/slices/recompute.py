@@ -15,7 +15,7 @@ from legacyga.backend import graph as graphs
 from legacyga.backend import ops as _ops
 from legacyga.backend.messages import shown
 from legacyga.slices import batches, losses, means
-from legacyga.slices.calls import SlicedCall, arguments, has_gradient, replaced
+from legacyga.slices.calls import ROWS, SlicedCall, arguments, has_gradient, replaced
 from legacyga.slices.loop import Nothing, Rows, joins_gradient
 
 RANDOM = (
@@ -156,13 +156,26 @@ class _Twice(SlicedCall):
         return known[key]
 
     def _look(self):
+        graph, outputs, added = self._trace(self.loop.rest)
+        shapes = [self.tf.TensorShape(getattr(each, "shape", ())) for each in outputs]
+        if any(shape.ndims and any(dim in (None, shape[0]) for dim in shape[1:]) for shape in shapes):
+            # A matrix of all pairs of samples has the batch's size in another dimension, too.
+            length = self.loop.rest + 1 if isinstance(self.loop.rest, int) else 3
+            for shape, each in zip(shapes, self._trace(length)[1]):
+                others = zip(shape[1:] if shape.ndims else (), each.shape[1:])
+                if any(dim in (None, shape[0]) and other == length for dim, other in others):
+                    raise ValueError(ROWS.format(shown(each), length, shown(self.model)))
+        return Seen(self.tf, graph, outputs, added)
+
+    def _trace(self, length):
+        """Return the graph of a call on the first samples, which never runs, its outputs, and the losses it adds."""
         found = []
 
         def call():
-            found.extend(self.call(self.part(self.given, 0, self.loop.rest)))
+            found.extend(self.call(self.part(self.given, 0, length)))
 
         graph = self.tf.function(call, autograph=False).get_concrete_function().graph
-        return Seen(self.tf, graph, self.tf.nest.flatten(found[0]), [loss for loss, _, _ in found[1]])
+        return graph, self.tf.nest.flatten(found[0]), [loss for loss, _, _ in found[1]]
 
     def _read(self, written):
         return [self.tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype) for handle, dtype in written]

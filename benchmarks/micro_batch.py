@@ -295,8 +295,9 @@ def draw(found, path):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--home", choices=("keras", "tf.keras", "tf_keras"), default="tf.keras")
-    parser.add_argument("--mode", choices=("graph", "eager"), help="where a home has both (default: its own)")
+    names = ("keras", "tf.keras", "tf_keras")
+    parser.add_argument("--home", choices=names, default="tf.keras", help="your Keras (default: %(default)s)")
+    parser.add_argument("--mode", choices=("graph", "eager"), help="if your Keras has both modes (default: its own)")
     parser.add_argument("--models", nargs="+", choices=("dense", "convolutional"), default=["dense", "convolutional"])
     parser.add_argument("--sizes", type=int, nargs="+", default=[32, 16, 8, 4, 1])
     for name, default in (("batch", 64), ("width", 2048), ("rounds", 10), ("repeats", 1)):

@@ -322,7 +322,7 @@ def main():
         return
     found = measure(options)
     told = "{home} in {mode} mode, TensorFlow {0}, batches of {batch}, {cores} cores with a load of {load} before, "
-    print((told + "{rounds} rounds, {repeats} processes a way").format(found["versions"]["tensorflow"], **found))
+    print((told + "{rounds} rounds, processes for each: {repeats}").format(found["versions"]["tensorflow"], **found))
     for model, of_model in found["models"].items():
         numbers = [of_model[name] / MIB for name in ("parameters", "idle")]
         print("{}: parameters of {:.1f} MiB; the idle model's process had {:.0f} MiB".format(model, *numbers))

@@ -461,8 +461,8 @@ def main():
                 notes.setdefault(said, []).append(case.name)
             if "moved" in result:
                 moved[CASES.index(case)] = "{:.2f}".format(result["moved"])
-    print(row.format("moved", *moved))
-    print("\n-  not there in this home or peer      /n  n results in {} runs      !  raised".format(args.repeats))
+    print(row.format("the weights moved", *moved))
+    print("\n-  this Keras or package lacks it      /n  n results in {} runs      !  raised".format(args.repeats))
     for said, cases in notes.items():
         print("  {}  ({})".format(said, ", ".join(cases)))
 

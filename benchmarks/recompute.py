@@ -209,7 +209,7 @@ def main():
         return
     found = measure(options)
     told = "{home}, TensorFlow {tensorflow}, {model}, batches of {batch}, {cores} cores with a load of {load} before, "
-    print((told + "{rounds} rounds, {repeats} processes a way\n").format(**found))
+    print((told + "{rounds} rounds, processes for each: {repeats}\n").format(**found))
     print("\n".join(tables(found)))
     keep(found, options.json)
 

@@ -406,7 +406,7 @@ def draw_curves(results, args, path):
         axes.set_xlabel("updates (logarithmic), a mark each epoch")
         axes.set_ylabel(title)
     lines = figure.axes[0].lines
-    figure.legend(lines, [line.get_label() for line in lines], "lower center", ncol=3, fontsize=9)
+    figure.legend(lines, [line.get_label() for line in lines], loc="lower center", ncol=3, fontsize=9)
     told = "K = {1} over batches of {0} is the batch of {2}: the curves lie on each other. "
     told += "Batches of {0} alone make {1} times as many updates."
     figure.suptitle(told.format(args.batch_size, args.steps, args.batch_size * args.steps), fontsize=10)

@@ -20,8 +20,8 @@ def stack_of(found):
 
 def windows(founds):
     """The table of windows; over its bar a figure says so."""
-    head = ["stack"] + ABOVE + ["ms", "over the floor with additions", "its quartiles", "over the floor without"]
-    head += ["over K bare steps", "a mini-step without an update, over a bare step"]
+    head = ["stack"] + ABOVE + ["ms", "over the floor with additions", "its quartiles"]
+    head += ["over the floor without additions", "over K bare steps", "a mini-step without an update, over a bare step"]
     rows = []
     for found in founds:
         for each in [one for one in found.get("time", []) if "ways" in one]:
@@ -39,8 +39,8 @@ def windows(founds):
 
 
 def memory(founds):
-    head = ["stack"] + ABOVE + ["variables kept, in copies", "peak above the idle model, MiB"]
-    head += ["above the bare optimizer's, in copies", "the first step, s"]
+    head = ["stack"] + ABOVE + ["variables added, in copies of the parameters"]
+    head += ["peak above the idle model, MiB", "peak above the bare optimizer's, in copies", "the first step, s"]
     rows = []
     for found in founds:
         for each in found.get("memory", []):
@@ -65,9 +65,9 @@ def memory(founds):
 
 
 def tables_of_rows(founds):
-    head = ["stack", "rows x width", "a mini-step, ms", "over the smallest table's: bar {}".format(FLAT)]
-    head += ["`scatter_add` alone, over its smallest", "a mini-step over a `scatter_add`"]
-    head += ["`GradientAccumulator`, over it", "made dense, over it"]
+    head = ["stack", "rows x width", "a mini-step, ms", "over that of the smallest table: bar {}".format(FLAT)]
+    head += ["a `scatter_add` over that of the smallest table", "a mini-step over a `scatter_add`"]
+    head += ["one of `GradientAccumulator` over a `scatter_add`", "with dense gradients, over a `scatter_add`"]
     rows = []
     for found in founds:
         smallest = {}
@@ -88,7 +88,7 @@ def tables_of_rows(founds):
 
 def numbers(founds):
     head = ["stack", "variables", "way", "a mini-step without an update, ms", "over a bare step"]
-    head += ["made in the first windows", "made later"]
+    head += ["traces (graph mode: operations) in the first windows", "in later windows"]
     rows = []
     for found in founds:
         for each in [one for one in found.get("variables", []) if "ways" in one]:

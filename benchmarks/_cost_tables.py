@@ -68,7 +68,7 @@ def time_tables(each):
         cells += [ratio(found.get(key), bars.get(key)) for key in keys]
         mini_steps.append([TITLES[name]] + cells + [form(found["last over bare"]) for form in (ratio, quartiles)])
     head = [("over the floor with additions", "over additions"), ("its quartiles", "")]
-    head += [("over the floor without", "over passes"), ("its quartiles", "")]
+    head += [("over the floor without additions", "over passes"), ("its quartiles", "")]
     head += [("over K bare steps", "over bare"), ("its quartiles", "")]
     lines = markdown(["a window of K", "ms"] + with_bars(head, bars), windows)
     head = ["a mini-step", "the first, ms", "all without an update, ms", "with an update, ms"]
@@ -102,7 +102,7 @@ def process_rows(each):
 def report_memory(found):
     lines = []
     for each in found["memory"]:
-        lines += ["", "{model}, {optimizer}, K = {steps}, processes of their own:".format(**each), ""]
+        lines += ["", "{model}, {optimizer}, K = {steps}, each in its own process:".format(**each), ""]
         measured = process_rows(each)
         rows, bare = [], measured[0][1] if measured and measured[0][0]["way"] == "bare" else None
         for run, values in measured:
@@ -117,8 +117,9 @@ def report_memory(found):
                 cells += [kept, "{:.0f}".format(values["peak"][0] / MIB), "{:.2f}".format(copies[1])]
             cells += [milliseconds(values.get("import")), "{:.2f}".format(values["first step"][0])]
             rows.append(cells + ["{:.2f} to {:.2f}".format(*values["first step"][1:])])
-        head = ["way", "batch", "variables kept beyond the bare optimizer's, in copies of the parameters"]
-        head += ["peak above the idle model, MiB", "above the bare optimizer's, in copies", "import of legacyga, ms"]
+        head = ["way", "batch", "variables added, in copies of the parameters"]
+        head += ["peak above the idle model, MiB", "peak above the bare optimizer's, in copies"]
+        head += ["import of legacyga, ms"]
         lines += markdown(head + ["the first step, s", "its quartiles"], rows) + [""]
         missing = {}
         for run in each["runs"]:
@@ -130,8 +131,9 @@ def report_memory(found):
 
 
 def report_rows(found):
-    head = ["rows", "width", "way", "mini-step, ms", "over the smallest table's: bar {}".format(FLAT)]
-    head += ["over a `scatter_add`", "its quartiles", "a window, ms", "over the smallest table's", "over bare steps"]
+    head = ["rows", "width", "way", "mini-step, ms"]
+    head += ["over that of the smallest table: bar {}".format(FLAT), "over a `scatter_add`", "its quartiles"]
+    head += ["a window, ms", "over that of the smallest table", "over K bare steps"]
     rows, missing, smallest = [], {}, {}
     for each in found["rows"]:
         if "error" in each:

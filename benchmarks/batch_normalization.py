@@ -393,7 +393,8 @@ def table(head, rows):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--home", choices=("tf.keras", "tf_keras", "keras"), default="tf.keras")
+    names = ("keras", "tf.keras", "tf_keras")
+    parser.add_argument("--home", choices=names, default="tf.keras", help="your Keras (default: %(default)s)")
     parser.add_argument("--seeds", type=int, default=4, help="at least 2 (default: 4)")
     parser.add_argument("--epochs", type=int, default=3, help="passes over the training images (default: 3)")
     parser.add_argument("--micro-batches", type=int, nargs="+", default=[4, 8], help="n (default: 4 and 8)")

@@ -158,16 +158,17 @@ def first_with(found, key):
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
-    parser.add_argument("--home", choices=("keras", "tf.keras", "tf_keras"), default="tf.keras")
-    parser.add_argument("--mode", choices=("graph", "eager"), help="where a home has both (default: its own)")
+    names = ("keras", "tf.keras", "tf_keras")
+    parser.add_argument("--home", choices=names, default="tf.keras", help="your Keras (default: %(default)s)")
+    parser.add_argument("--mode", choices=("graph", "eager"), help="if your Keras has both modes (default: its own)")
     parser.add_argument(
         "--optimizers",
         choices=("legacy", "new", "train"),
-        help="where a home has both (default: its own); train: those of tf.compat.v1.train",
+        help="if your Keras has both kinds (default: its own); train: those of tf.compat.v1.train",
     )
     parser.add_argument("--jit", action="store_true", help="jit_compile=True, in eager mode")
     parser.add_argument(
-        "--autograph", action="store_true", help="as in a tf.function of one's own; Keras's fit has none"
+        "--autograph", action="store_true", help="as in your own tf.function; Keras's fit has no AutoGraph"
     )
     parser.add_argument("--model", nargs="+", choices=MODELS, default=["dense-25M"])
     parser.add_argument("--optimizer", nargs="+", choices=ALL["optimizer"], default=list(ALL["optimizer"]))

@@ -295,8 +295,9 @@ def draw(found, path):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--home", choices=("keras", "tf.keras", "tf_keras"), default="tf.keras")
-    parser.add_argument("--mode", choices=("graph", "eager"), help="where a home has both (default: its own)")
+    names = ("keras", "tf.keras", "tf_keras")
+    parser.add_argument("--home", choices=names, default="tf.keras", help="your Keras (default: %(default)s)")
+    parser.add_argument("--mode", choices=("graph", "eager"), help="if your Keras has both modes (default: its own)")
     parser.add_argument("--models", nargs="+", choices=("dense", "convolutional"), default=["dense", "convolutional"])
     parser.add_argument("--sizes", type=int, nargs="+", default=[32, 16, 8, 4, 1])
     for name, default in (("batch", 64), ("width", 2048), ("rounds", 10), ("repeats", 1)):
@@ -321,7 +322,7 @@ def main():
         return
     found = measure(options)
     told = "{home} in {mode} mode, TensorFlow {0}, batches of {batch}, {cores} cores with a load of {load} before, "
-    print((told + "{rounds} rounds, {repeats} processes a way").format(found["versions"]["tensorflow"], **found))
+    print((told + "{rounds} rounds, processes for each: {repeats}").format(found["versions"]["tensorflow"], **found))
     for model, of_model in found["models"].items():
         numbers = [of_model[name] / MIB for name in ("parameters", "idle")]
         print("{}: parameters of {:.1f} MiB; the idle model's process had {:.0f} MiB".format(model, *numbers))

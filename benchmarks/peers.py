@@ -424,7 +424,8 @@ def cell(result):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.strip().splitlines()[0])
-    parser.add_argument("--home", default="tf.keras", choices=["keras", "tf.keras", "tf_keras"])
+    names = ("keras", "tf.keras", "tf_keras")
+    parser.add_argument("--home", choices=names, default="tf.keras", help="your Keras (default: %(default)s)")
     parser.add_argument("--repeats", type=int, default=3, help="runs of a case in graph mode")
     parser.add_argument("--peer", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--cases", type=int, nargs="*", help=argparse.SUPPRESS)
@@ -460,8 +461,8 @@ def main():
                 notes.setdefault(said, []).append(case.name)
             if "moved" in result:
                 moved[CASES.index(case)] = "{:.2f}".format(result["moved"])
-    print(row.format("moved", *moved))
-    print("\n-  not there in this home or peer      /n  n results in {} runs      !  raised".format(args.repeats))
+    print(row.format("the weights moved", *moved))
+    print("\n-  this Keras or package lacks it      /n  n results in {} runs      !  raised".format(args.repeats))
     for said, cases in notes.items():
         print("  {}  ({})".format(said, ", ".join(cases)))
 

@@ -192,7 +192,8 @@ def tables(found):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--home", choices=("keras", "tf.keras", "tf_keras"), default="tf.keras")
+    names = ("keras", "tf.keras", "tf_keras")
+    parser.add_argument("--home", choices=names, default="tf.keras", help="your Keras (default: %(default)s)")
     parser.add_argument("--model", choices=("dense", "convolutional"), default="convolutional")
     parser.add_argument("--sizes", type=int, nargs="+", default=[8])
     for name, default in (("batch", 64), ("width", 256), ("rounds", 8), ("repeats", 3)):
@@ -208,7 +209,7 @@ def main():
         return
     found = measure(options)
     told = "{home}, TensorFlow {tensorflow}, {model}, batches of {batch}, {cores} cores with a load of {load} before, "
-    print((told + "{rounds} rounds, {repeats} processes a way\n").format(**found))
+    print((told + "{rounds} rounds, processes for each: {repeats}\n").format(**found))
     print("\n".join(tables(found)))
     keep(found, options.json)
 

@@ -66,12 +66,13 @@ def parser(description, epochs, images=None, graph=False, small=None):
         small: what `--small` is, if there is such an argument.
     """
     made = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    made.add_argument("--home", choices=("keras", "tf.keras", "tf_keras"), default="tf.keras")
-    made.add_argument("--epochs", type=int, default=epochs, help="(default: %(default)s)")
+    names, told = ("keras", "tf.keras", "tf_keras"), "your Keras (default: %(default)s)"
+    made.add_argument("--home", choices=names, default="tf.keras", help=told)
+    made.add_argument("--epochs", type=int, default=epochs, help="passes over the data (default: %(default)s)")
     if images:
-        made.add_argument("--images", type=int, default=images, help="to train on (default: %(default)s)")
+        made.add_argument("--images", type=int, default=images, help="how many to train on (default: %(default)s)")
     if graph:
-        made.add_argument("--graph", action="store_true", help="in a TensorFlow 1 graph")
+        made.add_argument("--graph", action="store_true", help="train in graph mode, as TensorFlow 1 does")
     if small:
         made.add_argument("--small", action="store_true", help=small)
     return made

@@ -136,10 +136,12 @@ def draw(results, path):
 
 def main():
     arguments = parser(__doc__, epochs=80)
-    arguments.add_argument("--rate", type=float, default=0.002, help="Adam's, in all ways (default: %(default)s)")
-    arguments.add_argument("--epsilon", type=float, default=1e-4, help="Adam's (default: %(default)s)")
-    arguments.add_argument("--floatx", choices=("float32", "float64"), default="float32", help="of the model")
-    arguments.add_argument("--picture", metavar="FILE.png", help="to draw the curves to")
+    arguments.add_argument("--rate", type=float, default=0.002, help="Adam's learning rate (default: %(default)s)")
+    arguments.add_argument("--epsilon", type=float, default=1e-4, help="Adam's epsilon (default: %(default)s)")
+    arguments.add_argument(
+        "--floatx", choices=("float32", "float64"), default="float32", help="the model's dtype (default: %(default)s)"
+    )
+    arguments.add_argument("--picture", metavar="FILE.png", help="the file to draw the curves in")
     args = arguments.parse_args()
     if args.epochs < 10:
         arguments.error("20 updates of 512 are 10 epochs. Received: --epochs {}".format(args.epochs))

@@ -137,9 +137,10 @@ def train(keras, optimizer, batch, runs):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--home", choices=("keras", "tf.keras", "tf_keras"), default="tf.keras")
+    names, told = ("keras", "tf.keras", "tf_keras"), "your Keras (default: %(default)s)"
+    parser.add_argument("--home", choices=names, default="tf.keras", help=told)
     parser.add_argument("--runs", type=int, default=20, help="identical runs of each optimizer (default: 20)")
-    parser.add_argument("--momentum", type=float, nargs="+", default=[0.0, 0.9], help="(default: 0 and 0.9)")
+    parser.add_argument("--momentum", type=float, nargs="+", default=[0.0, 0.9], help="to compare (default: 0 and 0.9)")
     args = parser.parse_args()
     check_needs(__doc__, args.home, keras_3=False)
 

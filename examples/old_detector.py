@@ -406,7 +406,7 @@ def draw_curves(results, args, path):
         axes.set_xlabel("updates (logarithmic), a mark each epoch")
         axes.set_ylabel(title)
     lines = figure.axes[0].lines
-    figure.legend(lines, [line.get_label() for line in lines], "lower center", ncol=3, fontsize=9)
+    figure.legend(lines, [line.get_label() for line in lines], loc="lower center", ncol=3, fontsize=9)
     told = "K = {1} over batches of {0} is the batch of {2}: the curves lie on each other. "
     told += "Batches of {0} alone make {1} times as many updates."
     figure.suptitle(told.format(args.batch_size, args.steps, args.batch_size * args.steps), fontsize=10)
@@ -444,9 +444,11 @@ def draw_detections(detections, args, path):
 
 def read_arguments():
     arguments = parser(__doc__, epochs=12, images=480, graph=True)
-    arguments.add_argument("--batch-size", type=int, default=2, help="that fits (default: %(default)s)")
-    arguments.add_argument("--steps", type=int, default=8, metavar="K", help="of an update (default: %(default)s)")
-    arguments.add_argument("--float64", action="store_true", help="in double precision")
+    arguments.add_argument("--batch-size", type=int, default=2, help="the images that fit (default: %(default)s)")
+    arguments.add_argument(
+        "--steps", type=int, default=8, metavar="K", help="batches of an update (default: %(default)s)"
+    )
+    arguments.add_argument("--float64", action="store_true", help="train in double precision")
     arguments.add_argument("--pictures", metavar="DIR", help="the folder to write curves and detections to")
     arguments.add_argument("--quick", action="store_true", help="3 epochs of 96 images, which learn little")
     args = arguments.parse_args()

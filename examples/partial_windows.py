@@ -116,7 +116,9 @@ def draw(results, out):
 
 def main():
     arguments = parser(__doc__, epochs=4, images=1440, graph=True)
-    arguments.add_argument("--out", default="partial_windows.png", help="the picture (default: partial_windows.png)")
+    arguments.add_argument(
+        "--out", default="partial_windows.png", help="the picture's path (default: partial_windows.png)"
+    )
     arguments.add_argument(
         "--ways",
         nargs="*",

@@ -57,7 +57,7 @@ def test_the_two_forms_of_the_promise():
 
 
 @pytest.mark.parametrize(
-    "name, sentence", [("README.md", "works from {}. "), ("docs/index.md", "to rounding, from {}. ")]
+    "name, sentence", [("README.md", "works from {}. "), ("docs/index.md", "That works from {}. ")]
 )
 def test_the_promise(name, sentence):
     """Its ends are the ends of what was tested and works."""

@@ -83,8 +83,13 @@ def test_another_error_of_an_argument_stays_keras(home):
     assert str(error.value) == str(bare.value)
 
 
-def test_k_is_not_set_by_the_name_of_the_argument(home):
-    optimizer = legacyga.MySGD(steps_per_update=2, keras=home.keras)
+@pytest.mark.parametrize("is_wrapped", [False, True], ids=["MySGD", "wrap"])
+def test_k_is_not_set_by_the_name_of_the_argument(home, is_wrapped):
+    if is_wrapped:
+        needs.wrap(home)
+        optimizer = legacyga.wrap(home.bare_sgd(lr=LR), 2)
+    else:
+        optimizer = legacyga.MySGD(steps_per_update=2, keras=home.keras)
     with pytest.raises(AttributeError) as error:
         optimizer.steps_per_update = 8
     assert str(error.value) == (
@@ -92,6 +97,17 @@ def test_k_is_not_set_by_the_name_of_the_argument(home):
         "optimizer.gradient_accumulation_steps."
     )
     assert optimizer.gradient_accumulation_steps == 2 and not hasattr(optimizer, "steps_per_update")
+
+
+def test_an_attribute_of_this_name_in_your_own_optimizer_stays_its_own(home):
+    needs.wrap(home)
+
+    class Own(type(home.bare_sgd(lr=LR))):
+        steps_per_update = 3
+
+    optimizer = legacyga.wrap(Own(LR), 2)
+    optimizer.steps_per_update += 1
+    assert (optimizer.steps_per_update, optimizer.gradient_accumulation_steps) == (4, 2)
 
 
 def test_both_names_of_k(home):

@@ -68,7 +68,7 @@ def run(home=None, steps=8, epochs=5, out="legacyga-demo.png", mode=None):
 def _problem(steps, out):
     """Return what would stop the demo, or None."""
     if any(importlib.util.find_spec(name) is None for name in ("sklearn", "matplotlib")):
-        return 'the demo needs scikit-learn and matplotlib. Run: pip install "legacyga[demo]"'
+        return "the demo needs scikit-learn and matplotlib. Run: pip install scikit-learn matplotlib"
     if not images_of_whole_windows(steps):
         return "--steps must be at most {}. Received: {}".format(TRAINING_IMAGES // MICRO_BATCH, steps)
     if os.path.splitext(out)[1].lower() not in PICTURE_FORMATS:

@@ -14,16 +14,12 @@ def _positive(text):
     return value
 
 
-def _add_home(parser, steps):
-    parser.add_argument(
-        "--home",
-        choices=HOMES,
-        help="the Keras to train with (default: that of an optimizer of your own; else each that works, of which the "
-        "demo takes the first: standalone Keras, tf_keras, tf.keras)",
-    )
-    parser.add_argument("--mode", choices=("graph", "eager"), help="where a home has both (default: what it starts in)")
-    told = "micro-batches of an update (default: {})".format(steps)
-    parser.add_argument("--steps", type=_positive, default=steps, metavar="K", help=told)
+def _add_home(parser, steps, default):
+    parser.add_argument("--home", choices=HOMES, help="your Keras (default: {})".format(default))
+    told_of_mode = "if your Keras has both modes here (default: the one that it starts in)"
+    parser.add_argument("--mode", choices=("graph", "eager"), help=told_of_mode)
+    told_of_steps = "micro-batches of an update (default: {})".format(steps)
+    parser.add_argument("--steps", type=_positive, default=steps, metavar="K", help=told_of_steps)
 
 
 def _parser():
@@ -39,7 +35,7 @@ def _parser():
         "Exit codes: 0 accumulation, slices and the large batch agree to float32 rounding, 1 they do not, 2 the demo "
         "could not be run.",
     )
-    _add_home(demo_parser, 8)
+    _add_home(demo_parser, 8, "the first that works here of standalone Keras, tf_keras and tf.keras")
     demo_parser.add_argument("--epochs", type=_positive, default=5, help="passes over the training images (default: 5)")
     demo_parser.add_argument(
         "--out", default="legacyga-demo.png", help="the picture's path (default: legacyga-demo.png)"
@@ -50,18 +46,19 @@ def _parser():
 
     doctor_parser = commands.add_parser(
         "doctor",
-        help="is accumulation exact with the optimizer, the TensorFlow and the Keras that are here?",
-        description="Train a small dense network in ways that must come out alike, and print by how much they differ. "
-        "Exit codes: 0 all is exact to float32 rounding, 1 something drifts, 2 it could not be found out.",
+        help="is accumulation exact with your optimizer, your TensorFlow and your Keras?",
+        description="Train a small dense network in ways that must give the same weights, and print how far apart they "
+        "are. Exit codes: 0 all is exact to float32 rounding, 1 something drifts, 2 it could not be found out.",
     )
     doctor_parser.add_argument(
         "--optimizer",
         default="mysgd",
-        help="mysgd, a name that the Keras knows (adam), or module:object for your own: an optimizer, its class, or a "
+        help="mysgd, a name that your Keras knows (adam), or module:object for your own: an optimizer, its class, or a "
         "function without arguments that makes one (default: mysgd)",
     )
-    _add_home(doctor_parser, 4)
-    doctor_parser.add_argument("--json", metavar="FILE", help="write it as JSON, too; - for standard output alone")
+    _add_home(doctor_parser, 4, "that of your own optimizer; with any other, each that works here, in turn")
+    told_of_json = "also write the results as JSON; with -, to standard output, and the report to standard error"
+    doctor_parser.add_argument("--json", metavar="FILE", help=told_of_json)
 
     commands.add_parser("versions", help="print what a bug report needs to know")
     return parser

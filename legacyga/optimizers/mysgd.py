@@ -134,16 +134,7 @@ def _schedule_of(cls, lr, custom_objects=None):
     return lr
 
 
-def _refuse_to_set(optimizer, value):
-    raise AttributeError(
-        "steps_per_update is an argument of MySGD, and sets nothing later. Received: {}. Set "
-        "optimizer.gradient_accumulation_steps.".format(shown(value))
-    )
-
-
 class _MySGD(object):
-    steps_per_update = property(None, _refuse_to_set)
-
     # Another Keras's "Could not interpret optimizer identifier" ends in this text and explains nothing, so we do.
     def __str__(self):
         return "<MySGD for {} in {} mode. A model of another Keras needs legacyga.MySGD(..., keras=that_keras)>".format(

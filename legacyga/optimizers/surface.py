@@ -139,6 +139,15 @@ class AccumulatingOptimizer(object):
         steps = self._legacyga.steps.now if self._legacyga is not None else "?"
         return "<legacyga: {} of {}, accumulating {} steps>".format(cls.__name__, home.name, steps)
 
+    def __setattr__(self, name, value):
+        # The user's own optimizer may have an attribute of this name.
+        if name == "steps_per_update" and not hasattr(self, name):
+            raise AttributeError(
+                "steps_per_update is an argument of MySGD, and sets nothing later. Received: {}. Set "
+                "optimizer.gradient_accumulation_steps.".format(shown(value))
+            )
+        super(AccumulatingOptimizer, self).__setattr__(name, value)
+
     def __copy__(self):
         # A shallow copy: own attributes, but the original's variables and windows.
         copied = object.__new__(type(self))

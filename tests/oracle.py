@@ -314,19 +314,29 @@ class Ftrl(Optimizer):
 
 
 class Accumulated(object):
-    """An optimizer that updates once in `steps` mini-steps, with the mean; a window for each set of weights."""
+    """An optimizer that updates once in `steps` mini-steps, with the mean; a window for each set of weights.
+
+    A mini-step counts as much as its `size`, and one of unknown size, None, as much as the first of known size.
+    """
 
     def __init__(self, optimizer, steps):
         self.optimizer, self.steps, self.windows = optimizer, steps, {}
 
-    def mini_step(self, weights, gradients, names=None):
+    def mini_step(self, weights, gradients, names=None, size=None):
         """The weights after a mini-step; `names` as in `Optimizer.update`."""
         window = self.windows.setdefault(names if names is None else tuple(names), [])
-        window.append(gradients)
-        if len(window) < self.steps:
+        window.append((size, gradients))
+        return self.flush(weights, names) if len(window) >= self.steps else weights
+
+    def flush(self, weights, names=None):
+        """The weights after an update that ends the window, if there is one."""
+        window = self.windows.pop(names if names is None else tuple(names), None)
+        if window is None:
             return weights
-        means = [np.mean(each, axis=0) for each in zip(*window)]
-        del window[:]
+        sizes, gradients = zip(*window)
+        unit = next((size for size in sizes if size is not None), 1)
+        sizes = [unit if size is None else size for size in sizes]
+        means = [np.average(each, axis=0, weights=sizes) for each in zip(*gradients)]
         return self.optimizer.update(weights, means, names)
 
 

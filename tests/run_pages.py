@@ -18,14 +18,11 @@ import traceback
 import pages
 
 
-def forget(label):
-    """Forget what a program has built, in the Keras of the home: another that is imported changes what MySGD takes."""
-    if label == "keras3":
-        importlib.import_module("keras").utils.clear_session(free_memory=False)
-    elif label in ("keras2", "tf_keras"):
-        importlib.import_module(label.rstrip("2")).backend.clear_session()
-    else:
-        importlib.import_module("tensorflow").keras.backend.clear_session()
+def keras_of(label):
+    """The Keras of the home, and no other: another that is imported changes what MySGD takes."""
+    if label in ("keras2", "keras3", "tf_keras"):
+        return importlib.import_module(label.rstrip("23"))
+    return importlib.import_module("tensorflow").keras
 
 
 def run_program(blocks, label, outcomes):
@@ -41,7 +38,7 @@ def run_program(blocks, label, outcomes):
                     if "given" in block.mark:
                         import givens
 
-                        checks = getattr(givens, block.mark["given"])(label)
+                        checks = getattr(givens, block.mark["given"])(keras_of(label))
                         # The generator's own dict: it finds there what the block makes.
                         namespace = next(checks)
                         namespace["__name__"] = "__main__"
@@ -67,7 +64,7 @@ def main(label, only=None):
         if root.id == only or only is None and not pages.is_alone(root):
             run_program([block for block in chosen if block.root is root], label, outcomes)
             if only is None:
-                forget(label)
+                keras_of(label).backend.clear_session()
     print("\n" + json.dumps(outcomes))
 
 

@@ -42,9 +42,7 @@ def on_workers(label, block, folder):
     """What the two workers print, and TensorFlow beside them."""
     program = folder.join("program.py")
     program.write(block.source_for(label))
-    with two_workers.Workers(program, [], folder) as workers:
-        workers.check()
-        return workers.printed()
+    return two_workers.run(program, [], folder)
 
 
 MARKED = [

@@ -276,9 +276,7 @@ def test_keras_3_on_another_backend(home, monkeypatch):
 def test_raising_k_where_there_are_no_accumulators(home):
     optimizer = legacyga.MySGD(steps_per_update=1, keras=home.keras)
     start = [np.ones(shape, "float32") for shape in ((2, 3), (3,), (3, 1), (1,))]
-    next(
-        home.mini_steps([(home.network(start), optimizer)], [(np.ones((2, 2), "float32"), np.ones((2, 1), "float32"))])
-    )
+    next(home.mini_steps(home.network(start), optimizer, [(np.ones((2, 2), "float32"), np.ones((2, 1), "float32"))]))
     with pytest.raises(ValueError) as error:
         optimizer.gradient_accumulation_steps = 4
     assert str(error.value) == (
@@ -436,7 +434,7 @@ def test_a_get_updates_that_takes_the_loss_itself(home, way):
     batch = np.ones((2, 3), "float32"), np.zeros((2, 2), "float32")
     for steps in (2, None):
         optimizer = Own(lr=LR) if steps is None else legacyga.wrap(Own(lr=LR), steps)
-        mini_steps = home.mini_steps([(home.network(start), optimizer)], [batch])
+        mini_steps = home.mini_steps(home.network(start), optimizer, [batch])
         if steps is None:
             next(mini_steps)
             continue

@@ -283,7 +283,7 @@ def test_without_trouble_the_bits_of_propagate(home, sgd):
     for steps, batches in ((K, 3 * K), (1, 4)):
         fed = [gradient() for _ in range(batches)]
         optimizers = [sgd.make(steps, on_nonfinite=policy) for policy in ("propagate",) + POLICIES]
-        plain, *others = home.apply_all_to(START, optimizers, fed)
+        plain, *others = [home.apply_to(START, each, fed) for each in optimizers]
         for history in others:
             for now, wanted in zip(history, plain):
                 assert_bits(now, wanted)
@@ -292,7 +292,7 @@ def test_without_trouble_the_bits_of_propagate(home, sgd):
 
 
 def test_propagate_is_what_the_bare_optimizer_does(home, sgd):
-    (history,) = home.apply_all_to(START, [sgd.make()], window_of((1,)))
+    history = home.apply_to(START, sgd.make(), window_of((1,)))
     assert not is_finite(history[-1]) and is_finite(history[-2])
 
 

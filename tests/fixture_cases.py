@@ -11,7 +11,8 @@ FILE = np.load(make_fixtures.PATH)
 EXPECTED = {name: FILE[name] for name in FILE.files}
 START = [EXPECTED["start_{}".format(i)] for i in range(4)]
 BATCHES = list(zip(EXPECTED["x"], EXPECTED["y"]))
-
+# By name; of one process, as the home is.
+RESULTS = {}
 
 # The smaller K have one of everything, those above have all of it together.
 every_case = pytest.mark.parametrize(
@@ -22,22 +23,17 @@ every_case = pytest.mark.parametrize(
         if case["clip"] != "all"
     ],
 )
-
-
 # One of everything, and all of it together, for the slower ways to train.
-SOME = [
-    dict(steps=3, momentum=0.0, nesterov=False, decay=0.0, clip="none", max_norm=False),
-    dict(steps=2, momentum=0.9, nesterov=False, decay=0.1, clip="each", max_norm=True),
-    dict(steps=4, momentum=0.9, nesterov=True, decay=0.1, clip="value", max_norm=True),
-    dict(steps=1, momentum=0.9, nesterov=True, decay=0.1, clip="each", max_norm=True),
-]
-
-
-some_cases = pytest.mark.parametrize("case", SOME, ids=name_of)
-
-
-# By name; of one process, as the home is.
-RESULTS = {}
+some_cases = pytest.mark.parametrize(
+    "case",
+    [
+        dict(steps=3, momentum=0.0, nesterov=False, decay=0.0, clip="none", max_norm=False),
+        dict(steps=2, momentum=0.9, nesterov=False, decay=0.1, clip="each", max_norm=True),
+        dict(steps=4, momentum=0.9, nesterov=True, decay=0.1, clip="value", max_norm=True),
+        dict(steps=1, momentum=0.9, nesterov=True, decay=0.1, clip="each", max_norm=True),
+    ],
+    ids=name_of,
+)
 
 
 def of_home(home, case):

@@ -126,15 +126,14 @@ class Home(object):
         self.v1_optimizers = self.ours.v1_optimizers
         self.tf_version = tuple(int(part) for part in tf.__version__.split(".")[:2])
         self.version = getattr(self.keras, "__version__", None) or version("keras") or "of TensorFlow"
-        self.is_keras3 = name == "keras" and mode == "eager"
-        is_standalone = name == "keras" and mode == "graph"
+        self.is_keras3, self.is_standalone = name == "keras" and mode == "eager", name == "keras" and mode == "graph"
         # What `clipnorm` means here: the norm of all gradients together, or each one's own.
-        self.clipnorm_means = "all" if is_standalone or self.tf_version < (1, 10) else "each"
+        self.clipnorm_means = "all" if self.is_standalone or self.tf_version < (1, 10) else "each"
         # The backend that has the sessions: Keras 2.3 on TF 2 leaves them to tf.keras.
-        self.sessions = self.v1.keras.backend if is_standalone and self.tf_version >= (2, 0) else self.backend
+        self.sessions = self.v1.keras.backend if self.is_standalone and self.tf_version >= (2, 0) else self.backend
         # Whether an update of the home's own optimizers may change what a gradient has yet to read. It may where
         # weights are variables by reference: in Keras up to 2.3, in tf.keras of TF 1.8. TF 1.13 has none.
-        self.races = mode == "graph" and (is_standalone or self.tf_version < (1, 13))
+        self.races = mode == "graph" and (self.is_standalone or self.tf_version < (1, 13))
         # Whether wrap takes v1 optimizers: up to TF 1.10 tf.Variable passes the creators of variables by.
         self.has_wrap_in_v1 = has_variable_creators(tf)
 
@@ -170,12 +169,14 @@ class Home(object):
         model.set_weights(start)
         return model
 
-    def value(self, variable):
-        """What a variable of an optimizer, or a constant in place of one, holds."""
+    def values(self, variables):
+        """What variables, or constants in place of them, hold."""
         if self.mode == "graph":
-            # That of one variable fails in Keras 2.3 on TF 2.
-            return self.backend.batch_get_value([variable])[0]
-        return variable.numpy() if hasattr(variable, "numpy") else np.asarray(variable)
+            return self.backend.batch_get_value(variables)
+        return [np.array(each.numpy() if hasattr(each, "numpy") else each) for each in variables]
+
+    def value(self, variable):
+        return self.values([variable])[0]
 
     def read_checkpoint(self, checkpoint, path):
         """Restore what `checkpoint.write` has written: by Checkpoint.read, which is there from TF 2.3 on."""
@@ -240,9 +241,7 @@ class Home(object):
 
     def optimizer_weights(self, optimizer):
         """The values of all the optimizer's variables."""
-        if hasattr(optimizer, "get_weights"):
-            return optimizer.get_weights()
-        return [variable.numpy() for variable in variables_of(optimizer)]
+        return self.values(variables_of(optimizer))
 
     def set_optimizer_weights(self, optimizer, weights):
         """Put `weights`, from `optimizer_weights`, back."""
@@ -278,8 +277,7 @@ class Home(object):
 
     def is_standalone_before(self, *version):
         """Whether this is a standalone Keras 2 that is older than that."""
-        is_standalone = self.name == "keras" and not self.is_keras3
-        return is_standalone and environments.as_numbers(self.version)[: len(version)] < version
+        return self.is_standalone and environments.as_numbers(self.version)[: len(version)] < version
 
     def variables(self, start):
         """Variables of the home with these values."""
@@ -341,7 +339,7 @@ class Fed(object):
         self.placeholders = fed
         self._make_updates(loss)
         # A v1 optimizer that is given to two models lists the weights of the second.
-        self.weights = self.optimizer_weights()
+        self.weights = variables_of(optimizer)
 
     def _make_updates(self, loss):
         self.values_written = []
@@ -356,10 +354,6 @@ class Fed(object):
             writes = [each[0].assign(each[1]) if isinstance(each, tuple) else each for each in self.updates]
             self.updates = [getattr(each, "op", each) for each in writes]
             self.values_written = [write.inputs[1] for write in self.updates]
-
-    def optimizer_weights(self):
-        """The optimizer's variables, as it lists them now."""
-        return variables_of(self.optimizer)
 
     def given(self, values):
         """Those of `values`, one for each variable, whose variables are given to the optimizer: all."""
@@ -386,8 +380,7 @@ class Fed(object):
         return None if gradient is None else tf.constant(gradient)
 
     def values(self):
-        """The variables' values."""
-        return [np.array(self.home.value(variable)) for variable in self.variables]
+        return self.home.values(self.variables)
 
     def history(self, gradients):
         """The variables' values after each list of `gradients`."""
@@ -402,12 +395,8 @@ class Fed(object):
         optimizer = self.optimizer
         # The bare ones of tf.compat.v1.train have none.
         counters = [getattr(optimizer, name) for name in ("iterations", "mini_step") if hasattr(optimizer, name)]
-        state = self.weights if self.home.mode == "graph" else self.optimizer_weights()
+        state = self.weights if self.home.mode == "graph" else variables_of(optimizer)
         state = [each for each in state if not any(each is counter for counter in counters)]
-        wanted = self.variables + state + counters
-        if self.home.mode == "graph":
-            found = self.home.backend.batch_get_value(wanted)
-        else:
-            found = [np.array(self.home.value(each)) for each in wanted]
+        found = self.home.values(self.variables + state + counters)
         n, m = len(self.variables), len(self.variables) + len(state)
         return found[:n], found[n:m], [int(value) for value in found[m:]]

@@ -2,7 +2,9 @@
 
 import inspect
 
+import dense
 import kinds
+import needs
 import numpy as np
 import oracle
 import skips
@@ -33,13 +35,11 @@ def parametrize(metafunc):
 
 def make(home, generation, name="SGD", lr=0.125, **kwargs):
     """A stock optimizer, without accumulation."""
-    kwargs["lr" if generation == "v1" else "learning_rate"] = lr
-    return kinds.classes(home)[generation][name](**kwargs)
+    return dense.make(home, kinds.classes(home)[generation][name], lr, **kwargs)
 
 
 def wrap(home, generation, steps, name="SGD", **kwargs):
-    if home.tf_version < (1, 11):
-        skips.we_lack("wrap needs TF 1.11 or newer for the v1 API")
+    needs.wrap(home)
     return legacyga.wrap(make(home, generation, name, **kwargs), steps)
 
 
@@ -146,4 +146,4 @@ def weights_of(home, optimizer):
     """The values of all variables of the optimizer, `iterations` first."""
     # RMSprop of the v1 API leaves its `iterations` out.
     others = [variable for variable in variables_of(optimizer) if variable is not optimizer.iterations]
-    return [home.value(variable) for variable in [optimizer.iterations] + others]
+    return home.values([optimizer.iterations] + others)

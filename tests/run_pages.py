@@ -27,7 +27,7 @@ def keras_of(label):
 
 def run_program(blocks, label, outcomes):
     """Run blocks that go on after each other, in one namespace and an empty folder."""
-    namespace, checks = {"__name__": "__main__"}, None
+    namespace, checks = {"__name__": "__main__"}, iter([])
     os.chdir(tempfile.mkdtemp())
     failed = ""
     for number, block in enumerate(blocks):
@@ -44,14 +44,12 @@ def run_program(blocks, label, outcomes):
                         namespace["__name__"] = "__main__"
                     # A file of its own, with the page's line numbers: AutoGraph reads a function's source.
                     path = os.path.abspath("block_{}.py".format(number))
+                    source = "\n" * (block.line - 1) + block.source_for(label)
                     with open(path, "w", encoding="utf-8") as file:
-                        file.write("\n" * (block.line - 1) + block.source_for(label))
-                    with open(path, encoding="utf-8") as file:
-                        exec(compile(file.read(), path, "exec"), namespace)
-                    if checks is not None:
-                        # What it asserts stands behind its yield.
-                        next(checks, None)
-                        checks = None
+                        file.write(source)
+                    exec(compile(source, path, "exec"), namespace)
+                    # What it asserts stands behind its yield.
+                    next(checks, None)
             except BaseException:
                 error, failed = traceback.format_exc(), block.id
         outcomes[block.id] = {"printed": printed.getvalue(), "error": error}
@@ -61,7 +59,7 @@ def main(label, only=None):
     outcomes = {}
     chosen = [block for block in pages.to_run() if label in block.homes]
     for root in [block for block in chosen if block.root is block]:
-        if root.id == only or only is None and not pages.is_alone(root):
+        if root.id == only or only is None and not root.is_alone:
             run_program([block for block in chosen if block.root is root], label, outcomes)
             if only is None:
                 keras_of(label).backend.clear_session()

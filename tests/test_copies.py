@@ -86,7 +86,7 @@ class Trial(object):
                 first.step(each)
             self.wanted = dense.applied(expected, self.left[:2], 1, self.wanted)
             del self.left[:2]
-        self.kept = users.state_of(home, inner)
+        self.kept = home.optimizer_weights(inner)
         self.optimizer = legacyga.wrap(inner, steps)
         self.driven = homes.Fed(home, self.optimizer, self.variables)
 
@@ -98,7 +98,7 @@ class Trial(object):
             self.driven.step(each)
         self.wanted = dense.applied(self.expected, fed, self.steps, self.wanted)
         dense.assert_close(self.driven.values(), self.wanted)
-        dense.assert_bits(users.state_of(self.home, self.inner), self.kept)
+        dense.assert_bits(self.home.optimizer_weights(self.inner), self.kept)
 
 
 def each_time(function):
@@ -346,7 +346,7 @@ def test_its_own_numbers_are_its_own(home, sgd, steps, has_state):
         else:
             setattr(optimizer, name, value)
     expected.lr = 0.125
-    trial.kept = users.state_of(home, trial.inner)
+    trial.kept = home.optimizer_weights(trial.inner)
     trial.check_windows()
     assert float(home.value(getattr(trial.optimizer, name))) == 0.125
     assert float(home.value(getattr(trial.inner, name))) == 4.0

@@ -310,7 +310,7 @@ def test_state_goes_along(home, sgd):
     if home.mode == "eager":
         for each in window_of(()):
             second.step(each)
-    weights = [fed.optimizer_weights() for fed in (first, second)]
+    weights = [homes.variables_of(fed.optimizer) for fed in (first, second)]
     assert len(weights[0]) == len(weights[1])
     for source, target in zip(first.variables + weights[0], second.variables + weights[1]):
         value = home.value(source)

@@ -7,8 +7,6 @@ import skips
 from homes import v1_of
 
 RANDOM = np.random.RandomState(5)
-
-
 SHAPES = ((3, 4), (4,), (2, 2, 3))
 START = [RANDOM.randn(*shape).astype("float32") for shape in SHAPES]
 GRADIENTS = [[RANDOM.randn(*shape).astype("float32") for shape in SHAPES] for _ in range(20)]
@@ -23,7 +21,7 @@ def make(home, name, rate=0.03, **kwargs):
 
 def in_the_run_of_tf_keras(home):
     """These optimizers belong to no Keras: beside standalone Keras the run of tf.keras has them."""
-    if home.name == "keras" and home.mode == "graph":
+    if home.is_standalone:
         skips.elsewhere("tested in the run of tf.keras")
 
 

@@ -153,7 +153,6 @@ class Home(object):
             self.sessions.set_session(self.v1.Session(config=config))
 
     def set_floatx(self, dtype):
-        """Set the home's default dtype."""
         (self.keras.config if self.is_keras3 else self.keras.backend).set_floatx(dtype)
 
     def network(self, start, max_norm=None, tanh_at_the_end=False, names=None):
@@ -240,11 +239,9 @@ class Home(object):
             yield model.get_weights()
 
     def optimizer_weights(self, optimizer):
-        """The values of all the optimizer's variables."""
         return self.values(variables_of(optimizer))
 
     def set_optimizer_weights(self, optimizer, weights):
-        """Put `weights`, from `optimizer_weights`, back."""
         if self.is_keras3:
             for variable, value in zip(optimizer.variables, weights):
                 variable.assign(value)
@@ -272,15 +269,12 @@ class Home(object):
         return [(generation, cls) for cls, generation in found.items()]
 
     def is_keras3_before(self, *version):
-        """Whether this is a Keras 3 that is older than that."""
         return self.is_keras3 and environments.as_numbers(self.version)[: len(version)] < version
 
     def is_standalone_before(self, *version):
-        """Whether this is a standalone Keras 2 that is older than that."""
         return self.is_standalone and environments.as_numbers(self.version)[: len(version)] < version
 
     def variables(self, start):
-        """Variables of the home with these values."""
         if self.mode == "graph":
             return [self.backend.variable(value) for value in start]
         if not self.is_keras3:
@@ -291,7 +285,11 @@ class Home(object):
 
     def apply_to(self, start, optimizer, gradients):
         """The values of variables from `start` on, after each list of `gradients` that an optimizer is given."""
-        return Fed(self, optimizer, start).history(gradients)
+        fed, found = Fed(self, optimizer, start), []
+        for each in gradients:
+            fed.step(each)
+            found.append(fed.values())
+        return found
 
     def bare_sgd(self, **kwargs):
         """The home's own SGD: of the v1 API in graph mode, of the generation MySGD is built on in eager mode."""
@@ -381,14 +379,6 @@ class Fed(object):
 
     def values(self):
         return self.home.values(self.variables)
-
-    def history(self, gradients):
-        """The variables' values after each list of `gradients`."""
-        found = []
-        for each in gradients:
-            self.step(each)
-            found.append(self.values())
-        return found
 
     def read(self):
         """[the variables' values, those of the optimizer's state but for `iterations`, `iterations`, `mini_step`]."""

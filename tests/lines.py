@@ -95,8 +95,7 @@ def fit(home, optimizer, size, make_callbacks, epochs=3):
 def drive(home, optimizer, rows, between=None, variables=START):
     """The values of variables of the home after each mini-step with the gradients in `rows`.
 
-    Args:
-        between: function of the number of mini-steps taken, called before the first, between them and after the last.
+    `between` is called with the number of mini-steps taken: before the first, between them and after the last.
     """
 
     def feed():
@@ -110,14 +109,10 @@ def drive(home, optimizer, rows, between=None, variables=START):
     return home.apply_to(variables, optimizer, feed())
 
 
-def start():
-    return oracle.double(START)
-
-
 def expected(rows, steps, sgd):
     """The weights after every mini-step, of the oracle."""
     columns = [([column.astype("float64")[:, None] for column in row], None) for row in rows]
-    return oracle.train(start(), columns, steps, sgd, lambda weights, gradients, _: gradients)
+    return oracle.train(oracle.double(START), columns, steps, sgd, lambda weights, gradients, _: gradients)
 
 
 def assert_history(history, wanted, steps=K):

@@ -105,12 +105,7 @@ class Optimizer(object):
         self.state = {}
 
     def update(self, weights, gradients, names=None):
-        """The weights after one update.
-
-        Args:
-            names: one for each weight, by which its slots are kept. None: their places, for weights that are always
-                the same.
-        """
+        """The weights after one update. Slots are kept by `names`, their places where weights are always the same."""
         names = range(len(weights)) if names is None else names
         if self.clip:
             gradients = CLIPS[self.clip](gradients, self.limit)

@@ -8,7 +8,7 @@ import os
 
 import numpy as np
 import oracle
-from epochs import BATCHES, START, X, Y, counts
+from epochs import BATCHES, START, X, Y, counts, stopper
 
 import legacyga
 
@@ -23,7 +23,6 @@ class Promised(object):
     """What a program's weights are to be.
 
     Args:
-        steps: K.
         counts: whether `fit` with the callback weighs batches by their samples here.
         known: whether batches weigh their samples already.
     """
@@ -66,14 +65,9 @@ class Program(object):
     """A model of a home that is driven through the same calls.
 
     Args:
-        home: the `homes.Home`.
         make: function of K, of an accumulating SGD of that K.
-        steps: K.
         folder: where it saves.
-        traced: whether Keras traces the training step, in eager mode.
-
-    Attributes:
-        losses_made: how often Python came by the loss: once in a trace.
+        traced: whether Keras traces the training step, in eager mode. `losses_made` counts how often.
     """
 
     def __init__(self, home, make, steps, folder, traced=False):
@@ -82,22 +76,8 @@ class Program(object):
         self.model = home.network(START)
         self.model.compile(optimizer=make(steps), loss=self._loss(), **self.compiled)
         self.promised = Promised(steps, counts(home), home.mode == "graph")
-        self.between = self._between()
         # With all that it keeps from the start, so that its state can be taken up anew at once.
         self.train_on_batch(0)
-
-    def _between(self):
-        """A callback that evaluates, or interrupts, within an epoch."""
-        program = self
-
-        class Between(self.home.keras.callbacks.Callback):
-            def on_batch_end(self, batch, logs=None):
-                if self.evaluates and batch == 1:
-                    program.evaluate()
-                if self.interrupted and batch == 1:
-                    raise InterruptionError
-
-        return Between()
 
     def _loss(self):
         if not self.traced:
@@ -133,8 +113,9 @@ class Program(object):
 
     def fit(self, epochs=1, partial_window=None, schedule=None, evaluates=False, interrupted=False):
         """`partial_window=None` is fit without our callback, and then there is no schedule."""
-        self.between.evaluates, self.between.interrupted = evaluates, interrupted
-        callbacks = [self.between]
+        make = self.home.keras.callbacks.LambdaCallback
+        evaluating = make(on_batch_end=lambda batch, logs: batch == 1 and self.evaluate())
+        callbacks = [evaluating] * evaluates + [stopper(self.home, InterruptionError())] * interrupted
         if partial_window is not None:
             callbacks.append(legacyga.GradientAccumulationCallback(schedule, partial_window=partial_window))
         try:

@@ -3,11 +3,11 @@
     python tests/soak.py --home HOME --mode MODE [--minutes 30]
 
 Calls at random, traced as programs are: fit with each treatment of partial windows, changes of K, train_on_batch,
-evaluate, flush, drop, a state put back, the model saved to a file. Each minute it prints the memory of the process, the
-Python objects in it, the graph's operations (graph mode) or the traces of the loss (eager mode), the updates,
-and the largest difference of a weight to the NumPy oracle. Ends with 1 where, after the first minute, operations,
-traces or more than 500 objects are added, or a weight is further off than 1e-5. Memory alone is no failure: in eager
-mode Keras's own `fit`, `evaluate` and `save` keep some at each call.
+evaluate, flush, drop, a state put back, the model saved to a file. Each minute it prints the most memory that the
+process has had, its Python objects, the graph's operations (graph mode) or the traces of the loss (eager mode), the
+updates, and the largest difference of a weight to the NumPy oracle. Ends with 1 where, after the first minute,
+operations, traces or more than 500 objects are added, or a weight is further off than 1e-5. Memory alone is no failure:
+in eager mode Keras's own `fit`, `evaluate` and `save` keep some at each call.
 """
 
 import argparse
@@ -28,12 +28,6 @@ import programs  # noqa: E402
 import legacyga  # noqa: E402
 
 TOLERANCE = 1e-5
-
-
-def memory():
-    """MiB of the process that are in memory now."""
-    with open("/proc/self/statm") as file:
-        return int(file.read().split()[1]) * resource.getpagesize() / 2.0**20
 
 
 def built(program):
@@ -85,8 +79,9 @@ def main():
                 gc.collect()
                 rows.append((len(gc.get_objects()), built(program)))
                 updates, off = int(home.value(program.optimizer.iterations)), program.difference()
+                peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024.0
                 told = "minute {:3}: {:6.1f} MiB, {} objects, built {}, {} calls, update {}, off by {:.1e}"
-                print(told.format(len(rows) - 1, memory(), *rows[-1], calls, updates, off), flush=True)
+                print(told.format(len(rows) - 1, peak, *rows[-1], calls, updates, off), flush=True)
                 program.check(TOLERANCE)
     objects, operations = [last - first for first, last in zip(rows[1], rows[-1])]
     print("after the first minute: {:+d} objects, built {:+d}".format(objects, operations))

@@ -11,6 +11,7 @@ from lines import (
     NOT_THERE,
     ROWS,
     SIZES,
+    START,
     K,
     accumulating,
     assert_history,
@@ -18,7 +19,6 @@ from lines import (
     line,
     mean_rows,
     skip_without,
-    start,
     train,
     wrap,
 )
@@ -101,7 +101,7 @@ def test_gradient_transformers_see_one_mean_per_update(home, generation):
             return [(tf.identity(gradient * gradient), variable) for gradient, variable in grads_and_vars]
 
     model = line(home, wrap(home, generation, K, gradient_transformers=[square]))
-    history, weights = [], start()
+    history, weights = [], oracle.double(START)
     for row in mean_rows(ROWS):
         history += [weights] * (K - 1)
         weights = [w - 0.125 * g**2 for w, g in zip(weights, row)]

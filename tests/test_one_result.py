@@ -155,7 +155,7 @@ def test_thirty_runs_give_one_result(home, steps, kind):
     with tf1.graph_of_its_own(home) as (v1, session):
         hidden = fed = v1.placeholder("float32", (None, 64))
         for i, value in enumerate(wide):
-            hidden = home.tf.tanh(home.tf.matmul(hidden, tf1.variable(v1, "w{}".format(i), value)))
+            hidden = home.tf.tanh(home.tf.matmul(hidden, v1.get_variable("w{}".format(i), initializer=value)))
         cls = v1.train.AdamOptimizer if kind == "AdamOptimizer" else decaying(home, v1.train.MomentumOptimizer)
         optimizer = legacyga.wrap(cls(0.01, 0.9), steps)
         train = optimizer.minimize(home.tf.reduce_mean(home.tf.square(hidden - fed)))

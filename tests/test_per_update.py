@@ -26,7 +26,6 @@ from lines import (
     mean_rows,
     rates_of,
     skip_without,
-    start,
     train,
     wrap,
 )
@@ -132,7 +131,7 @@ def test_a_rate_set_within_a_window_is_that_of_its_update(home, form):
 def test_a_flush_after_the_model_was_compiled_again(home, form):
     """An update of the optimizer as it was compiled last: clipped from then on."""
     optimizer = accumulating(home, form, K, lr=0.5)
-    model, wanted = line(home, optimizer), start()
+    model, wanted = line(home, optimizer), oracle.double(START)
     for row, limit in zip(ROWS[:2], (np.inf, 0.125)):
         if limit < 1:
             optimizer.clipvalue = limit
@@ -152,7 +151,7 @@ def assert_fits_as_the_large_batch(home, form, make_callbacks, rates):
     """K micro-batches of one row against the bare optimizer with batches of K, and both against the oracle."""
     optimizer = accumulating(home, form, K, lr=0.5, momentum=0.5)
     model, logged = fit(home, optimizer, 1, make_callbacks)
-    sgd, weights = oracle.SGD(lr=0.5, momentum=0.5), start()
+    sgd, weights = oracle.SGD(lr=0.5, momentum=0.5), oracle.double(START)
     for rate in rates:
         sgd.lr = rate
         for row in mean_rows(ROWS[:8]):
@@ -206,7 +205,7 @@ def test_bias_correction_counts_updates(home, generation):
     exact, too_far_on = [oracle.Adam(0.125, beta_1=0.5, beta_2=0.75) for _ in range(2)]
     wanted = expected(rows, K, exact)
     too_far_on.iterations = K - 1
-    assert np.max(np.abs(wanted[K - 1][0] - too_far_on.update(start(), mean_rows(rows)[0])[0])) > 0.01
+    assert np.max(np.abs(wanted[K - 1][0] - too_far_on.update(oracle.double(START), mean_rows(rows)[0])[0])) > 0.01
     optimizer = wrap(home, generation, K, "Adam", beta_1=0.5, beta_2=0.75, epsilon=1e-7)
     history = drive(home, optimizer, rows)
     assert_history(history, wanted)
@@ -225,7 +224,7 @@ def test_weight_decay_once_per_update(home, generation, excluded):
     if excluded == "by the wrapped one":
         optimizer.exclude_from_weight_decay(var_list=variables[:1])
     kept = [0.6 if excluded == "nothing" else 1.0, 0.6]
-    history, weights = [], start()
+    history, weights = [], oracle.double(START)
     for row in mean_rows(ROWS):
         history += [weights] * (K - 1)
         weights = [w * keep - 0.5 * g for w, keep, g in zip(weights, kept, row)]
@@ -251,7 +250,7 @@ def test_the_moving_average_moves_per_update(home, generation):
     # Five updates: an overwriting at the third, and two after it.
     rows = ROWS[: 5 * K]
     trained = drive(home, optimizer, rows, look, variables)
-    weights, averages = start(), start()
+    weights, averages = oracle.double(START), oracle.double(START)
     history, moved = [], []
     for i, row in enumerate(mean_rows(rows), 1):
         history += [weights] * (K - 1)

@@ -38,11 +38,6 @@ def graph_of_its_own(home):
             yield v1_of(home.tf), session
 
 
-def variable(v1, name, value, **kwargs):
-    # TF 2 without disable_v2_behavior writes to resource variables alone; TF 1 makes reference variables.
-    return v1.get_variable(name, initializer=value, **kwargs)
-
-
 def apply_to(home, make_optimizer, gradients, resource=None):
     """The values of variables that start at START after each of `gradients`; (the history, the optimizer's count)."""
     history = []
@@ -54,7 +49,9 @@ def apply_to(home, make_optimizer, gradients, resource=None):
             history.append([v.numpy() for v in variables])
         return history, int(step.numpy())
     with graph_of_its_own(home) as (v1, session):
-        variables = [variable(v1, "v{}".format(i), value, use_resource=resource) for i, value in enumerate(START)]
+        # TF 2 without disable_v2_behavior writes to resource variables alone; TF 1 makes reference variables.
+        kwargs = dict(use_resource=resource)
+        variables = [v1.get_variable(name, initializer=value, **kwargs) for name, value in zip("abc", START)]
         fed = [v1.placeholder("float32", value.shape) for value in START]
         step = v1.train.get_or_create_global_step()
         train = make_optimizer().apply_gradients(list(zip(fed, variables)), global_step=step)

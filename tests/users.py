@@ -1,7 +1,6 @@
 """What users write: optimizers of their own in every generation, and loops that hand an optimizer its gradients."""
 
 import dense
-import numpy as np
 
 
 def variables_of(home, kind, start):
@@ -11,11 +10,6 @@ def variables_of(home, kind, start):
         return [home.backend.variable(value, name=name) for value, name in zip(start, names)]
     variable = home.keras.Variable if home.is_keras3 and kind.generation != "train" else home.tf.Variable
     return [variable(value, name=name) for value, name in zip(start, names)]
-
-
-def scalar_of(home, value):
-    """A variable of the user's own, which no optimizer has made."""
-    return home.backend.variable(value) if home.mode == "graph" else home.tf.Variable(np.float32(value))
 
 
 def assign(home, variable, value):

@@ -40,6 +40,12 @@ def run(script, arguments, path=()):
     return done.stdout
 
 
+def run_program(folder, source, *arguments):
+    """What a program that imports the helpers prints. It is a file, for AutoGraph reads it; `folder` is a py.path."""
+    folder.join("program.py").write(source)
+    return run(str(folder.join("program.py")), arguments, [os.path.dirname(os.path.abspath(__file__))] + sys.path)
+
+
 def free_ports(number):
     """Ports of the loopback interface that nobody listens on."""
     with contextlib.ExitStack() as stack:

@@ -1,8 +1,5 @@
 """R14: gradients that are not finite, under each policy, against the NumPy oracle; on replicas in a program below."""
 
-import os
-import sys
-
 import homes
 import kinds
 import numpy as np
@@ -18,7 +15,6 @@ from users import variables_of
 import legacyga
 
 pytestmark = pytest.mark.capability("R14 trouble")
-HERE = os.path.dirname(os.path.abspath(__file__))
 POLICIES = ("skip_mini_step", "skip_window", "raise")
 RANDOM = np.random.RandomState(29)
 SHAPES = ((3, 4), (5,))
@@ -426,8 +422,7 @@ def on_replicas():
 def test_on_one_of_two_replicas(home, tmpdir):
     """What is not finite on one is left out on both. A window without any mini-step, and a good one."""
     eager_only(home)
-    tmpdir.join("program.py").write(PROGRAM)
-    homes.run(str(tmpdir.join("program.py")), [home.name, str(tmpdir.join("found"))], path=[HERE] + sys.path)
+    homes.run_program(tmpdir, PROGRAM, home.name, str(tmpdir.join("found")))
     bad = {step for step, _ in BAD_ON_REPLICAS}
     paths = tmpdir.listdir("found-*")
     assert len(paths) >= 2

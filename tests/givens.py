@@ -40,8 +40,8 @@ def sgd(keras):
     return keras.optimizers.SGD(0.1, momentum=0.9)
 
 
-def accumulating(keras, steps):
-    return legacyga.MySGD(lr=0.1, momentum=0.9, steps_per_update=steps, keras=keras)
+def accumulating(keras):
+    return legacyga.MySGD(lr=0.1, momentum=0.9, steps_per_update=4, keras=keras)
 
 
 def largest_distance(weights, others):
@@ -90,7 +90,7 @@ def slices_and_windows(keras):
 
 def a_model_for_a_schedule(keras):
     """Five samples: an epoch of batches of 2, 2 and 1."""
-    optimizer = accumulating(keras, 4)
+    optimizer = accumulating(keras)
     yield from a_regression(keras, {"legacyga": legacyga}, 5, 4, sgd(keras), optimizer)
     assert optimizer.gradient_accumulation_steps == 2
 
@@ -162,7 +162,7 @@ def a_session(_):
 
 def a_window_under_way(keras):
     """An optimizer that has taken five mini-steps at K = 4."""
-    model, optimizer = dense(keras), accumulating(keras, 4)
+    model, optimizer = dense(keras), accumulating(keras)
     model.compile(loss="mse", optimizer=optimizer)
     for begin in range(0, 20, 4):
         model.train_on_batch(X[begin : begin + 4], Y[begin : begin + 4])
@@ -176,7 +176,7 @@ def a_window_under_way(keras):
 def a_saved_model(keras):
     """A file of a run that was stopped within its second window."""
     model = dense(keras)
-    model.compile(loss="mse", optimizer=accumulating(keras, 4))
+    model.compile(loss="mse", optimizer=accumulating(keras))
     for _ in range(5):
         model.train_on_batch(X[:4], Y[:4])
     model.save("model.h5")

@@ -138,7 +138,8 @@ def main():
     for i, version in enumerate(pythons):
         rows.append([version] + [word for word, _ in found[i * len(args.pips) :][: len(args.pips)]])
     print("\n".join("| {} |".format(" | ".join(row)) for row in rows))
-    print("not here:", ", ".join(set(args.pythons) - set(pythons)) or "no Python")
+    for version in set(args.pythons) - set(pythons):
+        print("There is no Python {} here.".format(version))
     failed = [line for _, lines in found for line in lines]
     if failed or not found:
         sys.exit("\n".join(failed) or "no Python was found")

@@ -58,9 +58,8 @@ def test_iterations_count_updates(home, generation):
     optimizer = wrap(home, generation, 3)
     seen = []
 
-    def look(taken):
-        if taken:
-            seen.append((int(home.value(optimizer.mini_step)), int(home.value(optimizer.iterations))))
+    def look(_):
+        seen.append((int(home.value(optimizer.mini_step)), int(home.value(optimizer.iterations))))
 
     drive(home, optimizer, ROWS[:7], look)
     assert seen == [(1, 0), (2, 0), (0, 1), (1, 1), (2, 1), (0, 2), (1, 2)]
@@ -69,7 +68,7 @@ def test_iterations_count_updates(home, generation):
 def test_decay_counts_updates(home, generation):
     skip_without(home, generation, "decay")
     optimizer = wrap(home, generation, K, lr=0.5, decay=0.5)
-    assert_history(drive(home, optimizer, ROWS), expected(ROWS, K, oracle.SGD(lr=0.5, decay=0.5)))
+    assert_history(drive(home, optimizer, ROWS), expected(ROWS, oracle.SGD(lr=0.5, decay=0.5)))
 
 
 def schedules(home):
@@ -101,7 +100,7 @@ def test_the_rate_of_update_n_is_that_of_the_schedule(home, form, which):
     optimizer = accumulating(home, form, K, lr=schedule)
     # One of them as fit does it, within a tf.function.
     history = drive(home, optimizer, ONES) if which else train(line(home, optimizer), ONES)
-    np.testing.assert_allclose(rates_of(history, K), [rate(n) for n in range(6)], rtol=0, atol=1e-6)
+    np.testing.assert_allclose(rates_of(history), [rate(n) for n in range(6)], rtol=0, atol=1e-6)
 
 
 # The rate set from outside
@@ -125,7 +124,7 @@ def test_a_rate_set_within_a_window_is_that_of_its_update(home, form):
 
     history = drive(home, optimizer, ONES[: 3 * K], set_it)
     wanted = [0.5, 0.125, 0.25 if len(names) == 2 else 0.125]
-    np.testing.assert_allclose(rates_of(history, K), wanted, rtol=0, atol=1e-6)
+    np.testing.assert_allclose(rates_of(history), wanted, rtol=0, atol=1e-6)
 
 
 def test_a_flush_after_the_model_was_compiled_again(home, form):
@@ -203,7 +202,7 @@ def test_bias_correction_counts_updates(home, generation):
     # The first window's gradients are large, as in the first steps of a training.
     rows = [[column * (100 if i < K else 1) for column in row] for i, row in enumerate(ROWS)]
     exact, too_far_on = [oracle.Adam(0.125, beta_1=0.5, beta_2=0.75) for _ in range(2)]
-    wanted = expected(rows, K, exact)
+    wanted = expected(rows, exact)
     too_far_on.iterations = K - 1
     assert np.max(np.abs(wanted[K - 1][0] - too_far_on.update(oracle.double(START), mean_rows(rows)[0])[0])) > 0.01
     optimizer = wrap(home, generation, K, "Adam", beta_1=0.5, beta_2=0.75, epsilon=1e-7)
@@ -243,9 +242,8 @@ def test_the_moving_average_moves_per_update(home, generation):
     optimizer = wrap(home, generation, K, use_ema=True, ema_momentum=0.75, ema_overwrite_frequency=3)
     variables, seen = home.variables(START), []
 
-    def look(taken):
-        if taken:
-            seen.append(averages_of(home, optimizer))
+    def look(_):
+        seen.append(averages_of(home, optimizer))
 
     # Five updates: an overwriting at the third, and two after it.
     rows = ROWS[: 5 * K]
@@ -309,4 +307,4 @@ def test_compiled_with_jit_compile(home, generation):
         skips.keras_lacks(NOT_THERE.format("jit_compile in compile"))
     model = line(home, wrap(home, generation, K, momentum=0.5, clipvalue=1.5), jit_compile=True)
     history = train(model, ROWS)
-    assert_history(history, expected(ROWS, K, oracle.SGD(lr=0.125, momentum=0.5, clip="value", limit=1.5)))
+    assert_history(history, expected(ROWS, oracle.SGD(lr=0.125, momentum=0.5, clip="value", limit=1.5)))

@@ -351,7 +351,7 @@ class Fed(object):
             self.updates = [self.optimizer.minimize(loss, var_list=self.variables)]
             self.home.sessions.get_session().run(self.home.v1.variables_initializer(self.optimizer.variables()))
             return
-        self.updates = self.optimizer.get_updates(loss=loss, params=self.given(self.variables))
+        self.updates = list(self.optimizer.get_updates(loss=loss, params=self.given(self.variables)))
         if not (hasattr(self.optimizer, "mini_step") or hasattr(self.optimizer, "apply_gradients")):
             # Nothing orders what stock v1 optimizers read with what they write: what they are to write is computed in
             # one session call, without a write, and written in a second.

@@ -8,7 +8,7 @@ import os
 
 import numpy as np
 import oracle
-from epochs import BATCHES, START, X, Y, counts, stopper
+from epochs import BATCHES, START, X, Y, counts
 
 import legacyga
 
@@ -76,8 +76,22 @@ class Program(object):
         self.model = home.network(START)
         self.model.compile(optimizer=make(steps), loss=self._loss(), **self.compiled)
         self.promised = Promised(steps, counts(home), home.mode == "graph")
+        self.between = self._between()
         # With all that it keeps from the start, so that its state can be taken up anew at once.
         self.train_on_batch(0)
+
+    def _between(self):
+        """A callback that evaluates, or interrupts, within an epoch."""
+        program = self
+
+        class Between(self.home.keras.callbacks.Callback):
+            def on_batch_end(self, batch, logs=None):
+                if self.evaluates and batch == 1:
+                    program.evaluate()
+                if self.interrupted and batch == 1:
+                    raise InterruptionError
+
+        return Between()
 
     def _loss(self):
         if not self.traced:
@@ -113,9 +127,8 @@ class Program(object):
 
     def fit(self, epochs=1, partial_window=None, schedule=None, evaluates=False, interrupted=False):
         """`partial_window=None` is fit without our callback, and then there is no schedule."""
-        make = self.home.keras.callbacks.LambdaCallback
-        evaluating = make(on_batch_end=lambda batch, logs: batch == 1 and self.evaluate())
-        callbacks = [evaluating] * evaluates + [stopper(self.home, InterruptionError())] * interrupted
+        self.between.evaluates, self.between.interrupted = evaluates, interrupted
+        callbacks = [self.between]
         if partial_window is not None:
             callbacks.append(legacyga.GradientAccumulationCallback(schedule, partial_window=partial_window))
         try:

@@ -7,8 +7,6 @@ import oracle
 from homes import generation_of
 
 RANDOM = np.random.RandomState(23)
-
-
 RATE = 0.03
 BATCH = 4
 SHAPES = ((5, 4), (4,), (4, 3), (3,))
@@ -25,24 +23,13 @@ def make(home, cls, rate=RATE, **kwargs):
     return cls(**kwargs)
 
 
-# The expected numbers
+def trained(batches, steps, optimizer=None, start=START, trainable=range(4)):
+    """START after `batches`, in windows of `steps`; the weights at these places train."""
 
+    def gradients(weights, x, y):
+        return [each * (place in trainable) for place, each in enumerate(oracle.gradients(weights, x, y))]
 
-def trained(batches, steps, optimizer=None, start=START, trainable=None):
-    """START after `batches`, in windows of `steps`.
-
-    Args:
-        trainable: the places of the weights that train, all of them if None.
-    """
-    accumulated = oracle.Accumulated(oracle.Adam(RATE) if optimizer is None else optimizer, steps)
-    weights = oracle.double(start)
-    names = list(range(len(weights))) if trainable is None else list(trainable)
-    for x, y in batches:
-        found = oracle.gradients(weights, x, y)
-        updated = accumulated.mini_step([weights[i] for i in names], [found[i] for i in names], names)
-        for i, weight in zip(names, updated):
-            weights[i] = weight
-    return weights
+    return oracle.train(oracle.double(start), batches, steps, optimizer or oracle.Adam(RATE), gradients)[-1]
 
 
 def gradients_by_hand(number):
@@ -51,10 +38,8 @@ def gradients_by_hand(number):
 
 
 def applied(optimizer, fed, steps, start=START):
-    accumulated, weights = oracle.Accumulated(optimizer, steps), oracle.double(start)
-    for each in fed:
-        weights = accumulated.mini_step(weights, each, range(len(weights)))
-    return weights
+    fed = [(each, None) for each in fed]
+    return oracle.train(oracle.double(start), fed, steps, optimizer, lambda weights, given, _: given)[-1]
 
 
 def assert_close(weights, wanted):
@@ -67,9 +52,6 @@ def assert_bits(weights, wanted):
     assert len(weights) == len(wanted)
     for now, expected in zip(weights, wanted):
         np.testing.assert_array_equal(now, expected)
-
-
-# Training in a home
 
 
 def compiled(home, optimizer, start=START, **kwargs):
@@ -90,9 +72,6 @@ def joined(batches):
 def fit(model, batches, batch_size=BATCH):
     x, y = joined(batches)
     model.fit(x, y, batch_size=batch_size, epochs=1, shuffle=False, verbose=0)
-
-
-# What optimizers are asked
 
 
 def error_of(function, *args):

@@ -1,6 +1,5 @@
 """What tox.ini says of its test environments: their names, what is installed into them, and which homes they hold."""
 
-import collections
 import configparser
 import os
 import re
@@ -26,7 +25,7 @@ def minor(version):
 
 def factors_of(env):
     """{"py": "3.7", "tf": "1.15", "keras": "2.3"} of "py37-tf1.15-keras2.3"."""
-    found = collections.OrderedDict()
+    found = {}
     # `others` are no package: conftest.py looks for each.
     for factor in env.replace("-others", "").split("-"):
         match = re.match(r"(py|tfkeras|tf|keras|horovod)(\d[\d.]*)$", factor)

@@ -15,39 +15,26 @@ NO_TRAIN_STEP = "TF 2.0 and 2.1: Keras has no train_step that could count the sa
 
 
 def expected(home, epochs, steps, partial_window, batches=BATCHES, initial_epoch=0, weighs=True):
-    """What the oracle makes of it: each batch weighs as much as it has samples, but in eager mode of TF 2.0 and 2.1.
+    """[(the weights after an epoch, the updates made)] by the oracle.
 
     Args:
-        home: the home.
-        epochs: how many.
         steps: function of (epoch, updates made before): the K of a window that begins there.
         partial_window: as the callback's.
         batches: one epoch's.
-        initial_epoch: the number of the first.
-        weighs: whether batches have weights where their samples can be counted.
-
-    Returns:
-        For each epoch (weights after its end, updates made).
+        weighs: whether a batch weighs as much as it has samples, where these can be counted.
     """
     sgd = oracle.SGD(LR, MOMENTUM)
-    weights, window, size, history = [w.astype("float64") for w in START], [], None, []
-
-    def update(weights):
-        samples, gradients = zip(*window)
-        return sgd.update(weights, [np.average(g, axis=0, weights=samples) for g in zip(*gradients)])
-
+    accumulated, weights, history = oracle.Accumulated(sgd, None), oracle.double(START), []
     for epoch in range(initial_epoch, initial_epoch + epochs):
         for x, y in batches:
-            if not window:
-                size = steps(epoch, sgd.iterations)
-            samples = len(x) if weighs and counts(home) else 1
-            window.append((samples, oracle.gradients(weights, x.astype("float64"), y.astype("float64"))))
-            if len(window) == size:
-                weights, window = update(weights), []
-        if window and partial_window == "flush":
-            weights = update(weights)
+            if not accumulated.windows:
+                accumulated.steps = steps(epoch, sgd.iterations)
+            size = len(x) if weighs and counts(home) else None
+            weights = accumulated.mini_step(weights, oracle.gradients(weights, x, y), size=size)
+        if partial_window == "flush":
+            weights = accumulated.flush(weights)
         if partial_window != "carry":
-            window = []
+            accumulated.windows.clear()
         history.append((weights, sgd.iterations))
     return history
 
@@ -66,12 +53,12 @@ def recorder(home):
     """A callback that keeps the weights as they are at each epoch's end."""
 
     class Recorder(home.keras.callbacks.Callback):
+        weights = []
+
         def on_epoch_end(self, epoch, logs=None):
             self.weights.append(self.model.get_weights())
 
-    made = Recorder()
-    made.weights = []
-    return made
+    return Recorder()
 
 
 def fit(home, model, callbacks, epochs=3, x=X, y=Y, batch_size=4, **kwargs):

@@ -11,7 +11,8 @@ FILE = np.load(make_fixtures.PATH)
 EXPECTED = {name: FILE[name] for name in FILE.files}
 START = [EXPECTED["start_{}".format(i)] for i in range(4)]
 BATCHES = list(zip(EXPECTED["x"], EXPECTED["y"]))
-
+# By name; of one process, as the home is.
+RESULTS = {}
 
 # The smaller K have one of everything, those above have all of it together.
 every_case = pytest.mark.parametrize(
@@ -22,22 +23,17 @@ every_case = pytest.mark.parametrize(
         if case["clip"] != "all"
     ],
 )
-
-
 # One of everything, and all of it together, for the slower ways to train.
-SOME = [
-    dict(steps=3, momentum=0.0, nesterov=False, decay=0.0, clip="none", max_norm=False),
-    dict(steps=2, momentum=0.9, nesterov=False, decay=0.1, clip="each", max_norm=True),
-    dict(steps=4, momentum=0.9, nesterov=True, decay=0.1, clip="value", max_norm=True),
-    dict(steps=1, momentum=0.9, nesterov=True, decay=0.1, clip="each", max_norm=True),
-]
-
-
-some_cases = pytest.mark.parametrize("case", SOME, ids=name_of)
-
-
-# By name; of one process, as the home is.
-RESULTS = {}
+some_cases = pytest.mark.parametrize(
+    "case",
+    [
+        dict(steps=3, momentum=0.0, nesterov=False, decay=0.0, clip="none", max_norm=False),
+        dict(steps=2, momentum=0.9, nesterov=False, decay=0.1, clip="each", max_norm=True),
+        dict(steps=4, momentum=0.9, nesterov=True, decay=0.1, clip="value", max_norm=True),
+        dict(steps=1, momentum=0.9, nesterov=True, decay=0.1, clip="each", max_norm=True),
+    ],
+    ids=name_of,
+)
 
 
 def of_home(home, case):
@@ -50,13 +46,11 @@ def expected(home, case):
     return EXPECTED[name_of(of_home(home, case))]
 
 
-def arguments(case):
-    """MySGD's arguments in a case."""
-    kwargs = dict(lr=LR, steps_per_update=case["steps"])
-    kwargs.update((name, case[name]) for name in ("momentum", "nesterov", "decay"))
+def mysgd(home, case):
+    kwargs = {name: case[name] for name in ("momentum", "nesterov", "decay")}
     if case["clip"] != "none":
         kwargs["clipvalue" if case["clip"] == "value" else "clipnorm"] = LIMITS[case["clip"]]
-    return kwargs
+    return legacyga.MySGD(lr=LR, steps_per_update=case["steps"], keras=home.keras, **kwargs)
 
 
 def distance(weights, expected):
@@ -69,39 +63,17 @@ def ends_window(case):
     return np.arange(1, MINI_STEPS + 1) % case["steps"] == 0
 
 
-def pair_of(home, case):
-    model = home.network(START, MAX_NORM if case["max_norm"] else None)
-    return model, legacyga.MySGD(keras=home.keras, **arguments(case))
-
-
-def eagerly(home, case):
-    """[the weights after each mini-step], and the optimizer. Some are functions: one of everything at K = 4."""
-    model, optimizer = pair_of(home, case)
-    step, found = home.step(model, optimizer, traced=case["steps"] == 4 and case["momentum"] > 0), []
-    for batch in BATCHES:
-        step(*batch)
-        found.append(model.get_weights())
-    return found, optimizer
-
-
-def in_graphs(home, cases):
-    """The same for each of some cases, side by side, for a session is slow to take up new operations."""
-    home.reset(plain_session=True)
-    pairs = [pair_of(home, case) for case in cases]
-    return list(zip(zip(*home.mini_steps(pairs, BATCHES)), [optimizer for _, optimizer in pairs]))
-
-
 def run(home, case):
     """The weights after every mini-step, `iterations` and `mini_step` at the end, of a case that was run or now is."""
     case = of_home(home, case)
     if name_of(case) not in RESULTS:
-        cases = [each for each in CASES if each["clip"] in ("none", "value", home.clipnorm_means)]
-        first = cases.index(case) // 8 * 8
-        group = [case] if home.mode == "eager" else cases[first : first + 8]
-        found = [eagerly(home, case)] if home.mode == "eager" else in_graphs(home, group)
-        for each, (history, optimizer) in zip(group, found):
-            counters = [int(home.value(counter)) for counter in (optimizer.iterations, optimizer.mini_step)]
-            RESULTS[name_of(each)] = [np.stack(list(map(make_fixtures.flat, history)))] + counters
-        # Every session call of the tests to come would look through what is left here.
         home.reset(plain_session=True)
+        model, optimizer = home.network(START, MAX_NORM if case["max_norm"] else None), mysgd(home, case)
+        # Some are functions: one of everything at K = 4.
+        step, history = home.step(model, optimizer, traced=case["steps"] == 4 and case["momentum"] > 0), []
+        for batch in BATCHES:
+            step(*batch)
+            history.append(make_fixtures.flat(model.get_weights()))
+        counters = [int(home.value(counter)) for counter in (optimizer.iterations, optimizer.mini_step)]
+        RESULTS[name_of(case)] = [np.stack(history)] + counters
     return RESULTS[name_of(case)]

@@ -40,6 +40,12 @@ def run(script, arguments, path=()):
     return done.stdout
 
 
+def run_program(folder, source, *arguments):
+    """What a program that imports the helpers prints. It is a file, for AutoGraph reads it; `folder` is a py.path."""
+    folder.join("program.py").write(source)
+    return run(str(folder.join("program.py")), arguments, [os.path.dirname(os.path.abspath(__file__))] + sys.path)
+
+
 def free_ports(number):
     """Ports of the loopback interface that nobody listens on."""
     with contextlib.ExitStack() as stack:
@@ -126,28 +132,16 @@ class Home(object):
         self.v1_optimizers = self.ours.v1_optimizers
         self.tf_version = tuple(int(part) for part in tf.__version__.split(".")[:2])
         self.version = getattr(self.keras, "__version__", None) or version("keras") or "of TensorFlow"
-        self.is_keras3 = name == "keras" and mode == "eager"
+        self.is_keras3, self.is_standalone = name == "keras" and mode == "eager", name == "keras" and mode == "graph"
         # What `clipnorm` means here: the norm of all gradients together, or each one's own.
-        self.clipnorm_means = "all" if name == "keras" and mode == "graph" or self.tf_version < (1, 10) else "each"
-
-    @property
-    def sessions(self):
-        """The backend that has the sessions: Keras 2.3 on TF 2 leaves them to tf.keras."""
-        left = self.name == "keras" and self.mode == "graph" and self.tf_version >= (2, 0)
-        return self.v1.keras.backend if left else self.backend
-
-    @property
-    def races(self):
-        """Whether an update of the home's own optimizers may change what a gradient has yet to read.
-
-        It may where weights are variables by reference: in Keras up to 2.3, in tf.keras of TF 1.8. TF 1.13 has none.
-        """
-        return self.mode == "graph" and (self.name == "keras" or self.tf_version < (1, 13))
-
-    @property
-    def has_wrap_in_v1(self):
-        """Whether wrap takes v1 optimizers: up to TF 1.10 tf.Variable passes the creators of variables by."""
-        return has_variable_creators(self.tf)
+        self.clipnorm_means = "all" if self.is_standalone or self.tf_version < (1, 10) else "each"
+        # The backend that has the sessions: Keras 2.3 on TF 2 leaves them to tf.keras.
+        self.sessions = self.v1.keras.backend if self.is_standalone and self.tf_version >= (2, 0) else self.backend
+        # Whether an update of the home's own optimizers may change what a gradient has yet to read. It may where
+        # weights are variables by reference: in Keras up to 2.3, in tf.keras of TF 1.8. TF 1.13 has none.
+        self.races = mode == "graph" and (self.is_standalone or self.tf_version < (1, 13))
+        # Whether wrap takes v1 optimizers: up to TF 1.10 tf.Variable passes the creators of variables by.
+        self.has_wrap_in_v1 = has_variable_creators(tf)
 
     def reset(self, plain_session=False):
         """Forget what earlier tests built. A plain session does not optimize its graph, which takes the time."""
@@ -165,7 +159,6 @@ class Home(object):
             self.sessions.set_session(self.v1.Session(config=config))
 
     def set_floatx(self, dtype):
-        """Set the home's default dtype."""
         (self.keras.config if self.is_keras3 else self.keras.backend).set_floatx(dtype)
 
     def network(self, start, max_norm=None, tanh_at_the_end=False, names=None):
@@ -181,101 +174,80 @@ class Home(object):
         model.set_weights(start)
         return model
 
-    def value(self, variable):
-        """What a variable of an optimizer, or a constant in place of one, holds."""
+    def values(self, variables):
+        """What variables, or constants in place of them, hold."""
         if self.mode == "graph":
-            # That of one variable fails in Keras 2.3 on TF 2.
-            return self.backend.batch_get_value([variable])[0]
-        return variable.numpy() if hasattr(variable, "numpy") else np.asarray(variable)
+            return self.backend.batch_get_value(variables)
+        return [np.array(each.numpy() if hasattr(each, "numpy") else each) for each in variables]
+
+    def value(self, variable):
+        return self.values([variable])[0]
 
     def read_checkpoint(self, checkpoint, path):
         """Restore what `checkpoint.write` has written: by Checkpoint.read, which is there from TF 2.3 on."""
         return getattr(checkpoint, "read", checkpoint.restore)(path)
 
-    def mini_steps(self, pairs, batches):
-        """Drive optimizers by hand, a mini-step a batch, on the mean squared error of their models.
-
-        The `pairs` are (model, optimizer), side by side as in `apply_all_to`. Yields all weights after each batch.
-        """
-        if self.mode == "graph":
-            steps = [self._graph_step(pairs)]
-        else:
-            steps = [self._eager_step(model, optimizer) for model, optimizer in pairs]
-        for x, y in batches:
-            for step in steps:
-                step(x, y)
-            yield [model.get_weights() for model, _ in pairs]
-
-    def step(self, model, optimizer, traced=True):
-        """A function of (x, y) that takes one mini-step; in eager mode a `tf.function`, or what one can be made of."""
-        if self.mode == "graph":
-            return self._graph_step([(model, optimizer)])
-        if self.is_keras3:
-            optimizer.build(model.trainable_variables)
-        step = self._eager_step(model, optimizer)
-        return self.tf.function(step) if traced else step
-
-    def _graph_step(self, pairs):
-        backend = self.backend
-        target = backend.placeholder(shape=pairs[0][0].outputs[0].shape.as_list())
-        inputs, losses, updates = [target], [], []
-        for model, optimizer in pairs:
-            loss = backend.mean(backend.square(model.outputs[0] - target))
-            inputs.append(model.inputs[0])
-            losses.append(loss)
-            updates += optimizer.get_updates(loss=loss, params=model.trainable_weights)
-        function = backend.function(inputs, losses, updates=updates)
-        return lambda x, y: function([y] + [x] * len(pairs))
-
-    def _eager_step(self, model, optimizer):
-        tf = self.tf
-
-        def step(x, y):
-            with tf.GradientTape() as tape:
-                loss = tf.reduce_mean(tf.square(model(x) - y))
-            variables = model.trainable_variables
-            optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
-
-        return step
-
-    def bare_steps(self, model, optimizer, batches):
-        """As `mini_steps`, for an optimizer that is not ours: its weights after each batch.
-
-        In graph mode the gradients are computed in one session call and applied in the next. In one call the stock v1
-        optimizers write to reference variables that gradients are still computed from.
-        """
-        params = model.trainable_weights
-        if self.mode == "eager":
-            step = self._eager_step(model, optimizer)
-            # TF 2.0 to 2.3 clip in minimize alone.
-            if self.tf_version < (2, 4):
-
-                def step(x, y):
-                    optimizer.minimize(lambda: self.tf.reduce_mean(self.tf.square(model(x) - y)), params)
-
-        else:
-            backend = self.backend
-            target = backend.placeholder(shape=model.outputs[0].shape.as_list())
-            loss = backend.mean(backend.square(model.outputs[0] - target))
-            differentiate = backend.function([model.inputs[0], target], backend.gradients(loss, params))
-            # A loss whose gradient by each of the params is what is fed.
-            fed = Fed(self, optimizer, params)
-
-            def step(x, y):
-                fed.step(differentiate([x, y]))
-
+    def mini_steps(self, model, optimizer, batches):
+        """Drive an optimizer by hand, a mini-step a batch; the model's weights after each."""
+        step = self.step(model, optimizer, traced=False)
         for x, y in batches:
             step(x, y)
             yield model.get_weights()
 
+    def step(self, model, optimizer, traced=True):
+        """A function of (x, y) that takes one mini-step on the mean squared error; in eager mode a `tf.function`, or
+        what one can be made of.
+        """
+        if self.mode == "graph":
+            return self.graph_step([(model, optimizer)])
+        tf, variables = self.tf, model.trainable_variables
+        if self.is_keras3:
+            optimizer.build(variables)
+
+        def step(x, y):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(tf.square(model(x) - y))
+            optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
+
+        return tf.function(step) if traced else step
+
+    def graph_step(self, pairs):
+        """The same in graph mode, of several (model, optimizer) in one session call."""
+        backend = self.backend
+        target = backend.placeholder(shape=pairs[0][0].outputs[0].shape.as_list())
+        losses = [backend.mean(backend.square(model.outputs[0] - target)) for model, _ in pairs]
+        updates = []
+        for (model, optimizer), loss in zip(pairs, losses):
+            updates += optimizer.get_updates(loss=loss, params=model.trainable_weights)
+        function = backend.function([target] + [model.inputs[0] for model, _ in pairs], losses, updates=updates)
+        return lambda x, y: function([y] + [x] * len(pairs))
+
+    def bare_steps(self, model, optimizer, batches):
+        """As `mini_steps`, for an optimizer that is not ours.
+
+        In graph mode the gradients are computed in one session call and applied in the next. In one call the stock v1
+        optimizers write to reference variables that gradients are still computed from.
+        """
+        params, tf = model.trainable_weights, self.tf
+        if self.mode == "graph":
+            fed = Fed(self, optimizer, params)
+            target = self.backend.placeholder(shape=model.outputs[0].shape.as_list())
+            loss = tf.reduce_mean(tf.square(model.outputs[0] - target))
+            differentiate = self.backend.function([model.inputs[0], target], self.backend.gradients(loss, params))
+        for x, y in batches:
+            if self.mode == "graph":
+                fed.step(differentiate([x, y]))
+            elif self.is_keras3:
+                self.step(model, optimizer, traced=False)(x, y)
+            else:
+                # TF 2.0 to 2.3 clip in minimize alone.
+                optimizer.minimize(lambda x=x, y=y: tf.reduce_mean(tf.square(model(x) - y)), params)
+            yield model.get_weights()
+
     def optimizer_weights(self, optimizer):
-        """The values of all the optimizer's variables."""
-        if hasattr(optimizer, "get_weights"):
-            return optimizer.get_weights()
-        return [variable.numpy() for variable in variables_of(optimizer)]
+        return self.values(variables_of(optimizer))
 
     def set_optimizer_weights(self, optimizer, weights):
-        """Put `weights`, from `optimizer_weights`, back."""
         if self.is_keras3:
             for variable, value in zip(optimizer.variables, weights):
                 variable.assign(value)
@@ -303,16 +275,12 @@ class Home(object):
         return [(generation, cls) for cls, generation in found.items()]
 
     def is_keras3_before(self, *version):
-        """Whether this is a Keras 3 that is older than that."""
         return self.is_keras3 and environments.as_numbers(self.version)[: len(version)] < version
 
     def is_standalone_before(self, *version):
-        """Whether this is a standalone Keras 2 that is older than that."""
-        is_standalone = self.name == "keras" and not self.is_keras3
-        return is_standalone and environments.as_numbers(self.version)[: len(version)] < version
+        return self.is_standalone and environments.as_numbers(self.version)[: len(version)] < version
 
     def variables(self, start):
-        """Variables of the home with these values."""
         if self.mode == "graph":
             return [self.backend.variable(value) for value in start]
         if not self.is_keras3:
@@ -321,58 +289,13 @@ class Home(object):
         dtypes = [self.tf.as_dtype(getattr(value, "dtype", "float32")).name for value in start]
         return [self.keras.Variable(value, dtype=dtype) for value, dtype in zip(start, dtypes)]
 
-    def function(self, inputs, outputs, updates, bare=()):
-        """In graph mode, a function of the list of the inputs' values that makes updates.
-
-        Args:
-            inputs, outputs, updates: as of backend.function.
-            bare: the updates of stock v1 optimizers. Nothing orders what they read with what they write: what they
-                are to write is computed in one session call, without a write, and written in a second.
-        """
-        backend = self.backend
-        ours = backend.function(inputs, outputs, updates=updates) if updates else None
-        writes = [each[0].assign(each[1]) if isinstance(each, tuple) else each for each in bare]
-        writes = [getattr(each, "op", each) for each in writes]
-        values = [write.inputs[1] for write in writes]
-
-        def run(fed):
-            if ours:
-                ours(fed)
-            if bare:
-                session = self.sessions.get_session()
-                found = session.run(values, dict(zip(inputs, fed)))
-                session.run(writes, dict(zip(values, found)))
-
-        return run
-
     def apply_to(self, start, optimizer, gradients):
         """The values of variables from `start` on, after each list of `gradients` that an optimizer is given."""
-        return self.apply_all_to(start, [optimizer], gradients)[0]
-
-    def apply_all_to(self, start, optimizers, gradients):
-        """The same for each of several optimizers with variables of its own.
-
-        In graph mode one session call takes a step with each, for a session is slow to take up new operations.
-        """
-        if self.mode == "eager":
-            gradients = list(gradients) if len(optimizers) > 1 else gradients
-            return [Fed(self, optimizer, start).history(gradients) for optimizer in optimizers]
-        fed = [self.backend.placeholder(shape=value.shape) for value in start]
-        each_fed = [Fed(self, optimizer, start, placeholders=fed) for optimizer in optimizers]
-        apply = self.function(
-            fed,
-            [each.loss for each in each_fed],
-            [update for each in each_fed for update in each.updates],
-            [update for each in each_fed for update in each.bare_updates],
-        )
-        flat = [variable for each in each_fed for variable in each.variables]
-        histories = [[] for _ in optimizers]
+        fed, found = Fed(self, optimizer, start), []
         for each in gradients:
-            apply(each)
-            values = iter(self.backend.batch_get_value(flat))
-            for history in histories:
-                history.append([next(values) for _ in start])
-        return histories
+            fed.step(each)
+            found.append(fed.values())
+        return found
 
     def bare_sgd(self, **kwargs):
         """The home's own SGD: of the v1 API in graph mode, of the generation MySGD is built on in eager mode."""
@@ -391,11 +314,10 @@ class Fed(object):
         optimizer: one of the home, or of tf.compat.v1.train.
         start: the variables, or their values.
         sparse: whether there is one variable, whose gradients are given as [ids, rows].
-        placeholders: in graph mode, for the gradients, if several optimizers take their steps in one call.
         traced: whether a mini-step is a `tf.function`, in eager mode.
     """
 
-    def __init__(self, home, optimizer, start, sparse=False, placeholders=None, traced=False):
+    def __init__(self, home, optimizer, start, sparse=False, traced=False):
         self.home, self.optimizer, self.sparse = home, optimizer, sparse
         is_built = home.is_keras3 and hasattr(optimizer, "build")
         if hasattr(start[0], "assign"):
@@ -410,36 +332,32 @@ class Fed(object):
             optimizer.build(self.given(self.variables))
         if home.mode == "eager":
             return
-        backend, tf, fed = home.backend, home.tf, placeholders
+        backend, tf = home.backend, home.tf
         if sparse:
             row = backend.int_shape(self.variables[0])[1:]
             fed = [backend.placeholder(shape=(None,), dtype="int64"), backend.placeholder(shape=(None,) + row)]
-            self.loss = tf.reduce_sum(tf.gather(self.variables[0], fed[0]) * fed[1])
+            loss = tf.reduce_sum(tf.gather(self.variables[0], fed[0]) * fed[1])
         else:
-            fed = fed or [backend.placeholder(shape=backend.int_shape(variable)) for variable in self.variables]
-            self.loss = sum(tf.reduce_sum(gradient * var) for gradient, var in zip(fed, self.variables))
+            fed = [backend.placeholder(shape=backend.int_shape(variable)) for variable in self.variables]
+            loss = sum(tf.reduce_sum(gradient * var) for gradient, var in zip(fed, self.variables))
         self.placeholders = fed
-        self._make_updates()
-        if placeholders is None:
-            self.apply = home.function(fed, [self.loss], self.updates, self.bare_updates)
+        self._make_updates(loss)
         # A v1 optimizer that is given to two models lists the weights of the second.
-        self.weights = self.optimizer_weights()
+        self.weights = variables_of(optimizer)
 
-    def _make_updates(self):
-        self.updates, self.bare_updates = [], []
+    def _make_updates(self, loss):
+        self.values_written = []
         if not hasattr(self.optimizer, "get_updates"):
-            self.updates = [self.optimizer.minimize(self.loss, var_list=self.variables)]
+            self.updates = [self.optimizer.minimize(loss, var_list=self.variables)]
             self.home.sessions.get_session().run(self.home.v1.variables_initializer(self.optimizer.variables()))
             return
-        updates = self.optimizer.get_updates(loss=self.loss, params=self.given(self.variables))
-        if hasattr(self.optimizer, "mini_step") or hasattr(self.optimizer, "apply_gradients"):
-            self.updates = updates
-        else:
-            self.bare_updates = updates
-
-    def optimizer_weights(self):
-        """The optimizer's variables, as it lists them now."""
-        return variables_of(self.optimizer)
+        self.updates = list(self.optimizer.get_updates(loss=loss, params=self.given(self.variables)))
+        if not (hasattr(self.optimizer, "mini_step") or hasattr(self.optimizer, "apply_gradients")):
+            # Nothing orders what stock v1 optimizers read with what they write: what they are to write is computed in
+            # one session call, without a write, and written in a second.
+            writes = [each[0].assign(each[1]) if isinstance(each, tuple) else each for each in self.updates]
+            self.updates = [getattr(each, "op", each) for each in writes]
+            self.values_written = [write.inputs[1] for write in self.updates]
 
     def given(self, values):
         """Those of `values`, one for each variable, whose variables are given to the optimizer: all."""
@@ -448,7 +366,9 @@ class Fed(object):
     def step(self, gradients):
         """Give the optimizer gradients; in eager mode None for one that a variable does not have, or (ids, rows)."""
         if self.home.mode == "graph":
-            self.apply(list(gradients))
+            session, fed = self.home.sessions.get_session(), dict(zip(self.placeholders, gradients))
+            found = session.run(self.values_written, fed)
+            session.run(self.updates, dict(zip(self.values_written, found)) or fed)
             return
         gradients = [tuple(gradients)] if self.sparse else gradients
         self._apply([self._tensor(each, variable) for each, variable in zip(gradients, self.variables)])
@@ -464,28 +384,15 @@ class Fed(object):
         return None if gradient is None else tf.constant(gradient)
 
     def values(self):
-        """The variables' values."""
-        return [np.array(self.home.value(variable)) for variable in self.variables]
-
-    def history(self, gradients):
-        """The variables' values after each list of `gradients`."""
-        found = []
-        for each in gradients:
-            self.step(each)
-            found.append(self.values())
-        return found
+        return self.home.values(self.variables)
 
     def read(self):
         """[the variables' values, those of the optimizer's state but for `iterations`, `iterations`, `mini_step`]."""
         optimizer = self.optimizer
         # The bare ones of tf.compat.v1.train have none.
         counters = [getattr(optimizer, name) for name in ("iterations", "mini_step") if hasattr(optimizer, name)]
-        state = self.weights if self.home.mode == "graph" else self.optimizer_weights()
+        state = self.weights if self.home.mode == "graph" else variables_of(optimizer)
         state = [each for each in state if not any(each is counter for counter in counters)]
-        wanted = self.variables + state + counters
-        if self.home.mode == "graph":
-            found = self.home.backend.batch_get_value(wanted)
-        else:
-            found = [np.array(self.home.value(each)) for each in wanted]
+        found = self.home.values(self.variables + state + counters)
         n, m = len(self.variables), len(self.variables) + len(state)
         return found[:n], found[n:m], [int(value) for value in found[m:]]

@@ -9,7 +9,9 @@ Ends with 1 where that is not so. It needs uv, and the package registry for what
 """
 
 import argparse
+import functools
 import glob
+import itertools
 import os
 import re
 import subprocess
@@ -17,7 +19,6 @@ import sys
 import tempfile
 from multiprocessing import pool
 
-PYTHONS = ["3.{}".format(minor) for minor in range(6, 14)]
 # Of each year one; the last is the newest that the Python can have.
 PIPS = ["18.1", "19.3.1", "20.3.4", "21.3.1", "22.3.1", "23.3.2", "24.3.1", "25.3", ""]
 # The oldest NumPy that has a wheel for the Python. TensorFlow 1.8 takes 1.13.3 and newer.
@@ -31,6 +32,7 @@ THERE = {
     "3.12": ["numpy==1.26.4"],
     "3.13": ["numpy==2.1.3"],
 }
+PYTHONS = list(THERE)
 # What builds the sdist: the setuptools that the Python came with, and no wheel; the newest of both that it can have;
 # none, whereupon newer pips make an environment to build in. Pythons from 3.12 on came with none.
 BUILDS_APART = (23, 1)
@@ -42,124 +44,82 @@ CAME_WITH = {
     "3.10": "setuptools==65.5.0",
     "3.11": "setuptools==65.5.0",
 }
-NEWEST = ["setuptools", "wheel"]
 CODE = (
     "import legacyga, os, sys; legacyga.MySGD, legacyga.wrap; assert 'tensorflow' not in sys.modules; "
     "there = os.listdir(os.path.dirname(legacyga.__file__)); assert 'py.typed' in there and '__init__.pyi' in there"
 )
-NOT_FOR = "-"
-DOES_NOT_START = "pip fails"
 
 
-class InstallationError(Exception):
-    """What an installation did that it must not do."""
-
-
-def run(*command, **kwargs):
-    """(exit code, what it printed) of a command, without what this process's environment says of Python's paths."""
+def run(*command, check=True, **kwargs):
+    """The process of a command, without what this process's environment says of Python's paths, and what it printed."""
     environ = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     # `pip freeze` prints it.
     environ.pop("PIP_FIND_LINKS", None)
     environ["PIP_DISABLE_PIP_VERSION_CHECK"] = "1"
-    process = subprocess.Popen(
-        command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, universal_newlines=True, **kwargs
-    )
-    printed, _ = process.communicate()
-    return process.returncode, printed
+    kwargs.update(env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, universal_newlines=True)
+    return subprocess.run(command, check=check, **kwargs)
 
 
-def uv(*arguments):
-    """(whether it did it, what it printed) of uv."""
-    code, printed = run("uv", "--quiet", *arguments)
-    return code == 0, printed
+def uv_pip(what, python, *packages):
+    return run("uv", "--quiet", "pip", what, "--python", python, *packages, check=False)
 
 
-class Environment(object):
-    """A fresh environment of a Python, with one pip."""
+def install_and_check(python, *arguments):
+    """Install legacyga with pip, look at what else has changed, and take it away again."""
+    folder = os.path.dirname(os.path.dirname(python))
+    (packages,) = glob.glob(os.path.join(folder, "lib", "python*", "site-packages"))
+    pip = functools.partial(run, python, "-m", "pip", cwd=folder)
 
-    def __init__(self, folder, version, pip):
-        self.version, self.folder = version, folder
-        self.python = os.path.join(folder, "bin", "python")
-        self._uv("venv", "--python", version, folder)
-        self.has_pip = self._installs(["pip" + ("==" + pip if pip else "")])
-        if self.has_pip:
-            self._uv("pip", "install", "--python", self.python, *THERE[version])
-        # Some tell their version on a Python on which they do nothing else.
-        works = run(self.python, "-m", "pip", "freeze")[0] == 0
-        self.pip_version = run(self.python, "-m", "pip", "--version")[1].split()[1] if works else None
-
-    def have(self, packages):
-        """Have these packages to build with, and no others. False where this Python cannot have them."""
-        uv("pip", "uninstall", "--python", self.python, "setuptools", "wheel")
-        return not packages or self._installs(packages)
-
-    def install_and_check(self, *arguments):
-        """Install legacyga with pip, look at what else has changed, and take it away again."""
-        before = self._there()
-        self._pip("install", *arguments)
-        told = [line for line in self._pip("freeze").splitlines() if re.match("legacyga(==| @ )", line)]
-        if len(told) != 1:
-            raise InstallationError("pip freeze does not tell of legacyga")
-        after = self._there()
-        new = {re.split(r"[-.]", name)[0] for name in after - before}
-        if before - after or new != {"legacyga"}:
-            raise InstallationError("went: {}; came: {}".format(sorted(before - after), sorted(after - before)))
-        code, printed = run(self.python, "-c", CODE, cwd=self.folder)
-        if code:
-            raise InstallationError(printed)
-        self._pip("uninstall", "-y", "legacyga")
-        if self._there() != before:
-            raise InstallationError("uninstalling left {} of {}".format(sorted(self._there()), sorted(before)))
-
-    def _there(self):
-        """What is in site-packages: each package, and its name and version."""
-        (packages,) = glob.glob(os.path.join(self.folder, "lib", "python*", "site-packages"))
+    def there():
+        """Each package, and its name and version."""
         return set(os.listdir(packages)) - {"__pycache__"}
 
-    def _pip(self, *arguments):
-        code, printed = run(self.python, "-m", "pip", *arguments, cwd=self.folder)
-        if code:
-            raise InstallationError("pip {}:\n{}".format(" ".join(arguments), printed))
-        return printed
-
-    def _installs(self, packages):
-        return uv("pip", "install", "--python", self.python, *packages)[0]
-
-    def _uv(self, *arguments):
-        done, printed = uv(*arguments)
-        if not done:
-            raise InstallationError("uv {}:\n{}".format(" ".join(arguments), printed))
+    before = there()
+    pip("install", *arguments)
+    told = re.findall("^legacyga(?:==| @ )", pip("freeze").stdout, re.M)
+    assert len(told) == 1, "pip freeze does not tell of legacyga"
+    went, came = before - there(), there() - before
+    new = {re.split(r"[-.]", name)[0] for name in came}
+    assert not went and new == {"legacyga"}, "went: {}; came: {}".format(sorted(went), sorted(came))
+    run(python, "-c", CODE, cwd=folder)
+    pip("uninstall", "-y", "legacyga")
+    assert there() == before, "uninstalling left {} of {}".format(sorted(there()), sorted(before))
 
 
 def ways(version, pip):
     """(what is told, packages to build with) of a Python and a pip, for each way to build the sdist."""
     found = [("that the Python came with", [CAME_WITH[version]])] if version in CAME_WITH else []
-    found.append(("newest", NEWEST))
+    found.append(("newest", ["setuptools", "wheel"]))
     if tuple(int(part) for part in pip.split(".")[:2]) >= BUILDS_APART:
         found.append(("none", []))
     return found
 
 
-def cell(version, pip, wheel, sdist):
+def cell(wheel, sdist, version, pip):
     """The cell of a Python and a pip, and a list of what failed."""
     with tempfile.TemporaryDirectory() as folder:
-        environment = Environment(os.path.join(folder, "env"), version, pip)
-        if not environment.has_pip:
-            return NOT_FOR, []
-        if environment.pip_version is None:
-            return DOES_NOT_START, []
+        python = os.path.join(folder, "env", "bin", "python")
+        run("uv", "--quiet", "venv", "--python", version, os.path.join(folder, "env"))
+        if uv_pip("install", python, "pip" + ("==" + pip if pip else "")).returncode:
+            return "-", []
+        uv_pip("install", python, *THERE[version]).check_returncode()
+        # Some tell their version on a Python on which they do nothing else.
+        if run(python, "-m", "pip", "freeze", check=False).returncode:
+            return "pip fails", []
+        number = run(python, "-m", "pip", "--version").stdout.split()[1]
         tried = [("wheel", ["--no-index", wheel], [])]
-        for name, packages in ways(version, environment.pip_version):
-            tried.append(("sdist, setuptools: " + name, [sdist], packages))
+        tried += [("sdist, setuptools: " + name, [sdist], packages) for name, packages in ways(version, number)]
         failed = []
         for name, arguments, packages in tried:
             try:
-                if not environment.have(packages):
-                    raise InstallationError("{} cannot be installed".format(packages))
-                environment.install_and_check(*arguments)
-            except InstallationError as error:
-                failed.append("Python {}, pip {}, {}: {}".format(version, pip or "newest", name, error))
-        return ("**no**" if failed else "yes") + ("" if pip else " ({})".format(environment.pip_version)), failed
+                uv_pip("uninstall", python, "setuptools", "wheel")
+                if packages:
+                    uv_pip("install", python, *packages).check_returncode()
+                install_and_check(python, *arguments)
+            except (AssertionError, subprocess.CalledProcessError) as error:
+                told = "Python {}, pip {}, {}: {}\n{}"
+                failed.append(told.format(version, number, name, error, getattr(error, "output", "")))
+        return ("**no**" if failed else "yes") + ("" if pip else " ({})".format(number)), failed
 
 
 def main():
@@ -170,23 +130,18 @@ def main():
     parser.add_argument("--jobs", type=int, default=2, help="how many installations at a time (default: 2)")
     args = parser.parse_args()
     (wheel,), (sdist,) = [glob.glob(os.path.join(os.path.abspath(args.dist), "*" + end)) for end in (".whl", ".tar.gz")]
-    pythons = [version for version in args.pythons if uv("python", "find", version)[0]]
-
-    def fill(place):
-        found = cell(place[0], place[1], wheel, sdist)
-        sys.stderr.write("Python {}, pip {}: {}\n".format(place[0], place[1] or "newest", found[0]))
-        return found
-
-    places = [(version, pip) for version in pythons for pip in args.pips]
-    cells = dict(zip(places, pool.ThreadPool(args.jobs).map(fill, places, chunksize=1)))
-    rows = [[version] + [cells[version, pip][0] for pip in args.pips] for version in pythons]
-    head = ["Python"] + ["pip " + (pip or "newest") for pip in args.pips]
-    for row in [head, ["---"] * len(head)] + rows:
-        print("| {} |".format(" | ".join(row)))
+    pythons = [version for version in args.pythons if not run("uv", "python", "find", version, check=False).returncode]
+    places = itertools.product(pythons, args.pips)
+    found = pool.ThreadPool(args.jobs).starmap(functools.partial(cell, wheel, sdist), places, chunksize=1)
+    names = ["Python"] + ["pip " + (pip or "newest") for pip in args.pips]
+    rows = [names, ["---"] * len(names)]
+    for i, version in enumerate(pythons):
+        rows.append([version] + [word for word, _ in found[i * len(args.pips) :][: len(args.pips)]])
+    print("\n".join("| {} |".format(" | ".join(row)) for row in rows))
     for version in set(args.pythons) - set(pythons):
         print("There is no Python {} here.".format(version))
-    failed = [line for _, lines in cells.values() for line in lines]
-    if failed or not rows:
+    failed = [line for _, lines in found for line in lines]
+    if failed or not found:
         sys.exit("\n".join(failed) or "no Python was found")
 
 

@@ -9,6 +9,7 @@ Ends with 1 where a bit differs. With `full` the disk is full after a few mini-s
 
 import collections
 import contextlib
+import multiprocessing
 import os
 import random
 import resource
@@ -16,7 +17,6 @@ import signal
 import sys
 import tempfile
 import time
-import traceback
 
 import homes
 import numpy as np
@@ -61,53 +61,41 @@ def program(home, folder, pause, is_full=False):
 
 def start(*args):
     """A process of its own, in which nothing has run but the imports."""
-    number = os.fork()
-    if not number:
-        status = 1
-        try:
-            program(*args)
-            status = 0
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            os._exit(status)
-    return number
+    process = multiprocessing.get_context("fork").Process(target=program, args=args)
+    process.start()
+    return process
+
+
+def status_of(*args):
+    process = start(*args)
+    process.join()
+    return process.exitcode
 
 
 def killed(home, folder, kills):
     """The mini-steps after which it was killed, a Counter by place in the window."""
-    at = collections.Counter()
-    progress, end = os.path.join(folder, "progress"), os.path.join(folder, "end.npz")
+    at, progress = collections.Counter(), os.path.join(folder, "progress")
     while True:
-        child = start(home, folder, 0.01 if kills > 0 else 0.0)
-        before, status = read(progress), None
+        child, before = start(home, folder, 0.01 if kills > 0 else 0.0), read(progress)
         if kills > 0:
-            while read(progress) == before and status is None:
+            while read(progress) == before and child.is_alive():
                 time.sleep(0.002)
-                number, found = os.waitpid(child, os.WNOHANG)
-                status = found if number else None
-            time.sleep(random.random() * 0.15)
-            if status is None:
-                os.kill(child, signal.SIGKILL)
-        if status is None:
-            status = os.waitpid(child, 0)[1]
-        if os.path.exists(end):
+            child.join(random.random() * 0.15)
+            if child.is_alive():
+                os.kill(child.pid, signal.SIGKILL)
+        child.join()
+        if os.path.exists(os.path.join(folder, "end.npz")):
             return at
-        if status != signal.SIGKILL:
-            sys.exit("the training ended by itself with the status {}".format(status))
+        assert child.exitcode == -signal.SIGKILL, "the training ended with {}".format(child.exitcode)
         at[int(read(progress) or 0) % K] += 1
         kills -= 1
 
 
 def full(home, folder):
     """The training is stopped by a full disk, and goes on when there is room."""
-    if not os.waitpid(start(home, folder, 0.0, True), 0)[1]:
-        sys.exit("nothing was said of the full disk")
-    found = read(os.path.join(folder, "progress"))
-    if found != "7":
-        sys.exit("it went on without a file: {}".format(found))
-    if os.waitpid(start(home, folder, 0.0), 0)[1]:
-        sys.exit("the last whole file does not load")
+    assert status_of(home, folder, 0.0, True), "nothing was said of the full disk"
+    assert read(os.path.join(folder, "progress")) == "7", "it went on without a file"
+    assert not status_of(home, folder, 0.0), "the last whole file does not load"
     return {0: 1}
 
 
@@ -117,27 +105,29 @@ def read(path):
             return file.read()
 
 
+def end_of(train, home, *args):
+    """What `train` returns, and the weights at the end, of a training in a folder of its own."""
+    with tempfile.TemporaryDirectory() as folder:
+        found = train(home, folder, *args)
+        with np.load(os.path.join(folder, "end.npz")) as file:
+            return found, [file[name] for name in sorted(file.files)]
+
+
 def main():
-    kills = 1 if sys.argv[3] == "full" else int(sys.argv[3])
     random.seed(0)
     # TensorFlow imports its Keras when something of it is asked for: here, and not in each process anew.
     home = homes.start(*sys.argv[1:3])
-    ends, total, at = [], 0, collections.Counter()
-    while total < kills or not ends:
-        with tempfile.TemporaryDirectory() as folder:
-            if ends:
-                found = full(home, folder) if sys.argv[3] == "full" else killed(home, folder, kills - total)
-                at.update(found)
-                total += max(1, sum(found.values()))
-            elif os.waitpid(start(home, folder, 0.0), 0)[1]:
-                sys.exit("the training failed")
-            with np.load(os.path.join(folder, "end.npz")) as file:
-                ends.append([file[name] for name in sorted(file.files)])
-        print("{} stops so far".format(total), file=sys.stderr, flush=True)
-    differ = [max(np.max(np.abs(one - other)) for one, other in zip(end, ends[0])) for end in ends[1:]]
+    _, undisturbed = end_of(status_of, home, 0.0)
+    at, differ = collections.Counter(), []
+    is_full = sys.argv[3] == "full"
+    kills = 1 if is_full else int(sys.argv[3])
+    while sum(at.values()) < kills:
+        found, weights = end_of(full, home) if is_full else end_of(killed, home, kills - sum(at.values()))
+        at.update(found)
+        differ += [np.max(np.abs(one - other)) for one, other in zip(weights, undisturbed)]
     print("stopped {} times, by the mini-steps of the window: {}".format(sum(at.values()), dict(at)))
     print("largest difference to the run that nobody stopped: {}".format(max(differ)))
-    return int(max(differ) > 0 or not sum(at.values()))
+    return int(max(differ) > 0)
 
 
 if __name__ == "__main__":

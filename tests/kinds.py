@@ -21,14 +21,8 @@ class Kind(object):
         self.generation = generation_of(cls or type(self.bare()))
         self.is_adam = cls is not None and cls.__name__.startswith("Adam")
         self.id = "-".join([self.generation, cls.__name__]) if cls else "MySGD"
-
-    @property
-    def is_wrapped_v1(self):
-        return self.generation == "v1" and self.cls is not None
-
-    @property
-    def takes_more_models(self):
-        return self.generation in ("v1", "v2", "train")
+        self.is_wrapped_v1 = self.generation == "v1" and cls is not None
+        self.takes_more_models = self.generation in ("v1", "v2", "train")
 
     def bare(self):
         if self.cls is None:
@@ -36,7 +30,7 @@ class Kind(object):
         if self.generation == "train":
             return self.cls(*([RATE] + list(BETAS) + [EPSILON] if self.is_adam else [RATE, MOMENTUM]))
         names = dict(beta_1=BETAS[0], beta_2=BETAS[1], epsilon=EPSILON) if self.is_adam else dict(momentum=MOMENTUM)
-        return self.cls(**dict(names, **{"lr" if self.generation == "v1" else "learning_rate": RATE}))
+        return dense.make(self.home, self.cls, RATE, **names)
 
     def make(self, steps=K, **kwargs):
         if self.cls is None:
@@ -103,7 +97,7 @@ def of(home):
     if not home.has_wrap_in_v1:
         classes = [cls for cls in classes if generation_of(cls) != "v1"]
     # The optimizers of TensorFlow 1 belong to no Keras: beside standalone Keras the run of tf.keras has them.
-    if not (home.name == "keras" and home.mode == "graph"):
+    if not home.is_standalone:
         classes += [train.MomentumOptimizer, train.AdamOptimizer]
     found = [Kind(home)] + [Kind(home, cls) for cls in classes]
     # One of each: some have their v2 optimizers twice.
@@ -115,7 +109,7 @@ def made_by_name(home, name, rate):
     found = [each[name] for each in classes(home).values() if name in each]
     found = [cls for cls in found if generation_of(cls) != "v1" or home.has_wrap_in_v1]
     made = [lambda cls=cls: dense.make(home, cls, rate) for cls in found]
-    if not (home.name == "keras" and home.mode == "graph"):
+    if not home.is_standalone:
         named = {"SGD": "GradientDescentOptimizer"}.get(name, name + "Optimizer")
         made.append(lambda: getattr(v1_of(home.tf).train, named)(rate))
     return made

@@ -2,7 +2,9 @@
 
 import inspect
 
+import dense
 import kinds
+import needs
 import numpy as np
 import oracle
 import skips
@@ -33,13 +35,11 @@ def parametrize(metafunc):
 
 def make(home, generation, name="SGD", lr=0.125, **kwargs):
     """A stock optimizer, without accumulation."""
-    kwargs["lr" if generation == "v1" else "learning_rate"] = lr
-    return kinds.classes(home)[generation][name](**kwargs)
+    return dense.make(home, kinds.classes(home)[generation][name], lr, **kwargs)
 
 
 def wrap(home, generation, steps, name="SGD", **kwargs):
-    if home.tf_version < (1, 11):
-        skips.we_lack("wrap needs TF 1.11 or newer for the v1 API")
+    needs.wrap(home)
     return legacyga.wrap(make(home, generation, name, **kwargs), steps)
 
 
@@ -75,11 +75,11 @@ def arrays(rows):
     return [np.stack(column) for column in zip(*rows)], np.zeros((len(rows), 1), "float32")
 
 
-def train(model, rows, size=1):
-    """The model's weights after each batch of `size` rows."""
+def train(model, rows):
+    """The model's weights after a batch of each row."""
     history = []
-    for i in range(0, len(rows), size):
-        model.train_on_batch(*arrays(rows[i : i + size]))
+    for row in rows:
+        model.train_on_batch(*arrays([row]))
         history.append(model.get_weights())
     return history
 
@@ -92,53 +92,46 @@ def fit(home, optimizer, size, make_callbacks, epochs=3):
     return model, {name: [float(rate) for rate in logs[name]] for name in ("lr", "learning_rate") if name in logs}
 
 
-def drive(home, optimizer, rows, between=None, variables=START):
+def drive(home, optimizer, rows, look=None, variables=START):
     """The values of variables of the home after each mini-step with the gradients in `rows`.
 
-    Args:
-        between: function of the number of mini-steps taken, called before the first, between them and after the last.
+    `look` is called after each with how many were taken.
     """
 
     def feed():
-        for i, row in enumerate(rows):
-            if between:
-                between(i)
+        for taken, row in enumerate(rows, 1):
             yield [column.reshape(-1, 1) for column in row]
-        if between:
-            between(len(rows))
+            if look:
+                look(taken)
 
     return home.apply_to(variables, optimizer, feed())
 
 
-def start():
-    return oracle.double(START)
-
-
-def expected(rows, steps, sgd):
+def expected(rows, sgd):
     """The weights after every mini-step, of the oracle."""
     columns = [([column.astype("float64")[:, None] for column in row], None) for row in rows]
-    return oracle.train(start(), columns, steps, sgd, lambda weights, gradients, _: gradients)
+    return oracle.train(oracle.double(START), columns, K, sgd, lambda weights, gradients, _: gradients)
 
 
-def assert_history(history, wanted, steps=K):
+def assert_history(history, wanted):
     """After every mini-step the oracle's weights; between updates the same bits."""
     assert len(history) == len(wanted)
     for i, (weights, then) in enumerate(zip(history, wanted), 1):
         assert_close(weights, then)
-        if i % steps:
+        if i % K:
             for now, before in zip(weights, (history[i - 2] if i > 1 else START)):
                 np.testing.assert_array_equal(now, before)
 
 
-def mean_rows(rows, steps=K):
+def mean_rows(rows):
     """The gradients of every update, as float64 columns."""
-    windows = [rows[i : i + steps] for i in range(0, len(rows), steps)]
+    windows = [rows[i : i + K] for i in range(0, len(rows), K)]
     return [[np.mean(np.stack(column).astype("float64"), axis=0)[:, None] for column in zip(*each)] for each in windows]
 
 
-def rates_of(history, steps):
+def rates_of(history):
     """What was subtracted at every update, of a run whose gradients were all 1."""
-    weights = [START[0][0, 0]] + [float(each[0][0, 0]) for each in history[steps - 1 :: steps]]
+    weights = [START[0][0, 0]] + [float(each[0][0, 0]) for each in history[K - 1 :: K]]
     return [before - after for before, after in zip(weights, weights[1:])]
 
 
@@ -146,4 +139,4 @@ def weights_of(home, optimizer):
     """The values of all variables of the optimizer, `iterations` first."""
     # RMSprop of the v1 API leaves its `iterations` out.
     others = [variable for variable in variables_of(optimizer) if variable is not optimizer.iterations]
-    return [home.value(variable) for variable in [optimizer.iterations] + others]
+    return home.values([optimizer.iterations] + others)

@@ -10,9 +10,6 @@ import numpy as np
 EPSILON = 1e-7  # keras.backend.epsilon()
 
 
-# The network
-
-
 def double(weights):
     """The weights in float64."""
     return [np.asarray(weight, "float64") for weight in weights]
@@ -57,9 +54,6 @@ def gradients_of_steps(weights, ids, y, sample_weight=1.0, penalty=0.0, divisor=
     return [rows, np.einsum("nth,nto->ho", hidden, error) + 2.0 * penalty * kernel, error.sum(axis=(0, 1))]
 
 
-# Clipping and constraints
-
-
 def clip_by_each_norm(gradients, limit):
     """`clipnorm` of tf.keras from 1.10 on, and of Keras 3: every gradient by its own norm."""
     return [g * limit / max(np.sqrt(np.sum(g * g)), limit) for g in gradients]
@@ -84,11 +78,8 @@ def max_norm(weight, limit):
     return weight * np.clip(norms, 0, limit) / (EPSILON + norms)
 
 
-# The optimizers
-
-
 class Optimizer(object):
-    """An update of each weight by its gradient and its slots.
+    """An update of each weight by its gradient and its slots, which are changed: `step`, of the subclasses.
 
     Args:
         lr: the rate before the first update, lr / (1 + decay * t) after t of them.
@@ -97,7 +88,7 @@ class Optimizer(object):
         kwargs: others of `arguments`.
 
     Attributes:
-        iterations: the number of updates.
+        iterations: the number of updates; in `step` that of the present one, from 1 on.
         rate: that of the present update.
         state: {name of a weight: {name of a slot: array}}.
     """
@@ -114,18 +105,12 @@ class Optimizer(object):
         self.state = {}
 
     def update(self, weights, gradients, names=None):
-        """The weights after one update.
-
-        Args:
-            names: one for each weight, by which its slots are kept. None: their places, for weights that are always
-                the same.
-        """
+        """The weights after one update. Slots are kept by `names`, their places where weights are always the same."""
         names = range(len(weights)) if names is None else names
         if self.clip:
             gradients = CLIPS[self.clip](gradients, self.limit)
         self.rate = self.lr / (1.0 + self.decay * self.iterations)
         self.iterations += 1
-        self.begin()
         updated = []
         for weight, gradient, name in zip(weights, gradients, names):
             if name not in self.state:
@@ -134,13 +119,6 @@ class Optimizer(object):
                     self.state[name]["squares"] += self.initial_accumulator_value
             updated.append(self.step(weight, gradient, self.state[name]))
         return [self.constraints[i](w) if i in self.constraints else w for i, w in enumerate(updated)]
-
-    def begin(self):
-        """What an update does once for all weights; `iterations` is its number, from 1 on."""
-
-    def step(self, weight, gradient, slots):
-        """`weight` after an update; `slots` are changed."""
-        raise NotImplementedError
 
 
 def average(slots, name, beta, value):
@@ -269,20 +247,17 @@ class Nadam(Optimizer):
 
     slots = ("mean", "squares")
     arguments = dict(Adamax.arguments, schedule_decay=0.004, base=0.96, base_of_product=0.96)
-    product = 1.0  # of mu_1 to mu_t
 
     def mu(self, t, base):
         return self.beta_1 * (1.0 - 0.5 * base ** (t * self.schedule_decay))
 
-    def begin(self):
-        self.product *= self.mu(self.iterations, self.base_of_product)
-
     def step(self, weight, gradient, slots):
         t, base = self.iterations, self.base
+        product = np.prod([self.mu(i, self.base_of_product) for i in range(1, t + 1)])
         average(slots, "mean", self.beta_1, gradient)
         average(slots, "squares", self.beta_2, gradient**2)
-        mean = self.mu(t + 1, base) * slots["mean"] / (1.0 - self.product * self.mu(t + 1, base))
-        mean = mean + (1.0 - self.mu(t, base)) * gradient / (1.0 - self.product)
+        mean = self.mu(t + 1, base) * slots["mean"] / (1.0 - product * self.mu(t + 1, base))
+        mean = mean + (1.0 - self.mu(t, base)) * gradient / (1.0 - product)
         squares = slots["squares"] / (1.0 - self.beta_2**t)
         return weight - self.rate * mean / (np.sqrt(squares) + self.epsilon)
 
@@ -310,23 +285,30 @@ class Ftrl(Optimizer):
         return np.where(np.abs(slots["z"]) <= l1, 0.0, -beyond / steepness)
 
 
-# Accumulation
-
-
 class Accumulated(object):
-    """An optimizer that updates once in `steps` mini-steps, with the mean; a window for each set of weights."""
+    """An optimizer that updates once in `steps` mini-steps, with the mean; a window for each set of weights.
+
+    A mini-step counts as much as its `size`, and one of unknown size, None, as much as the first of known size.
+    """
 
     def __init__(self, optimizer, steps):
         self.optimizer, self.steps, self.windows = optimizer, steps, {}
 
-    def mini_step(self, weights, gradients, names=None):
+    def mini_step(self, weights, gradients, names=None, size=None):
         """The weights after a mini-step; `names` as in `Optimizer.update`."""
         window = self.windows.setdefault(names if names is None else tuple(names), [])
-        window.append(gradients)
-        if len(window) < self.steps:
+        window.append((size, gradients))
+        return self.flush(weights, names) if len(window) >= self.steps else weights
+
+    def flush(self, weights, names=None):
+        """The weights after an update that ends the window, if there is one."""
+        window = self.windows.pop(names if names is None else tuple(names), None)
+        if window is None:
             return weights
-        means = [np.mean(each, axis=0) for each in zip(*window)]
-        del window[:]
+        sizes, gradients = zip(*window)
+        unit = next((size for size in sizes if size is not None), 1)
+        sizes = [unit if size is None else size for size in sizes]
+        means = [np.average(each, axis=0, weights=sizes) for each in zip(*gradients)]
         return self.optimizer.update(weights, means, names)
 
 

@@ -34,7 +34,7 @@ IMPORTS.update(dict.fromkeys(["tf1", "tf2", "tf2-graph"], "from tensorflow impor
 
 _FENCE = re.compile(r"^(?P<indent> *)```(?P<language>[\w-]*)[^\n`]*\n(?P<source>.*?)^(?P=indent)```$", re.M | re.S)
 _MARK = re.compile(r"<!-- ([^\n]+?) -->\n\n?\Z")
-_KEYS = ("homes", "name", "after", "given", "alone", "workers", "run by")
+_KEYS = {"homes", "name", "after", "given", "alone", "workers", "run by"}
 
 
 class Block(object):
@@ -51,14 +51,12 @@ class Block(object):
     def __init__(self, page, line, language, source, mark):
         self.page, self.line, self.language, self.source, self.mark = page, line, language, source, mark
         self.homes, self.expected, self.root = [], None, self
+        self.id, self.is_code = "{}:{}".format(page, line), language in ("python", "py", "diff")
 
     @property
-    def id(self):
-        return "{}:{}".format(self.page, self.line)
-
-    @property
-    def is_code(self):
-        return self.language in ("python", "py", "diff")
+    def is_alone(self):
+        """Whether it needs processes of its own."""
+        return bool({"alone", "workers"} & set(self.root.mark))
 
     def source_for(self, label):
         """The code as the home's project has it."""
@@ -79,12 +77,10 @@ def read(name):
 
 def parse_mark(text):
     """The dict of a mark's text. A ValueError where it is none."""
-    found = {}
-    for part in text.split(";"):
-        key, _, value = (each.strip() for each in part.partition(":"))
-        if key not in _KEYS or key in found:
-            raise ValueError("{!r} is no mark of a block. Known are {}".format(text, ", ".join(_KEYS)))
-        found[key] = value
+    parts = [part.partition(":") for part in text.split(";")]
+    found = {key.strip(): value.strip() for key, _, value in parts}
+    if set(found) - _KEYS or len(found) < len(parts):
+        raise ValueError("{!r} is no mark of a block. Known are {}".format(text, ", ".join(sorted(_KEYS))))
     return found
 
 
@@ -125,11 +121,6 @@ def _link(block, mark, named):
 def to_run():
     """Every block that a home runs, of all pages."""
     return [block for name in names() for block in blocks(name) if block.is_code and block.homes]
-
-
-def is_alone(block):
-    """Whether the block needs processes of its own."""
-    return bool({"alone", "workers"} & set(block.root.mark))
 
 
 def _without_blocks(text):

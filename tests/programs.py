@@ -3,6 +3,7 @@
 For test_any_program.py, which makes them up, and soak.py, which runs them for half an hour.
 """
 
+import copy
 import os
 
 import numpy as np
@@ -22,34 +23,25 @@ class Promised(object):
     """What a program's weights are to be.
 
     Args:
-        steps: K.
         counts: whether `fit` with the callback weighs batches by their samples here.
         known: whether batches weigh their samples already.
     """
 
     def __init__(self, steps, counts, known):
-        self.sgd, self.weights = oracle.SGD(LR, MOMENTUM), oracle.double(START)
-        self.steps = self.window_steps = steps
-        self.counts, self.known, self.window = counts, known, []
+        self.weights, self.accumulated = oracle.double(START), oracle.Accumulated(oracle.SGD(LR, MOMENTUM), steps)
+        self.steps, self.counts, self.known = steps, counts, known
 
     def mini_step(self, x, y):
-        if not self.window:
-            self.window_steps = self.steps
-        self.window.append((len(x) if self.known else None, oracle.gradients(self.weights, x, y)))
-        if len(self.window) >= self.window_steps:
-            self.flush()
+        if not self.accumulated.windows:
+            self.accumulated.steps = self.steps
+        found, size = oracle.gradients(self.weights, x, y), len(x) if self.known else None
+        self.weights = self.accumulated.mini_step(self.weights, found, size=size)
 
     def flush(self):
-        if self.window:
-            sizes, gradients = zip(*self.window)
-            unit = next((size for size in sizes if size is not None), 1)
-            sizes = [unit if size is None else size for size in sizes]
-            means = [np.average(each, axis=0, weights=sizes) for each in zip(*gradients)]
-            self.weights = self.sgd.update(self.weights, means)
-        self.window = []
+        self.weights = self.accumulated.flush(self.weights)
 
     def drop(self):
-        self.window = []
+        self.accumulated.windows.clear()
 
     def fit(self, epochs, partial_window, schedule, interrupted):
         self.known = self.known or self.counts and partial_window is not None
@@ -59,33 +51,23 @@ class Promised(object):
                 self.mini_step(*batch)
                 if interrupted and i == 1:
                     return
-            if partial_window == "flush":
-                self.flush()
-            elif partial_window == "drop":
-                self.drop()
+            if partial_window in ("flush", "drop"):
+                getattr(self, partial_window)()
 
     def get_state(self):
-        velocities = {name: slots["velocity"].copy() for name, slots in self.sgd.state.items()}
-        return self.weights, list(self.window), self.window_steps, self.steps, velocities, self.sgd.iterations
+        return copy.deepcopy((self.weights, self.steps, self.accumulated))
 
     def set_state(self, state):
-        self.weights, window, self.window_steps, self.steps, velocities, self.sgd.iterations = state
-        self.window = list(window)
-        self.sgd.state = {name: {"velocity": value.copy()} for name, value in velocities.items()}
+        self.weights, self.steps, self.accumulated = copy.deepcopy(state)
 
 
 class Program(object):
     """A model of a home that is driven through the same calls.
 
     Args:
-        home: the `homes.Home`.
         make: function of K, of an accumulating SGD of that K.
-        steps: K.
         folder: where it saves.
-        traced: whether Keras traces the training step, in eager mode.
-
-    Attributes:
-        losses_made: how often Python came by the loss: once in a trace.
+        traced: whether Keras traces the training step, in eager mode. `losses_made` counts how often.
     """
 
     def __init__(self, home, make, steps, folder, traced=False):
@@ -155,10 +137,13 @@ class Program(object):
             assert interrupted
         self.promised.fit(epochs, partial_window, schedule if partial_window else None, interrupted)
 
-    def save_and_load(self):
+    def save(self):
         path = os.path.join(self.folder, "model." + ("keras" if self.home.is_keras3 else "h5"))
         self.model.save(path)
-        self.model = legacyga.load_model(path, keras=self.home.keras)
+        return path
+
+    def save_and_load(self):
+        self.model = legacyga.load_model(self.save(), keras=self.home.keras)
         if self.compiled:
             self.model.run_eagerly = True
         # The step that counts samples is the old model's. A graph needs none.
@@ -186,5 +171,6 @@ class Program(object):
         value, promised = self.home.value, self.promised
         assert self.optimizer.gradient_accumulation_steps == promised.steps
         counted = [int(value(each)) for each in (self.optimizer.mini_step, self.optimizer.iterations)]
-        assert counted == [len(promised.window), promised.sgd.iterations]
+        window = promised.accumulated.windows.get(None, [])
+        assert counted == [len(window), promised.accumulated.optimizer.iterations]
         assert self.difference() <= tolerance

@@ -18,19 +18,16 @@ import traceback
 import pages
 
 
-def forget(label):
-    """Forget what a program has built, in the Keras of the home: another that is imported changes what MySGD takes."""
-    if label == "keras3":
-        importlib.import_module("keras").utils.clear_session(free_memory=False)
-    elif label in ("keras2", "tf_keras"):
-        importlib.import_module(label.rstrip("2")).backend.clear_session()
-    else:
-        importlib.import_module("tensorflow").keras.backend.clear_session()
+def keras_of(label):
+    """The Keras of the home, and no other: another that is imported changes what MySGD takes."""
+    if label in ("keras2", "keras3", "tf_keras"):
+        return importlib.import_module(label.rstrip("23"))
+    return importlib.import_module("tensorflow").keras
 
 
 def run_program(blocks, label, outcomes):
     """Run blocks that go on after each other, in one namespace and an empty folder."""
-    namespace, checks = {"__name__": "__main__"}, None
+    namespace, checks = {"__name__": "__main__"}, iter([])
     os.chdir(tempfile.mkdtemp())
     failed = ""
     for number, block in enumerate(blocks):
@@ -41,20 +38,18 @@ def run_program(blocks, label, outcomes):
                     if "given" in block.mark:
                         import givens
 
-                        checks = getattr(givens, block.mark["given"])(label)
+                        checks = getattr(givens, block.mark["given"])(keras_of(label))
                         # The generator's own dict: it finds there what the block makes.
                         namespace = next(checks)
                         namespace["__name__"] = "__main__"
                     # A file of its own, with the page's line numbers: AutoGraph reads a function's source.
                     path = os.path.abspath("block_{}.py".format(number))
+                    source = "\n" * (block.line - 1) + block.source_for(label)
                     with open(path, "w", encoding="utf-8") as file:
-                        file.write("\n" * (block.line - 1) + block.source_for(label))
-                    with open(path, encoding="utf-8") as file:
-                        exec(compile(file.read(), path, "exec"), namespace)
-                    if checks is not None:
-                        # What it asserts stands behind its yield.
-                        next(checks, None)
-                        checks = None
+                        file.write(source)
+                    exec(compile(source, path, "exec"), namespace)
+                    # What it asserts stands behind its yield.
+                    next(checks, None)
             except BaseException:
                 error, failed = traceback.format_exc(), block.id
         outcomes[block.id] = {"printed": printed.getvalue(), "error": error}
@@ -64,10 +59,10 @@ def main(label, only=None):
     outcomes = {}
     chosen = [block for block in pages.to_run() if label in block.homes]
     for root in [block for block in chosen if block.root is block]:
-        if root.id == only or only is None and not pages.is_alone(root):
+        if root.id == only or only is None and not root.is_alone:
             run_program([block for block in chosen if block.root is root], label, outcomes)
             if only is None:
-                forget(label)
+                keras_of(label).backend.clear_session()
     print("\n" + json.dumps(outcomes))
 
 

@@ -19,7 +19,6 @@ from slow import slow
 import legacyga
 from legacyga.backend import ops as _ops
 
-HERE = os.path.dirname(os.path.abspath(__file__))
 RANDOM = np.random.RandomState(5)
 SHAPES = (3, 4), (4,), (4, 2), (2,)
 START = [RANDOM.randn(*shape) for shape in SHAPES]
@@ -566,9 +565,7 @@ print("worst", worst)
 def test_under_a_strategy(home, tmpdir):
     """Two replicas, each with its own sums, in a process of its own: as one device with the large batch."""
     eager(home)
-    # A file, for autograph reads it.
-    tmpdir.join("strategy.py").write(STRATEGY)
-    printed = homes.run(str(tmpdir.join("strategy.py")), [home.name, str(tmpdir.join("it"))], [HERE] + sys.path)
+    printed = homes.run_program(tmpdir, STRATEGY, home.name, str(tmpdir.join("it")))
     assert float(printed.split("worst")[1]) <= 4e-6, printed
 
 

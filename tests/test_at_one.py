@@ -42,7 +42,7 @@ def test_one_step_is_the_bare_sgd_to_the_bit(home, kwargs):
     # Clipped in the call that computes it, a gradient has another last bit on TensorFlow 1.14 with some processors, for
     # the bare optimizer too: that version's graph optimizer rewrites the clip.
     if "clipnorm" not in kwargs:
-        ways.append(lambda model, optimizer, batches: (w for (w,) in home.mini_steps([(model, optimizer)], batches)))
+        ways.append(home.mini_steps)
     for way in ways:
         ours = legacyga.MySGD(lr=LR, steps_per_update=1, keras=home.keras, **kwargs)
         found = [flat(weights) for weights in way(home.network(fixture_cases.START), ours, BATCHES)]

@@ -1,7 +1,5 @@
 """In a `tf.function` of the user's AutoGraph leaves our methods as it leaves Keras's, and rewrites the user's own."""
 
-import os
-import sys
 import traceback
 
 import dense
@@ -215,6 +213,5 @@ print(accumulated(tf.constant([4.0, 2.0])).numpy().tolist(), bool(wrapped(tf.con
 @pytest.mark.long
 def test_nothing_is_warned_of(home, tmpdir):
     """In a process of its own: AutoGraph warns of a function once."""
-    tmpdir.join("program.py").write(TOLD)
-    printed = homes.run(str(tmpdir.join("program.py")), [home.name], path=[os.path.dirname(homes.__file__)] + sys.path)
+    printed = homes.run_program(tmpdir, TOLD, home.name)
     assert printed.splitlines()[-1] == "[4.0, 2.0] True []"

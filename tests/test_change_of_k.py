@@ -65,7 +65,7 @@ def test_a_change_of_mysgds_k(home):
 def test_a_change_of_k_of_an_optimizer_of_tensorflow_1(home):
     tf1.graph_only(home)
     with tf1.graph_of_its_own(home) as (v1, session):
-        weight = tf1.variable(v1, "w", np.float32(0))
+        weight = v1.get_variable("w", initializer=np.float32(0))
         fed = v1.placeholder("float32", ())
         optimizer = legacyga.wrap(v1.train.GradientDescentOptimizer(1.0), 2)
         train = optimizer.minimize(fed * weight)

@@ -1,15 +1,11 @@
 """A checkpoint in mid-window, written on so many replicas and read on others: sums are merged and split."""
 
-import os
-import sys
-
 import homes
 import needs
 import numpy as np
 import pytest
 import skips
 
-HERE = os.path.dirname(os.path.abspath(__file__))
 pytestmark = [pytest.mark.capability("R12 replicas"), pytest.mark.long]
 # By mini-step the rows that each of six samples takes of a table of eight; four mini-steps are two windows.
 K, IDS = 2, [[0, 0, 1, 2, 2, 3], [0, 1, 1, 4, 4, 5], [2, 2, 3, 3, 6, 6], [1, 1, 1, 0, 6, 7]]
@@ -68,16 +64,17 @@ def test_layouts(home, tmpdir):
     needs.eager_only(home)
     import kinds
 
-    tmpdir.join("program.py").write(PROGRAM)
     wanted = expected()
     for generation in kinds.classes(home):
         if generation in ("v1", "train"):
             continue
         for written, read in ((2, (1, 3)), (1, (2,))):
             path = str(tmpdir.join("{}-{}".format(generation, written)))
-            program(tmpdir, home, written, generation, "write", path)
+            homes.run_program(tmpdir, PROGRAM, home.name, str(written), generation, "write", path)
             for replicas in read:
-                printed = program(tmpdir, home, replicas, generation, "read", path).splitlines()[-1]
+                printed = homes.run_program(
+                    tmpdir, PROGRAM, home.name, str(replicas), generation, "read", path
+                ).splitlines()[-1]
                 values = [float(each) for each in printed.strip("[]").split(",")]
                 np.testing.assert_allclose(values, wanted, rtol=0, atol=1e-6, err_msg=generation)
 
@@ -139,7 +136,6 @@ def test_weights(home, way, tmpdir):
     needs.eager_only(home, since=(2, 2))
     import kinds
 
-    tmpdir.join("program.py").write(WEIGHED)
     weights, first = np.array([1.0, 1.0, 1.0, 0.0]), 0
     for samples in (sum(SIZES[:3]), sum(SIZES[3:])):
         x, y = X[first : first + samples], Y[first : first + samples, 0]
@@ -150,8 +146,10 @@ def test_weights(home, way, tmpdir):
             continue
         for written, read in ((2, 1), (1, 2)):
             path = str(tmpdir.join("{}-{}".format(generation, written)))
-            program(tmpdir, home, written, way, generation, "write", path)
-            printed = program(tmpdir, home, read, way, generation, "read", path).splitlines()[-1]
+            homes.run_program(tmpdir, WEIGHED, home.name, str(written), way, generation, "write", path)
+            printed = homes.run_program(
+                tmpdir, WEIGHED, home.name, str(read), way, generation, "read", path
+            ).splitlines()[-1]
             values = [float(each) for each in printed.strip("[]").split(",")]
             np.testing.assert_allclose(values, weights, rtol=0, atol=1e-6, err_msg=generation)
 
@@ -189,15 +187,14 @@ def test_gradients_that_were_added_up_before(home, tmpdir):
 
     if home.is_keras3:
         skips.senseless("that of Keras 3 gives each replica its own")
-    tmpdir.join("program.py").write(SCALED)
     x = np.concatenate([X[:8], np.ones((8, 1))], axis=1)
     start = np.array([1.0, 1.0, 1.0, 0.0])
     weights = start - 0.5 * 2.0 * x.T.dot(x.dot(start) - Y[:8, 0]) / 8
     for generation in sorted(set(kinds.classes(home)) - {"v1", "train"}):
         for written, read in ((2, 1), (1, 2), (2, 2)):
             path = str(tmpdir.join("{}-{}-{}".format(generation, written, read)))
-            program(tmpdir, home, written, generation, "write", path)
-            printed = program(tmpdir, home, read, generation, "read", path).splitlines()[-1]
+            homes.run_program(tmpdir, SCALED, home.name, str(written), generation, "write", path)
+            printed = homes.run_program(tmpdir, SCALED, home.name, str(read), generation, "read", path).splitlines()[-1]
             values = [float(each) for each in printed.strip("[]").split(",")]
             np.testing.assert_allclose(values, weights, rtol=0, atol=1e-6, err_msg=str((generation, written, read)))
 
@@ -234,21 +231,15 @@ def test_a_model_that_is_loaded_for_replicas(home, tmpdir):
     needs.eager_only(home, since=(2, 8))
     import kinds
 
-    tmpdir.join("program.py").write(LOADED)
     takes_new_format = home.is_keras3 or home.name == "tf_keras" or home.tf_version >= (2, 12)
     for generation in sorted(set(kinds.classes(home)) - {"v1", "train"}):
         # The new format leaves out the state of an optimizer of the v2 generation, the old one that of Keras 3.
         names = [] if generation == "keras3" else ["model.h5"]
         names += ["model.keras"] if takes_new_format and generation != "v2" else []
-        printed = program(tmpdir, home, 2, generation, *names).splitlines()[-1 - len(names) :]
+        printed = homes.run_program(tmpdir, LOADED, home.name, "2", generation, *names).splitlines()[-1 - len(names) :]
         ends = [np.array([float(each) for each in line.strip("[]").split(",")]) for line in printed]
         for end in ends[:-1]:
             np.testing.assert_allclose(end, ends[-1], rtol=0, atol=1e-6, err_msg=generation)
-
-
-def program(tmpdir, home, replicas, *arguments):
-    script = str(tmpdir.join("program.py"))
-    return homes.run(script, [home.name, str(replicas)] + list(arguments), path=[HERE] + sys.path)
 
 
 def expected():

@@ -11,6 +11,7 @@ from lines import (
     NOT_THERE,
     ROWS,
     SIZES,
+    START,
     K,
     accumulating,
     assert_history,
@@ -18,7 +19,6 @@ from lines import (
     line,
     mean_rows,
     skip_without,
-    start,
     train,
     wrap,
 )
@@ -46,17 +46,17 @@ def test_a_constraint_is_applied_once_per_update(home, form):
 
     model = line(home, accumulating(home, form, K), Halve())
     halve = dict.fromkeys(range(len(SIZES)), lambda w: 0.5 * w)
-    assert_history(train(model, ROWS), expected(ROWS, K, oracle.SGD(lr=0.125, constraints=halve)))
+    assert_history(train(model, ROWS), expected(ROWS, oracle.SGD(lr=0.125, constraints=halve)))
 
 
 def assert_clips_the_mean(home, form, argument, limit, meaning):
     """The mean is clipped, and clipping each micro-batch is something else; in train_on_batch, thus as in fit."""
     sgd = oracle.SGD(lr=0.125, clip=meaning, limit=limit)
-    wanted = expected(ROWS, K, sgd)
+    wanted = expected(ROWS, sgd)
     clip, sgd = oracle.CLIPS[meaning], oracle.SGD(lr=0.125)
     each = [clip([column.astype("float64") for column in row], limit) for row in ROWS]
-    wrong = expected(each, K, sgd)
-    unclipped = expected(ROWS, K, oracle.SGD(lr=0.125))
+    wrong = expected(each, sgd)
+    unclipped = expected(ROWS, oracle.SGD(lr=0.125))
     for other in (wrong, unclipped):
         assert all(np.max(np.abs(a - b)) > 0.05 for a, b in zip(wanted[-1], other[-1]))
     assert_history(train(line(home, accumulating(home, form, K, **{argument: limit})), ROWS), wanted)
@@ -101,7 +101,7 @@ def test_gradient_transformers_see_one_mean_per_update(home, generation):
             return [(tf.identity(gradient * gradient), variable) for gradient, variable in grads_and_vars]
 
     model = line(home, wrap(home, generation, K, gradient_transformers=[square]))
-    history, weights = [], start()
+    history, weights = [], oracle.double(START)
     for row in mean_rows(ROWS):
         history += [weights] * (K - 1)
         weights = [w - 0.125 * g**2 for w, g in zip(weights, row)]

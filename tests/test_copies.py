@@ -86,7 +86,7 @@ class Trial(object):
                 first.step(each)
             self.wanted = dense.applied(expected, self.left[:2], 1, self.wanted)
             del self.left[:2]
-        self.kept = users.state_of(home, inner)
+        self.kept = home.optimizer_weights(inner)
         self.optimizer = legacyga.wrap(inner, steps)
         self.driven = homes.Fed(home, self.optimizer, self.variables)
 
@@ -98,7 +98,7 @@ class Trial(object):
             self.driven.step(each)
         self.wanted = dense.applied(self.expected, fed, self.steps, self.wanted)
         dense.assert_close(self.driven.values(), self.wanted)
-        dense.assert_bits(users.state_of(self.home, self.inner), self.kept)
+        dense.assert_bits(self.home.optimizer_weights(self.inner), self.kept)
 
 
 def each_time(function):
@@ -143,7 +143,7 @@ class Helper(object):
     """Something of the user's that an optimizer asks."""
 
     def __init__(self, home, value):
-        self.variable = users.scalar_of(home, value)
+        self.variable = home.variables([np.float32(value)])[0]
 
     def now(self, *step):
         return self.variable * 1.0
@@ -205,7 +205,7 @@ def test_a_method_of_the_optimizer_itself(home, sgd, steps, has_state):
 def test_a_rate_that_is_a_variable(home, sgd, steps, has_state):
     if sgd.generation in ("v3", "keras3"):
         skips.keras_lacks("optimizers of this generation make a variable of their own of a rate")
-    rate = users.scalar_of(home, 0.5)
+    rate = home.variables([np.float32(0.5)])[0]
     expected = oracle.SGD(0.5)
     if sgd.generation == "v1":
         # Those of Keras make a variable of their own of what they are given; a user's class need not.
@@ -239,7 +239,7 @@ def test_another_hyperparameter_that_is_a_variable(home, sgd, adam, steps, has_s
         skips.senseless("one generation at a time")
     if sgd.generation == "v2" and home.tf_version < (1, 15):
         skips.keras_lacks("a hyperparameter that stays the variable it is given as: TF 1.15 or newer")
-    value = users.scalar_of(home, 0.875)
+    value = home.variables([np.float32(0.875)])[0]
     if sgd.generation == "train":
         name, expected, inner = "momentum", oracle.SGD(RATE, 0.875), users.make(sgd, sgd.cls, RATE, value)
     else:
@@ -346,7 +346,7 @@ def test_its_own_numbers_are_its_own(home, sgd, steps, has_state):
         else:
             setattr(optimizer, name, value)
     expected.lr = 0.125
-    trial.kept = users.state_of(home, trial.inner)
+    trial.kept = home.optimizer_weights(trial.inner)
     trial.check_windows()
     assert float(home.value(getattr(trial.optimizer, name))) == 0.125
     assert float(home.value(getattr(trial.inner, name))) == 4.0

@@ -42,9 +42,7 @@ def on_workers(label, block, folder):
     """What the two workers print, and TensorFlow beside them."""
     program = folder.join("program.py")
     program.write(block.source_for(label))
-    with two_workers.Workers(program, [], folder) as workers:
-        workers.check()
-        return workers.printed()
+    return two_workers.run(program, [], folder)
 
 
 MARKED = [
@@ -64,7 +62,7 @@ def test_a_block_does_what_its_page_says(home, block, request, tmpdir):
         printed = on_workers(label, block, tmpdir)
         assert printed.count(block.expected) == 2, printed
         return
-    found = (run(label, block.root.id) if pages.is_alone(block) else request.getfixturevalue("outcomes"))[block.id]
+    found = (run(label, block.root.id) if block.is_alone else request.getfixturevalue("outcomes"))[block.id]
     assert not found["error"], "{}\n{}".format(found["printed"], found["error"])
     if block.expected is not None:
         flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE

@@ -1,15 +1,11 @@
 """What replicas exchange: once a window, and rows that several of them have once, on three replicas."""
 
-import os
-import sys
-
 import homes
 import needs
 import numpy as np
 import pytest
 import skips
 
-HERE = os.path.dirname(os.path.abspath(__file__))
 pytestmark = [pytest.mark.capability("R12 replicas"), pytest.mark.long]
 K, STEPS, REPLICAS, TABLE_ROWS = 3, 9, 3, 7
 RANDOM = np.random.RandomState(31)
@@ -121,8 +117,7 @@ print(tried, worst)
 def test_rows_that_replicas_share(home, tmpdir):
     """In a loop, with rows that are others each time; clipped is the sum over the replicas, each row once."""
     needs.eager_only(home)
-    tmpdir.join("program.py").write(PROGRAM)
-    printed = homes.run(str(tmpdir.join("program.py")), [home.name], path=[HERE] + sys.path)
+    printed = homes.run_program(tmpdir, PROGRAM, home.name)
     tried, worst = printed.splitlines()[-1].split()
     assert int(tried) >= 1
     assert float(worst) <= 5e-7
@@ -176,8 +171,7 @@ for generation, found in kinds.classes(home).items():
 def test_one_exchange_a_window(home, tmpdir):
     """What the cross-device operations of the strategy are asked for in eight mini-steps, K = 1, 4 and 8."""
     needs.eager_only(home)
-    tmpdir.join("program.py").write(COUNT)
-    printed = homes.run(str(tmpdir.join("program.py")), [home.name], path=[HERE] + sys.path)
+    printed = homes.run_program(tmpdir, COUNT, home.name)
     lines = [line.split() for line in printed.splitlines() if line.split()[0] in ("v2", "v3", "keras3")]
     assert lines
     for _, steps, *counts in lines:
@@ -210,8 +204,7 @@ def test_one_variable_for_all_replicas(home, tmpdir):
     needs.eager_only(home, since=(2, 4))
     if home.is_keras3:
         skips.keras_lacks("Keras 3 does not train under CentralStorageStrategy")
-    tmpdir.join("program.py").write(REFUSED)
-    lines = homes.run(str(tmpdir.join("program.py")), [home.name], path=[HERE] + sys.path).splitlines()
+    lines = homes.run_program(tmpdir, REFUSED, home.name).splitlines()
     assert lines[-2].startswith("refused: Each replica accumulates gradients in variables of its own")
     assert lines[-2].endswith("Use tf.distribute.MirroredStrategy.") and lines[-1] == "[1.0, 1.0]"
 
@@ -269,8 +262,7 @@ def test_a_class_that_adds_up_in_its_own_way(home, tmpdir):
     needs.eager_only(home, since=(2, 4))
     if home.is_keras3:
         skips.keras_lacks("Keras 3 has no such methods")
-    tmpdir.join("program.py").write(OWN)
-    lines = homes.run(str(tmpdir.join("program.py")), [home.name], path=[HERE] + sys.path).splitlines()
+    lines = homes.run_program(tmpdir, OWN, home.name).splitlines()
     found = [line.split(": ") for line in lines if line.startswith(("mean", "clipped"))]
     assert len(found) >= 3
     for name, value in found:

@@ -32,8 +32,7 @@ def executed(home, fed, *gradient):
 
 def fed_with_updates(home, optimizer):
     home.reset(plain_session=True)
-    placeholder = v1_of(home.tf).placeholder("float32", (3, 2))
-    return homes.Fed(home, optimizer(), [np.ones((3, 2), "float32")], placeholders=[placeholder])
+    return homes.Fed(home, optimizer(), [np.ones((3, 2), "float32")])
 
 
 def check(home, optimizer):

@@ -1,8 +1,5 @@
 """fit on two replicas: a train_step of one's own, what ends an epoch, a schedule of K, several steps an execution."""
 
-import os
-import sys
-
 import homes
 import needs
 import numpy as np
@@ -10,7 +7,6 @@ import oracle
 import pytest
 import skips
 
-HERE = os.path.dirname(os.path.abspath(__file__))
 pytestmark = [pytest.mark.capability("R12 replicas"), pytest.mark.long]
 RANDOM = np.random.RandomState(47)
 START = [RANDOM.randn(*shape).astype("float32") for shape in ((3, 4), (4,), (4, 2), (2,))]
@@ -85,8 +81,7 @@ def samples(way):
 
 def test_fit(home, tmpdir):
     needs.eager_only(home, since=(2, 4))
-    tmpdir.join("program.py").write(PROGRAM)
-    homes.run(str(tmpdir.join("program.py")), [home.name, str(tmpdir.join("end"))], path=[HERE] + sys.path)
+    homes.run_program(tmpdir, PROGRAM, home.name, str(tmpdir.join("end")))
     wrong = []
     for i, case in enumerate(CASES):
         with np.load(str(tmpdir.join("end{}.npz".format(i)))) as file:
@@ -122,8 +117,7 @@ def test_moving_averages_before_an_update(home, tmpdir):
     needs.eager_only(home)
     if not home.is_keras3:
         skips.keras_lacks("SwapEMAWeights is Keras 3's")
-    tmpdir.join("program.py").write(AVERAGES)
-    printed = homes.run(str(tmpdir.join("program.py")), [home.name], path=[HERE] + sys.path)
+    printed = homes.run_program(tmpdir, AVERAGES, home.name)
     told, updates = printed.split()[-2:]
     assert updates == "0"
     np.testing.assert_allclose(float(told), oracle.loss(oracle.double(START), X, Y), rtol=1e-6)

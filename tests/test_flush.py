@@ -105,9 +105,9 @@ def test_the_sum(sgd):
 def test_the_optimizers_variables_are_listed_as_before(kind):
     training = Training(kind, kind.make())
     training.take(1)
-    before = [id(each) for each in training.optimizer_weights()]
+    before = [id(each) for each in homes.variables_of(training.optimizer)]
     assert legacyga.flush(training.optimizer) is True
-    assert [id(each) for each in training.optimizer_weights()] == before
+    assert [id(each) for each in homes.variables_of(training.optimizer)] == before
 
 
 def test_at_k_1_there_is_nothing(sgd):

@@ -1,8 +1,5 @@
 """flush, and the callback's epoch end, under MirroredStrategy: an update made as its mini-steps came."""
 
-import os
-import sys
-
 import homes
 import numpy as np
 import pytest
@@ -10,7 +7,6 @@ import skips
 import test_weights
 from kinds import MOMENTUM, RATE
 
-HERE = os.path.dirname(os.path.abspath(__file__))
 pytestmark = [pytest.mark.capability("R12 replicas"), pytest.mark.long]
 
 PROGRAM = """
@@ -98,8 +94,7 @@ def test_an_update_as_its_mini_steps_came(home, tmpdir):
         skips.keras_lacks("gradients that are aggregated are handed over in eager mode, from TF 2.2 on")
     # Keras 3 takes none by hand; LossScaleOptimizer is that of mixed_precision from TF 2.4 on.
     ways = ["scaled"] * (home.tf_version >= (2, 4)) + ["aggregated"] * (not home.is_keras3)
-    tmpdir.join("program.py").write(PROGRAM)
-    homes.run(str(tmpdir.join("program.py")), [home.name, str(tmpdir.join("weights"))] + ways, path=[HERE] + sys.path)
+    homes.run_program(tmpdir, PROGRAM, home.name, str(tmpdir.join("weights")), *ways)
     x, y = data()
     wrong = []
     for way in ways:

@@ -87,8 +87,8 @@ def test_a_killed_worker(home, tmpdir, wrapped, which):
     generation = generations[which == "other"]
     tmpdir.join("program.py").write(PROGRAM)
     script, arguments = tmpdir.join("program.py"), [home.name, str(tmpdir), wrapped, generation]
-    with two_workers.Workers(script, arguments, tmpdir) as workers:
-        assert workers.wait(1) == -signal.SIGKILL, workers.printed()
+    codes, printed = two_workers.ends_of(script, arguments, tmpdir)
+    assert codes[1] == -signal.SIGKILL, printed
     two_workers.run(script, arguments, tmpdir)
     ends = []
     for worker in (0, 1):

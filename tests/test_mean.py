@@ -28,7 +28,7 @@ def test_float64_to_1e_13(home, steps):
         model = home.network([weight.astype("float64") for weight in START])
         optimizer = legacyga.MySGD(steps_per_update=steps, clipnorm=0.5, keras=home.keras, **sgd)
         batches = [(x.astype("float64"), y.astype("float64")) for x, y in BATCHES]
-        history = [flat(weights[0]) for weights in home.mini_steps([(model, optimizer)], batches)]
+        history = [flat(weights) for weights in home.mini_steps(model, optimizer, batches)]
     finally:
         home.set_floatx("float32")
         home.reset()

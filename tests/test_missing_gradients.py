@@ -177,7 +177,10 @@ def test_variables_without_gradient_in_an_optimizer_of_tensorflow_1(home):
                 optimizer.apply_gradients([(tf.constant(each[1]), used), (None, unused)])
             return [used.numpy(), unused.numpy()]
         with tf1.graph_of_its_own(home) as (v1, session):
-            used, unused = tf1.variable(v1, "used", tf1.START[1]), tf1.variable(v1, "unused", tf1.START[1])
+            used, unused = (
+                v1.get_variable("used", initializer=tf1.START[1]),
+                v1.get_variable("unused", initializer=tf1.START[1]),
+            )
             fed = v1.placeholder("float32", (4,))
             optimizer = tf1.make(home, "AdamOptimizer")
             optimizer = legacyga.wrap(optimizer, 2) if wrapped else optimizer

@@ -1,8 +1,5 @@
 """LossScaleOptimizer under MirroredStrategy, on two replicas, with batches that overflow on one of them."""
 
-import os
-import sys
-
 import homes
 import kinds
 import needs
@@ -10,7 +7,6 @@ import numpy as np
 import pytest
 from test_mixed_precision import FED, OVERFLOWS, STEPS, Scaled
 
-HERE = os.path.dirname(os.path.abspath(__file__))
 pytestmark = [pytest.mark.capability("R14 trouble"), pytest.mark.long]
 WINDOWS = 12
 
@@ -58,8 +54,7 @@ def data(home):
 def test_replicas(home, tmpdir):
     """On both, what one device makes of the large batches; the last window is flushed."""
     needs.eager_only(home)
-    tmpdir.join("program.py").write(PROGRAM)
-    homes.run(str(tmpdir.join("program.py")), [home.name, str(tmpdir.join("end"))], path=[HERE] + sys.path)
+    homes.run_program(tmpdir, PROGRAM, home.name, str(tmpdir.join("end")))
     (sgd,) = [each for each in kinds.of(home) if each.id.endswith("-SGD") and each.generation in ("v2", "keras3")]
     inside, outside, fed = Scaled(home, sgd), Scaled(home, sgd), data(home)
     for begin in range(0, 15, STEPS):
@@ -125,8 +120,7 @@ for kind in [each for each in kinds.of(home) if each.cls and not each.is_adam an
 def test_a_window_that_raises(home, tmpdir):
     """All that is to be written of it is written, and the scale is halved, before the error ends what runs."""
     needs.eager_only(home)
-    tmpdir.join("program.py").write(RAISING)
-    homes.run(str(tmpdir.join("program.py")), [home.name, str(tmpdir.join("end"))], path=[HERE] + sys.path)
+    homes.run_program(tmpdir, RAISING, home.name, str(tmpdir.join("end")))
     paths = tmpdir.listdir("end-*.npy")
     assert paths
     for path in paths:

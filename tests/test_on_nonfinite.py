@@ -1,8 +1,5 @@
 """R14: gradients that are not finite, under each policy, against the NumPy oracle; on replicas in a program below."""
 
-import os
-import sys
-
 import homes
 import kinds
 import numpy as np
@@ -18,7 +15,6 @@ from users import variables_of
 import legacyga
 
 pytestmark = pytest.mark.capability("R14 trouble")
-HERE = os.path.dirname(os.path.abspath(__file__))
 POLICIES = ("skip_mini_step", "skip_window", "raise")
 RANDOM = np.random.RandomState(29)
 SHAPES = ((3, 4), (5,))
@@ -283,7 +279,7 @@ def test_without_trouble_the_bits_of_propagate(home, sgd):
     for steps, batches in ((K, 3 * K), (1, 4)):
         fed = [gradient() for _ in range(batches)]
         optimizers = [sgd.make(steps, on_nonfinite=policy) for policy in ("propagate",) + POLICIES]
-        plain, *others = home.apply_all_to(START, optimizers, fed)
+        plain, *others = [home.apply_to(START, each, fed) for each in optimizers]
         for history in others:
             for now, wanted in zip(history, plain):
                 assert_bits(now, wanted)
@@ -292,7 +288,7 @@ def test_without_trouble_the_bits_of_propagate(home, sgd):
 
 
 def test_propagate_is_what_the_bare_optimizer_does(home, sgd):
-    (history,) = home.apply_all_to(START, [sgd.make()], window_of((1,)))
+    history = home.apply_to(START, sgd.make(), window_of((1,)))
     assert not is_finite(history[-1]) and is_finite(history[-2])
 
 
@@ -310,7 +306,7 @@ def test_state_goes_along(home, sgd):
     if home.mode == "eager":
         for each in window_of(()):
             second.step(each)
-    weights = [fed.optimizer_weights() for fed in (first, second)]
+    weights = [homes.variables_of(fed.optimizer) for fed in (first, second)]
     assert len(weights[0]) == len(weights[1])
     for source, target in zip(first.variables + weights[0], second.variables + weights[1]):
         value = home.value(source)
@@ -426,8 +422,7 @@ def on_replicas():
 def test_on_one_of_two_replicas(home, tmpdir):
     """What is not finite on one is left out on both. A window without any mini-step, and a good one."""
     eager_only(home)
-    tmpdir.join("program.py").write(PROGRAM)
-    homes.run(str(tmpdir.join("program.py")), [home.name, str(tmpdir.join("found"))], path=[HERE] + sys.path)
+    homes.run_program(tmpdir, PROGRAM, home.name, str(tmpdir.join("found")))
     bad = {step for step, _ in BAD_ON_REPLICAS}
     paths = tmpdir.listdir("found-*")
     assert len(paths) >= 2

@@ -7,7 +7,7 @@ import pytest
 import skips
 import tf1
 from dense import make
-from fixture_cases import BATCHES, EXPECTED, MAX_NORM, START, arguments
+from fixture_cases import BATCHES, EXPECTED, MAX_NORM, START, mysgd
 from homes import variables_of
 from make_fixtures import BATCH, flat
 from needs import graph_only
@@ -26,7 +26,7 @@ def test_a_hundred_runs_have_one_result(home, way):
     home.reset()
     if way == "by hand":
         model = home.network(START, MAX_NORM)
-        optimizer = legacyga.MySGD(keras=home.keras, **arguments(case))
+        optimizer = mysgd(home, case)
         step = home.step(model, optimizer)
 
         def train():
@@ -34,7 +34,7 @@ def test_a_hundred_runs_have_one_result(home, way):
                 step(x, y)
     else:
         model = home.network(START, MAX_NORM)
-        optimizer = legacyga.MySGD(keras=home.keras, **arguments(case))
+        optimizer = mysgd(home, case)
         model.compile(optimizer=optimizer, loss="mse")
         x, y = np.concatenate(EXPECTED["x"]), np.concatenate(EXPECTED["y"])
 
@@ -81,7 +81,7 @@ def test_sixty_runs_of_every_v1_optimizer_have_one_result(home):
                 kwargs["decay"] = 0.1
             pairs.append((home.network(start), legacyga.wrap(make(home, cls, **kwargs), 2)))
     assert len(pairs) == 7
-    step = home._graph_step(pairs)
+    step = home.graph_step(pairs)
     # Up to Keras 2.2 the schedule of Nadam is no weight of it.
     state = [[(each, home.value(each)) for each in all_variables(optimizer)] for _, optimizer in pairs]
     results = [set() for _ in pairs]
@@ -130,7 +130,7 @@ def test_a_decay_that_needs_no_gradient(home, steps):
     home.reset(plain_session=True)
     model = home.network(start)
     step, results = (
-        home._graph_step([(model, legacyga.wrap(decaying(home, stock[0])(learning_rate=0.03), steps))]),
+        home.graph_step([(model, legacyga.wrap(decaying(home, stock[0])(learning_rate=0.03), steps))]),
         set(),
     )
     for _ in range(30):
@@ -155,7 +155,7 @@ def test_thirty_runs_give_one_result(home, steps, kind):
     with tf1.graph_of_its_own(home) as (v1, session):
         hidden = fed = v1.placeholder("float32", (None, 64))
         for i, value in enumerate(wide):
-            hidden = home.tf.tanh(home.tf.matmul(hidden, tf1.variable(v1, "w{}".format(i), value)))
+            hidden = home.tf.tanh(home.tf.matmul(hidden, v1.get_variable("w{}".format(i), initializer=value)))
         cls = v1.train.AdamOptimizer if kind == "AdamOptimizer" else decaying(home, v1.train.MomentumOptimizer)
         optimizer = legacyga.wrap(cls(0.01, 0.9), steps)
         train = optimizer.minimize(home.tf.reduce_mean(home.tf.square(hidden - fed)))

@@ -156,15 +156,11 @@ def own_from_scratch(home, base):
 
 class OwnExpected(object):
     def __init__(self, rate=RATE):
-        self.rate, self.last = rate, {}
+        self.rate, self.last = rate, [0.0] * len(START)
 
-    def update(self, weights, gradients, names):
-        updated = [
-            weight - self.rate * (gradient + 0.5 * self.last.get(name, 0.0))
-            for weight, gradient, name in zip(weights, gradients, names)
-        ]
-        self.last.update(zip(names, gradients))
-        return updated
+    def update(self, weights, gradients, names=None):
+        before, self.last = self.last, gradients
+        return [w - self.rate * (g + 0.5 * last) for w, g, last in zip(weights, gradients, before)]
 
 
 def base_class(cls):

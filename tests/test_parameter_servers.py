@@ -1,13 +1,9 @@
 """ParameterServerStrategy of TF 2, in one process: one server, two workers, which take mini-steps when they like."""
 
-import os
-import sys
-
 import homes
 import needs
 import pytest
 
-HERE = os.path.dirname(os.path.abspath(__file__))
 pytestmark = [pytest.mark.capability("R12 replicas"), pytest.mark.long]
 
 PROGRAM = """
@@ -108,8 +104,7 @@ os._exit(0)
 def test_a_window_for_workers_that_do_not_wait(home, tmpdir):
     """Refused before the first mini-step: two workers that count one window at a time lose mini-steps."""
     needs.eager_only(home, since=(2, 4))
-    tmpdir.join("program.py").write(PROGRAM)
-    lines = homes.run(str(tmpdir.join("program.py")), [home.name], path=[HERE] + sys.path).splitlines()
+    lines = homes.run_program(tmpdir, PROGRAM, home.name).splitlines()
     found = [line.split(": ", 1) for line in lines if line.startswith(("loop: ", "alone: ", "fit: ", "accumulator: "))]
     assert {name for name, _ in found} >= {"loop", "alone", "accumulator"}
     assert home.is_keras3 or home.tf_version < (2, 5) or "fit" in {name for name, _ in found}

@@ -26,7 +26,6 @@ from lines import (
     mean_rows,
     rates_of,
     skip_without,
-    start,
     train,
     wrap,
 )
@@ -59,9 +58,8 @@ def test_iterations_count_updates(home, generation):
     optimizer = wrap(home, generation, 3)
     seen = []
 
-    def look(taken):
-        if taken:
-            seen.append((int(home.value(optimizer.mini_step)), int(home.value(optimizer.iterations))))
+    def look(_):
+        seen.append((int(home.value(optimizer.mini_step)), int(home.value(optimizer.iterations))))
 
     drive(home, optimizer, ROWS[:7], look)
     assert seen == [(1, 0), (2, 0), (0, 1), (1, 1), (2, 1), (0, 2), (1, 2)]
@@ -70,7 +68,7 @@ def test_iterations_count_updates(home, generation):
 def test_decay_counts_updates(home, generation):
     skip_without(home, generation, "decay")
     optimizer = wrap(home, generation, K, lr=0.5, decay=0.5)
-    assert_history(drive(home, optimizer, ROWS), expected(ROWS, K, oracle.SGD(lr=0.5, decay=0.5)))
+    assert_history(drive(home, optimizer, ROWS), expected(ROWS, oracle.SGD(lr=0.5, decay=0.5)))
 
 
 def schedules(home):
@@ -102,7 +100,7 @@ def test_the_rate_of_update_n_is_that_of_the_schedule(home, form, which):
     optimizer = accumulating(home, form, K, lr=schedule)
     # One of them as fit does it, within a tf.function.
     history = drive(home, optimizer, ONES) if which else train(line(home, optimizer), ONES)
-    np.testing.assert_allclose(rates_of(history, K), [rate(n) for n in range(6)], rtol=0, atol=1e-6)
+    np.testing.assert_allclose(rates_of(history), [rate(n) for n in range(6)], rtol=0, atol=1e-6)
 
 
 # The rate set from outside
@@ -126,13 +124,13 @@ def test_a_rate_set_within_a_window_is_that_of_its_update(home, form):
 
     history = drive(home, optimizer, ONES[: 3 * K], set_it)
     wanted = [0.5, 0.125, 0.25 if len(names) == 2 else 0.125]
-    np.testing.assert_allclose(rates_of(history, K), wanted, rtol=0, atol=1e-6)
+    np.testing.assert_allclose(rates_of(history), wanted, rtol=0, atol=1e-6)
 
 
 def test_a_flush_after_the_model_was_compiled_again(home, form):
     """An update of the optimizer as it was compiled last: clipped from then on."""
     optimizer = accumulating(home, form, K, lr=0.5)
-    model, wanted = line(home, optimizer), start()
+    model, wanted = line(home, optimizer), oracle.double(START)
     for row, limit in zip(ROWS[:2], (np.inf, 0.125)):
         if limit < 1:
             optimizer.clipvalue = limit
@@ -152,7 +150,7 @@ def assert_fits_as_the_large_batch(home, form, make_callbacks, rates):
     """K micro-batches of one row against the bare optimizer with batches of K, and both against the oracle."""
     optimizer = accumulating(home, form, K, lr=0.5, momentum=0.5)
     model, logged = fit(home, optimizer, 1, make_callbacks)
-    sgd, weights = oracle.SGD(lr=0.5, momentum=0.5), start()
+    sgd, weights = oracle.SGD(lr=0.5, momentum=0.5), oracle.double(START)
     for rate in rates:
         sgd.lr = rate
         for row in mean_rows(ROWS[:8]):
@@ -204,9 +202,9 @@ def test_bias_correction_counts_updates(home, generation):
     # The first window's gradients are large, as in the first steps of a training.
     rows = [[column * (100 if i < K else 1) for column in row] for i, row in enumerate(ROWS)]
     exact, too_far_on = [oracle.Adam(0.125, beta_1=0.5, beta_2=0.75) for _ in range(2)]
-    wanted = expected(rows, K, exact)
+    wanted = expected(rows, exact)
     too_far_on.iterations = K - 1
-    assert np.max(np.abs(wanted[K - 1][0] - too_far_on.update(start(), mean_rows(rows)[0])[0])) > 0.01
+    assert np.max(np.abs(wanted[K - 1][0] - too_far_on.update(oracle.double(START), mean_rows(rows)[0])[0])) > 0.01
     optimizer = wrap(home, generation, K, "Adam", beta_1=0.5, beta_2=0.75, epsilon=1e-7)
     history = drive(home, optimizer, rows)
     assert_history(history, wanted)
@@ -225,7 +223,7 @@ def test_weight_decay_once_per_update(home, generation, excluded):
     if excluded == "by the wrapped one":
         optimizer.exclude_from_weight_decay(var_list=variables[:1])
     kept = [0.6 if excluded == "nothing" else 1.0, 0.6]
-    history, weights = [], start()
+    history, weights = [], oracle.double(START)
     for row in mean_rows(ROWS):
         history += [weights] * (K - 1)
         weights = [w * keep - 0.5 * g for w, keep, g in zip(weights, kept, row)]
@@ -244,14 +242,13 @@ def test_the_moving_average_moves_per_update(home, generation):
     optimizer = wrap(home, generation, K, use_ema=True, ema_momentum=0.75, ema_overwrite_frequency=3)
     variables, seen = home.variables(START), []
 
-    def look(taken):
-        if taken:
-            seen.append(averages_of(home, optimizer))
+    def look(_):
+        seen.append(averages_of(home, optimizer))
 
     # Five updates: an overwriting at the third, and two after it.
     rows = ROWS[: 5 * K]
     trained = drive(home, optimizer, rows, look, variables)
-    weights, averages = start(), start()
+    weights, averages = oracle.double(START), oracle.double(START)
     history, moved = [], []
     for i, row in enumerate(mean_rows(rows), 1):
         history += [weights] * (K - 1)
@@ -310,4 +307,4 @@ def test_compiled_with_jit_compile(home, generation):
         skips.keras_lacks(NOT_THERE.format("jit_compile in compile"))
     model = line(home, wrap(home, generation, K, momentum=0.5, clipvalue=1.5), jit_compile=True)
     history = train(model, ROWS)
-    assert_history(history, expected(ROWS, K, oracle.SGD(lr=0.125, momentum=0.5, clip="value", limit=1.5)))
+    assert_history(history, expected(ROWS, oracle.SGD(lr=0.125, momentum=0.5, clip="value", limit=1.5)))

@@ -8,7 +8,7 @@ import pages
 import pytest
 import skips
 from slow import slow
-from tf1 import KERNEL, X, Y, graph_of_its_own, graph_only, variable
+from tf1 import KERNEL, X, Y, graph_of_its_own, graph_only
 
 import legacyga
 
@@ -142,7 +142,7 @@ def test_bert(home, side, updates):
     if not side:
         return
     with graph_of_its_own(home) as (v1, session):
-        kernel, step = variable(v1, "kernel", KERNEL), v1.train.get_or_create_global_step()
+        kernel, step = v1.get_variable("kernel", initializer=KERNEL), v1.train.get_or_create_global_step()
         x, y = v1.placeholder("float32", [None, X.shape[1]]), v1.placeholder("float32", [None, Y.shape[1]])
         rate = v1.train.polynomial_decay(0.05, step, made.num_train_steps, 0.0)
         optimizer = legacyga.wrap(v1.train.GradientDescentOptimizer(rate), 8)

@@ -1,15 +1,11 @@
 """fit and flush under MirroredStrategy, on two replicas: as one device with the large batch."""
 
-import os
-import sys
-
 import homes
 import numpy as np
 import oracle
 import pytest
 import skips
 
-HERE = os.path.dirname(os.path.abspath(__file__))
 RANDOM = np.random.RandomState(4)
 START = [RANDOM.randn(*shape).astype("float32") for shape in ((3, 4), (4,), (4, 2), (2,))]
 X = RANDOM.randn(28, 3).astype("float32")
@@ -89,9 +85,8 @@ assert history["effective_batch_size"] == [20], history
 def test_fit_with_the_callback(home, tmpdir):
     if home.mode == "graph":
         skips.we_lack("replicas in graph mode are not tested, and nothing is promised of them")
-    tmpdir.join("program.py").write(PROGRAM)
     arguments = [home.name, str(tmpdir.join("weights"))]
-    homes.run(str(tmpdir.join("program.py")), arguments, path=[HERE] + sys.path)
+    homes.run_program(tmpdir, PROGRAM, *arguments)
     sgd, weights = oracle.SGD(LR, MOMENTUM), [value.astype("float64") for value in START]
     for samples in (24, 24, 8):
         x, y = X[:samples].astype("float64"), Y[:samples].astype("float64")
@@ -134,8 +129,7 @@ def test_fit_in_graph_mode(home, tmpdir):
     """TF 1.15, with a dataset."""
     if (home.name, home.mode, home.tf_version) != ("tf.keras", "graph", (1, 15)):
         skips.we_lack("replicas in graph mode are tested on TF 1.15 alone")
-    tmpdir.join("program.py").write(IN_A_GRAPH)
-    homes.run(str(tmpdir.join("program.py")), [str(tmpdir.join("weights.npy"))], path=[HERE] + sys.path)
+    homes.run_program(tmpdir, IN_A_GRAPH, str(tmpdir.join("weights.npy")))
     sgd, weights = oracle.SGD(LR, MOMENTUM), [value.astype("float64") for value in START]
     for _ in range(2):
         weights = sgd.update(weights, oracle.gradients(weights, X[:24].astype("float64"), Y[:24].astype("float64")))
@@ -215,9 +209,8 @@ def test_optimizers_of_tensorflow_1(home, name, tmpdir):
     """In a function in eager mode; in graph mode in an Estimator."""
     if home.name != "tf.keras" or home.tf_version < (1, 15) or (home.mode == "graph") != (home.tf_version < (2, 0)):
         skips.senseless("each once: in TF 1.15 in an Estimator, in TF 2 in a function")
-    tmpdir.join("program.py").write(TRAIN if home.mode == "eager" else ESTIMATOR)
     found = str(tmpdir.join("found.npy"))
-    homes.run(str(tmpdir.join("program.py")), [name, found], path=[HERE] + sys.path)
+    homes.run_program(tmpdir, TRAIN if home.mode == "eager" else ESTIMATOR, name, found)
     expected = oracle.SGD(0.25, 0.5) if name == "MomentumOptimizer" else oracle.Adam(0.25, beta_1=0.5, epsilon=1e-8)
     weights = [np.float64([1.0, 2.0])]
     # The mean over two replicas and two mini-steps.

@@ -1,14 +1,10 @@
 """Slices under MirroredStrategy: each replica cuts its own part of a batch, and ends as without slices."""
 
-import os
-import sys
-
 import homes
 import numpy as np
 import pytest
 import skips
 
-HERE = os.path.dirname(os.path.abspath(__file__))
 pytestmark = [pytest.mark.capability("micro_batch"), pytest.mark.long]
 RANDOM = np.random.RandomState(0)
 X, Y = [RANDOM.randn(16, size).astype("float32") for size in (3, 2)]
@@ -73,9 +69,8 @@ def test_each_replica_cuts_its_part(home, tmpdir):
     """
     if home.mode == "graph" or home.tf_version < (2, 4):
         skips.senseless("eager mode of TF 2.4 and newer")
-    tmpdir.join("program.py").write(PROGRAM)
     path = str(tmpdir.join("end-"))
-    homes.run(str(tmpdir.join("program.py")), [home.name, path], path=[HERE] + sys.path)
+    homes.run_program(tmpdir, PROGRAM, home.name, path)
     start = np.concatenate([each.ravel() for each in START])
     for loss in ("mean", "joins"):
         whole, slices = np.load(path + loss + ".npy")

@@ -131,7 +131,7 @@ def test_rows_that_are_no_tensors(home, form):
             value = table.numpy()
         else:
             with tf1.graph_of_its_own(home) as (_, session):
-                table = tf1.variable(v1, "table", np.ones(shape), use_resource=True)
+                table = v1.get_variable("table", initializer=np.ones(shape), use_resource=True)
                 step = optimizer.apply_gradients([(gradient(), table)])
                 session.run(v1.global_variables_initializer())
                 done = [session.run(step) for _ in range(2)]

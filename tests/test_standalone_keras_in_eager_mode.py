@@ -1,8 +1,6 @@
 """Standalone Keras in eager mode of TensorFlow 2: its own optimizers are refused, tf.keras's train its models."""
 
 import json
-import os
-import sys
 
 import dense
 import homes
@@ -12,7 +10,6 @@ import pytest
 import skips
 
 pytestmark = [pytest.mark.capability("ways to train"), pytest.mark.long]
-HERE = os.path.dirname(os.path.abspath(__file__))
 K, RATE, MOMENTUM = 3, 0.05, 0.9
 
 PROGRAM = """
@@ -67,9 +64,7 @@ print(json.dumps([errors, ends, told]))
 def printed(home, tmpdir_factory):
     if not home.is_standalone_before(2, 4) or home.tf_version < (2,):
         skips.senseless("standalone Keras on TensorFlow 2 alone is asked")
-    program = tmpdir_factory.mktemp("eager").join("program.py")
-    program.write(PROGRAM)
-    return json.loads(homes.run(str(program), [], path=[HERE] + sys.path).splitlines()[-1])
+    return json.loads(homes.run_program(tmpdir_factory.mktemp("eager"), PROGRAM).splitlines()[-1])
 
 
 def test_its_own_optimizers_are_refused_with_the_remedy(printed):

@@ -145,7 +145,7 @@ class Trained(homes.Fed):
     def layout(self):
         """(shape, dtype) of each of the optimizer's variables, in the order in which they are listed and saved."""
         found = []
-        for variable in self.optimizer_weights():
+        for variable in homes.variables_of(self.optimizer):
             shape = variable.shape.as_list() if hasattr(variable.shape, "as_list") else variable.shape
             dtype = self.home.tf.as_dtype(variable.dtype).base_dtype.name
             found.append((tuple(int(size) for size in shape), dtype))

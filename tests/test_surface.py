@@ -43,7 +43,7 @@ def test_learning_rate_is_an_alias_of_lr(home):
 def test_counters(home):
     optimizer = legacyga.MySGD(steps_per_update=3, keras=home.keras)
     seen = []
-    for _ in home.mini_steps([(home.network(START), optimizer)], BATCHES[:7]):
+    for _ in home.mini_steps(home.network(START), optimizer, BATCHES[:7]):
         seen.append((int(home.value(optimizer.mini_step)), int(home.value(optimizer.iterations))))
     assert seen == [(1, 0), (2, 0), (0, 1), (1, 1), (2, 1), (0, 2), (1, 2)]
 

@@ -1,14 +1,10 @@
 """Tasks by turns under MirroredStrategy, each a traced function of its own: as on one device."""
 
-import os
-import sys
-
 import homes
 import numpy as np
 import pytest
 import skips
 
-HERE = os.path.dirname(os.path.abspath(__file__))
 pytestmark = [pytest.mark.capability("R12 replicas"), pytest.mark.long]
 # What each mini-step has gradients for: the first window ends in a function that has never seen the last variable's.
 TASKS = ["ab ", "a c", "ab ", "a c", "ab ", "a c", "ab ", "ab ", "ab ", "a  ", "a  ", "a  "]
@@ -55,7 +51,6 @@ for name in ("SGD", "Adam"):
 def test_tasks_by_turns(home, tmpdir):
     if home.mode == "graph" or home.tf_version < (2, 2):
         skips.keras_lacks("strategy.run in eager mode, from TF 2.2 on")
-    tmpdir.join("program.py").write(PROGRAM)
-    printed = homes.run(str(tmpdir.join("program.py")), [home.name], path=[HERE] + sys.path)
+    printed = homes.run_program(tmpdir, PROGRAM, home.name)
     distances = [float(line.split()[-1]) for line in printed.splitlines()]
     assert distances and np.max(distances) <= 4e-6, printed

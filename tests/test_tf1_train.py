@@ -24,7 +24,6 @@ from tf1 import (
     graph_only,
     make,
     means,
-    variable,
 )
 
 import legacyga
@@ -58,7 +57,7 @@ def test_in_the_default_graph(home):
     graph_only(home)
     home.reset()
     v1 = v1_of(home.tf)
-    value = variable(v1, "value", np.float32([1.0, 2.0]), use_resource=True)
+    value = v1.get_variable("value", initializer=np.float32([1.0, 2.0]), use_resource=True)
     train = legacyga.wrap(make(home, "AdamOptimizer"), 2).minimize(v1.reduce_sum(value * value))
     with v1.Session() as session:
         session.run(v1.global_variables_initializer())
@@ -73,7 +72,9 @@ def test_a_gradient_that_an_operation_made_before_takes_to_be_absent(home):
     graph_only(home)
     home.reset()
     v1 = v1_of(home.tf)
-    first, second = [variable(v1, name, np.float32([1.0, 2.0]), use_resource=True) for name in ("first", "second")]
+    first, second = [
+        v1.get_variable(name, initializer=np.float32([1.0, 2.0]), use_resource=True) for name in ("first", "second")
+    ]
     optimizer = legacyga.wrap(make(home, "GradientDescentOptimizer"), 2)
     optimizer.minimize(v1.reduce_sum(first), var_list=[first, second])
     with pytest.raises(ValueError, match="second.*has a gradient now and had none when another"):
@@ -114,7 +115,7 @@ def test_minimize_in_a_monitored_session_stops_at_updates(home):
     batches = [(X[i : i + 2], Y[i : i + 2]) for i in range(0, 24, 2)] * 2
     with home.tf.Graph().as_default():
         v1 = v1_of(home.tf)
-        kernel = variable(v1, "kernel", KERNEL)
+        kernel = v1.get_variable("kernel", initializer=KERNEL)
         loss, x, y = squared_error(home.tf, kernel)
         step = v1.train.get_or_create_global_step()
         rate = v1.train.exponential_decay(0.5, step, decay_steps=1, decay_rate=0.5)
@@ -144,7 +145,7 @@ def test_compute_and_apply_with_clipping_by_hand(home):
     """What lies between compute_gradients and apply_gradients is the user's, on each mini-step."""
     graph_only(home)
     with graph_of_its_own(home) as (v1, session):
-        kernel = variable(v1, "kernel", KERNEL)
+        kernel = v1.get_variable("kernel", initializer=KERNEL)
         loss, x, y = squared_error(home.tf, kernel)
         optimizer = legacyga.wrap(v1.train.GradientDescentOptimizer(0.5), 3)
         pairs = [(home.tf.clip_by_value(g, -0.25, 0.25), v) for g, v in optimizer.compute_gradients(loss)]
@@ -174,7 +175,7 @@ def test_rows_of_an_embedding(home, name, kwargs):
     results = []
     for steps, batch in ((1, 3), (3, 1)):
         with graph_of_its_own(home) as (v1, session):
-            embedding = variable(v1, "embedding", table)
+            embedding = v1.get_variable("embedding", initializer=table)
             fed = v1.placeholder("int64", (None, 4))
             loss = home.tf.reduce_mean(home.tf.square(home.tf.nn.embedding_lookup(embedding, fed) - 1.0))
             optimizer = make(home, name, **kwargs)
@@ -213,7 +214,7 @@ def test_a_trained_optimizer_is_not_wrapped_in_a_graph(home):
     graph_only(home)
     with graph_of_its_own(home) as (v1, _):
         inner = make(home, "AdamOptimizer")
-        inner.apply_gradients([(v1.constant(START[0]), variable(v1, "v", START[0]))])
+        inner.apply_gradients([(v1.constant(START[0]), v1.get_variable("v", initializer=START[0]))])
         with pytest.raises(ValueError, match="cannot be copied.*Wrap it before it is given gradients"):
             legacyga.wrap(inner, 5)
 
@@ -224,7 +225,7 @@ def test_one_optimizer_in_two_graphs_and_its_listed_operation(home):
     optimizer = legacyga.wrap(make(home, "MomentumOptimizer", 1.0, momentum=0.5), 2)
     for _ in range(2):
         with graph_of_its_own(home) as (v1, session):
-            weight = variable(v1, "w", np.float32(0))
+            weight = v1.get_variable("w", initializer=np.float32(0))
             fed = v1.placeholder("float32", ())
             train = optimizer.minimize(fed * weight, name="mini_step")
             assert train.name == "mini_step" and v1.get_collection("train_op") == [train]
@@ -240,7 +241,7 @@ def test_one_optimizer_in_two_graphs_and_its_listed_operation(home):
 def test_a_saver_takes_the_window_along(home, tmpdir):
     graph_only(home)
     with graph_of_its_own(home) as (v1, session):
-        variables = [variable(v1, "v{}".format(i), value) for i, value in enumerate(START)]
+        variables = [v1.get_variable("v{}".format(i), initializer=value) for i, value in enumerate(START)]
         fed = [v1.placeholder("float32", value.shape) for value in START]
         train = legacyga.wrap(make(home, "AdamOptimizer"), 3).apply_gradients(list(zip(fed, variables)))
         saver, results = v1.train.Saver(), []
@@ -263,7 +264,7 @@ def test_a_saver_takes_the_window_along(home, tmpdir):
 def test_flush_is_an_update_of_what_is_there(home):
     graph_only(home)
     with graph_of_its_own(home) as (v1, session):
-        weight = variable(v1, "w", np.float32(0))
+        weight = v1.get_variable("w", initializer=np.float32(0))
         fed, step = v1.placeholder("float32", ()), v1.train.get_or_create_global_step()
         optimizer = legacyga.wrap(v1.train.GradientDescentOptimizer(1.0), 4)
         train = optimizer.minimize(fed * weight, global_step=step)
@@ -318,7 +319,7 @@ def bert(home, code, steps):
                     assignments += [param.assign(next_param), m.assign(next_m), v.assign(next_v)]
                 return home.tf.group(*assignments, name=name)
 
-        kernel = variable(v1, "kernel", KERNEL)
+        kernel = v1.get_variable("kernel", initializer=KERNEL)
         loss, x, y = squared_error(home.tf, kernel)
         global_step = v1.train.get_or_create_global_step()
         names = dict(tf=home.tf, tf1=v1, legacyga=legacyga, AdamWeightDecayOptimizer=AdamWeightDecayOptimizer)
@@ -380,7 +381,7 @@ def test_a_flush_finds_what_an_update_has_made(home):
     # In another graph it makes them anew.
     for _ in range(2):
         with graph_of_its_own(home) as (_, session):
-            var = variable(v1, "var", np.zeros(2, "float32"), use_resource=True)
+            var = v1.get_variable("var", initializer=np.zeros(2, "float32"), use_resource=True)
             fed = v1.placeholder("float32", [2])
             train = optimizer.apply_gradients([(fed, var)])
             session.run(v1.global_variables_initializer())
@@ -400,7 +401,7 @@ def test_flush_and_k_go_by_the_default_session(home):
     optimizer, made = legacyga.wrap(make(home, "GradientDescentOptimizer", 0.5), 4), []
     for _ in range(2):
         with graph_of_its_own(home) as (v1, _):
-            var = variable(v1, "var", np.float32([1.0, 2.0]), use_resource=True)
+            var = v1.get_variable("var", initializer=np.float32([1.0, 2.0]), use_resource=True)
             train = optimizer.minimize(v1.reduce_sum(var))
             session = v1.Session(graph=var.graph)
             session.run(v1.global_variables_initializer())
@@ -456,7 +457,9 @@ def test_a_saver_of_one_restores_the_other(home, tmpdir, first):
     def program(make_optimizer, is_wrapped, updates, is_restored):
         with graph_of_its_own(home) as (v1, session):
             optimizer = legacyga.wrap(make_optimizer(), 2) if is_wrapped else make_optimizer()
-            variables = [variable(v1, "v{}".format(i), value, use_resource=True) for i, value in enumerate(START)]
+            variables = [
+                v1.get_variable("v{}".format(i), initializer=value, use_resource=True) for i, value in enumerate(START)
+            ]
             fed = [v1.placeholder("float32", value.shape) for value in START]
             train = optimizer.apply_gradients(list(zip(fed, variables)))
             everything = v1.global_variables()

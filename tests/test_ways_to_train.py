@@ -11,7 +11,7 @@ import skips
 import tf1
 from dense import BATCHES, RATE, START, assert_close, compiled, error_of, fit, make, trained
 from fixture_cases import BATCHES as FIXTURE_BATCHES
-from fixture_cases import EXPECTED, MAX_NORM, MINI_STEPS, arguments, distance, of_home, some_cases
+from fixture_cases import EXPECTED, MAX_NORM, MINI_STEPS, distance, mysgd, of_home, some_cases
 from fixture_cases import START as FIXTURE_START
 from make_fixtures import BATCH, flat, name_of
 from needs import eager_only
@@ -36,7 +36,7 @@ def fresh(home):
 
 def compiled_case(home, case, **kwargs):
     model = home.network(FIXTURE_START, MAX_NORM if case["max_norm"] else None)
-    model.compile(optimizer=legacyga.MySGD(keras=home.keras, **arguments(of_home(home, case))), loss="mse", **kwargs)
+    model.compile(optimizer=mysgd(home, of_home(home, case)), loss="mse", **kwargs)
     return model
 
 
@@ -89,7 +89,7 @@ def test_custom_loop_in_tf_function(home, case, loop):
     eager_only(home)
     tf, case = home.tf, of_home(home, case)
     model = home.network(FIXTURE_START, MAX_NORM if case["max_norm"] else None)
-    optimizer = legacyga.MySGD(keras=home.keras, **arguments(case))
+    optimizer = mysgd(home, case)
     if home.is_keras3:
         optimizer.build(model.trainable_variables)
 

@@ -140,7 +140,7 @@ def fit_plainly(home, model, batches, **kwargs):
 
 def by_hand(home, model, batch, optimizer=None):
     """A mini-step of a loop, of whose samples nobody is told."""
-    home._eager_step(model, optimizer or model.optimizer)(*batch)
+    home.step(model, optimizer or model.optimizer, traced=False)(*batch)
 
 
 def after_batch(home, number, function):

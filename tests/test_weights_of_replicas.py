@@ -1,8 +1,5 @@
 """fit with the callback under MirroredStrategy: each replica's part of a batch weighs its samples, none of them 0."""
 
-import os
-import sys
-
 import homes
 import numpy as np
 import pytest
@@ -10,7 +7,6 @@ import skips
 import test_weights
 from kinds import RATE
 
-HERE = os.path.dirname(os.path.abspath(__file__))
 pytestmark = [pytest.mark.capability("R12 replicas"), pytest.mark.long]
 
 # (samples, of them in a batch, K): the last batch leaves one replica with nothing, or has unequal parts.
@@ -70,8 +66,7 @@ def test_parts_of_unequal_sizes(home, tmpdir):
     """Epochs of 9, 13 and 15 samples equal the large batches of one device."""
     if home.mode == "graph" or home.tf_version < (2, 2):
         skips.keras_lacks("train_step: TF 2.2 or newer, in eager mode")
-    tmpdir.join("program.py").write(PROGRAM)
-    homes.run(str(tmpdir.join("program.py")), [home.name, str(tmpdir.join("weights"))], path=[HERE] + sys.path)
+    homes.run_program(tmpdir, PROGRAM, home.name, str(tmpdir.join("weights")))
     found, wrong = 0, []
     for i, (samples, batch, steps) in enumerate(CASES):
         x, y = data(i)
@@ -114,5 +109,4 @@ def test_sequences_of_unequal_lengths(home, tmpdir):
     """Each replica weighs the time steps that its loss was divided by; what looks at the losses is gone afterwards."""
     if home.mode == "graph" or home.tf_version < (2, 11):
         skips.keras_lacks("losses that are divided by what a mask leaves, in eager mode")
-    tmpdir.join("program.py").write(MASKED)
-    homes.run(str(tmpdir.join("program.py")), [home.name], path=[HERE] + sys.path)
+    homes.run_program(tmpdir, MASKED, home.name)

@@ -84,42 +84,15 @@ def assert_same(history, bare, steps):
             assert np.max(np.nan_to_num(np.abs(now - wanted))) <= 2e-6 * moved
 
 
-@pytest.fixture(scope="module")
-def run(home):
-    """A function of (class, its arguments, K, mini-steps): the bare optimizer's history on means, the wrapped one's,
-    the wrapped one's class, and its `iterations` at the end. In graph mode it runs all optimizers side by side.
-    """
-    done = {}
-
-    def key(cls, kwargs, steps):
-        return cls, str(kwargs), steps
-
-    def drive(cases, steps, mini_steps):
-        wrapped = [legacyga.wrap(make(home, cls, kwargs), steps) for cls, kwargs in cases]
-        bare = [make(home, cls, kwargs) for cls, kwargs in cases]
-        wanted = home.apply_all_to(START, bare, means(steps, mini_steps=mini_steps))
-        found = home.apply_all_to(START, wrapped, GRADIENTS[:mini_steps])
-        counts = [int(home.value(optimizer.iterations)) for optimizer in wrapped]
-        for (cls, kwargs), *result in zip(cases, wanted, found, map(type, wrapped), counts):
-            done[key(cls, kwargs, steps)] = result
-
-    def of_case(cls, kwargs, steps, mini_steps):
-        if key(cls, kwargs, steps) not in done:
-            home.reset(plain_session=True)
-            cases = [each.values for each in stock(home)] if home.mode == "graph" else [(cls, kwargs)]
-            drive(cases, steps, mini_steps)
-        return done[key(cls, kwargs, steps)]
-
-    return of_case
-
-
 @pytest.mark.parametrize("steps, mini_steps", RUNS)
-def test_equals_the_bare_optimizer_on_means(home, run, cls, kwargs, steps, mini_steps):
+def test_equals_the_bare_optimizer_on_means(home, cls, kwargs, steps, mini_steps):
     needs.wrap(home)
-    bare, history, wrapped, iterations = run(cls, kwargs, steps, mini_steps)
-    assert issubclass(wrapped, cls)
-    assert_same(history, bare, steps)
-    assert iterations == mini_steps // steps
+    home.reset(plain_session=True)
+    bare, wrapped = make(home, cls, kwargs), legacyga.wrap(make(home, cls, kwargs), steps)
+    wanted = home.apply_to(START, bare, means(steps, mini_steps=mini_steps))
+    assert_same(home.apply_to(START, wrapped, GRADIENTS[:mini_steps]), wanted, steps)
+    assert isinstance(wrapped, cls)
+    assert int(home.value(wrapped.iterations)) == mini_steps // steps
 
 
 def adam(home, **kwargs):

@@ -164,43 +164,6 @@ def cast(values, dtype):
     return [value.astype(dtype) for value in values]
 
 
-def values(home, variables):
-    """What variables, or constants in place of them, hold: in graph mode in one session call."""
-    return home.backend.batch_get_value(variables) if home.mode == "graph" else [home.value(each) for each in variables]
-
-
-def run_all(home, dtype, steps, mini_steps):
-    """By case number and K: the weights after every mini-step; `iterations` and `mini_step` at the end."""
-    home.reset(plain_session=True)
-    home.set_floatx(dtype)
-    try:
-        optimizers = []
-        for cls, kwargs, _ in cases_of(home):
-            rate = "lr" if generation_of(cls) == "v1" else "learning_rate"
-            optimizers.append(legacyga.wrap(cls(**dict(kwargs, **{rate: RATE})), steps))
-        gradients = [cast(each, dtype) for each in GRADIENTS[:mini_steps]]
-        histories = home.apply_all_to(cast(START, dtype), optimizers, gradients)
-        counters = values(home, [counter for each in optimizers for counter in (each.iterations, each.mini_step)])
-    finally:
-        home.set_floatx("float32")
-        home.reset()
-    return {(i, dtype, steps): each for i, each in enumerate(zip(histories, zip(counters[::2], counters[1::2])))}
-
-
-@pytest.fixture(scope="module")
-def run(home):
-    needs.wrap(home)
-    """A function of a case's number and one of RUNS, in which all cases are run side by side."""
-    found = {}
-
-    def of_case(number, dtype, steps, mini_steps):
-        if (number, dtype, steps) not in found:
-            found.update(run_all(home, dtype, steps, mini_steps))
-        return found[number, dtype, steps]
-
-    return of_case
-
-
 def expected(name, kwargs, dtype, steps, mini_steps):
     start = cast(cast(START, dtype), "float64")
     batches = [(cast(cast(each, dtype), "float64"), None) for each in GRADIENTS[:mini_steps]]
@@ -225,12 +188,23 @@ def assert_equal(history, dtype, steps, start, wanted):
 
 
 @of_runs
-def test_equals_the_oracle_after_every_mini_step(home, run, number, dtype, steps, mini_steps):
-    cls, _, kwargs = cases_of(home)[number]
-    history, counters = run(number, dtype, steps, mini_steps)
+def test_equals_the_oracle_after_every_mini_step(home, number, dtype, steps, mini_steps):
+    needs.wrap(home)
+    cls, given, kwargs = cases_of(home)[number]
+    home.reset(plain_session=True)
+    home.set_floatx(dtype)
+    try:
+        rate = "lr" if generation_of(cls) == "v1" else "learning_rate"
+        optimizer = legacyga.wrap(cls(**dict(given, **{rate: RATE})), steps)
+        gradients = [cast(each, dtype) for each in GRADIENTS[:mini_steps]]
+        history = home.apply_to(cast(START, dtype), optimizer, gradients)
+        counters = [int(home.value(each)) for each in (optimizer.iterations, optimizer.mini_step)]
+    finally:
+        home.set_floatx("float32")
+        home.reset()
     start, wanted = expected(cls.__name__, kwargs, dtype, steps, mini_steps)
     assert_equal(history, dtype, steps, start, wanted)
-    assert counters == (mini_steps // steps, 0)
+    assert counters == [mini_steps // steps, 0]
 
 
 @of_runs

@@ -228,13 +228,13 @@ def test_wrap_of_a_lookahead(home, sgd, steps):
     """The slow weights count updates. The original, and the optimizer within it, keep their bits."""
     inner = bare(sgd)
     outer = lookahead_of(home, sgd, inner)
-    kept = users.state_of(home, inner), users.state_of(home, outer)
+    kept = home.optimizer_weights(inner), home.optimizer_weights(outer)
     optimizer = legacyga.wrap(outer, steps)
     assert isinstance(optimizer, type(outer)) and optimizer.gradient_accumulation_steps == steps
     driven = homes.Fed(home, optimizer, users.variables_of(home, sgd, START))
     assert_looks_ahead(driven, steps)
     for each, values in zip((inner, outer), kept):
-        dense.assert_bits(users.state_of(home, each), values)
+        dense.assert_bits(home.optimizer_weights(each), values)
 
 
 def test_wrap_of_a_lookahead_that_has_trained(home, sgd):
@@ -249,7 +249,7 @@ def test_wrap_of_a_lookahead_that_has_trained(home, sgd):
         first.step(each)
     wanted = dense.applied(expected, FED[:3], 1, wanted)
     dense.assert_close(first.values(), wanted)
-    kept = users.state_of(home, inner), users.state_of(home, outer)
+    kept = home.optimizer_weights(inner), home.optimizer_weights(outer)
     if sgd.generation == "train" and home.mode == "graph":
         with pytest.raises(
             ValueError, match="tf.compat.v1.train cannot be copied.*Wrap it before it is given gradients"
@@ -261,7 +261,7 @@ def test_wrap_of_a_lookahead_that_has_trained(home, sgd):
         driven.step(each)
     dense.assert_close(driven.values(), dense.applied(expected, FED[3:15], 3, wanted))
     for each, values in zip((inner, outer), kept):
-        dense.assert_bits(users.state_of(home, each), values)
+        dense.assert_bits(home.optimizer_weights(each), values)
 
 
 def test_a_lookahead_around_what_accumulates(home, sgd):

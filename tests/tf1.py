@@ -7,8 +7,6 @@ import skips
 from homes import v1_of
 
 RANDOM = np.random.RandomState(5)
-
-
 SHAPES = ((3, 4), (4,), (2, 2, 3))
 START = [RANDOM.randn(*shape).astype("float32") for shape in SHAPES]
 GRADIENTS = [[RANDOM.randn(*shape).astype("float32") for shape in SHAPES] for _ in range(20)]
@@ -23,7 +21,7 @@ def make(home, name, rate=0.03, **kwargs):
 
 def in_the_run_of_tf_keras(home):
     """These optimizers belong to no Keras: beside standalone Keras the run of tf.keras has them."""
-    if home.name == "keras" and home.mode == "graph":
+    if home.is_standalone:
         skips.elsewhere("tested in the run of tf.keras")
 
 
@@ -40,11 +38,6 @@ def graph_of_its_own(home):
             yield v1_of(home.tf), session
 
 
-def variable(v1, name, value, **kwargs):
-    # TF 2 without disable_v2_behavior writes to resource variables alone; TF 1 makes reference variables.
-    return v1.get_variable(name, initializer=value, **kwargs)
-
-
 def apply_to(home, make_optimizer, gradients, resource=None):
     """The values of variables that start at START after each of `gradients`; (the history, the optimizer's count)."""
     history = []
@@ -56,7 +49,9 @@ def apply_to(home, make_optimizer, gradients, resource=None):
             history.append([v.numpy() for v in variables])
         return history, int(step.numpy())
     with graph_of_its_own(home) as (v1, session):
-        variables = [variable(v1, "v{}".format(i), value, use_resource=resource) for i, value in enumerate(START)]
+        # TF 2 without disable_v2_behavior writes to resource variables alone; TF 1 makes reference variables.
+        kwargs = dict(use_resource=resource)
+        variables = [v1.get_variable(name, initializer=value, **kwargs) for name, value in zip("abc", START)]
         fed = [v1.placeholder("float32", value.shape) for value in START]
         step = v1.train.get_or_create_global_step()
         train = make_optimizer().apply_gradients(list(zip(fed, variables)), global_step=step)

@@ -1,7 +1,6 @@
 """What users write: optimizers of their own in every generation, and loops that hand an optimizer its gradients."""
 
-import numpy as np
-from homes import variables_of as listed
+import dense
 
 
 def variables_of(home, kind, start):
@@ -11,11 +10,6 @@ def variables_of(home, kind, start):
         return [home.backend.variable(value, name=name) for value, name in zip(start, names)]
     variable = home.keras.Variable if home.is_keras3 and kind.generation != "train" else home.tf.Variable
     return [variable(value, name=name) for value, name in zip(start, names)]
-
-
-def scalar_of(home, value):
-    """A variable of the user's own, which no optimizer has made."""
-    return home.backend.variable(value) if home.mode == "graph" else home.tf.Variable(np.float32(value))
 
 
 def assign(home, variable, value):
@@ -36,11 +30,6 @@ def reference_to(variable):
     variable = as_seen(variable)
     # TF 2.0 has the second alone.
     return (variable.ref if hasattr(variable, "ref") else variable.experimental_ref)()
-
-
-def state_of(home, optimizer):
-    """The values of the variables that an optimizer lists."""
-    return [np.array(home.value(variable)) for variable in listed(optimizer)]
 
 
 def own_sgd(base, home):
@@ -93,26 +82,15 @@ def scaling(kind, home):
         def factor(self, variable):
             raise NotImplementedError
 
-    if kind.generation == "v1":
-        return Scaling
-    if kind.generation in ("v2", "train"):
+    def scaled(name):
+        def apply(self, gradient, variable, *args, **kwargs):
+            return getattr(super(Scaling, self), name)(self.factor(variable) * gradient, variable, *args, **kwargs)
 
-        def resource_apply_dense(self, grad, var, *args, **kwargs):
-            return super(Scaling, self)._resource_apply_dense(self.factor(var) * grad, var, *args, **kwargs)
+        return apply
 
-        def apply_dense(self, grad, var):
-            return super(Scaling, self)._apply_dense(self.factor(var) * grad, var)
-
-        Scaling._resource_apply_dense = resource_apply_dense
-        # Reference variables; OptimizerV2 has no such hook.
-        if kind.generation == "train":
-            Scaling._apply_dense = apply_dense
-    else:
-
-        def update_step(self, gradient, variable, *args):
-            return super(Scaling, self).update_step(self.factor(variable) * gradient, variable, *args)
-
-        Scaling.update_step = update_step
+    for name in ("_resource_apply_dense", "_apply_dense", "update_step"):
+        if hasattr(base, name):
+            setattr(Scaling, name, scaled(name))
     return Scaling
 
 
@@ -120,4 +98,4 @@ def make(kind, cls, rate, momentum=0.0, **kwargs):
     """An optimizer of the SGD's class `cls` of this kind, or of a subclass of it."""
     if kind.generation == "train":
         return cls(rate, momentum, **kwargs)
-    return cls(**dict(kwargs, **{"momentum": momentum, "lr" if kind.generation == "v1" else "learning_rate": rate}))
+    return dense.make(kind.home, cls, rate, momentum=momentum, **kwargs)

@@ -67,9 +67,7 @@ def find(ops, loss, params):
             found = _Divisors(ops, loss, params).of_terms(loss)
         except _UnknownError:
             return None
-        # Terms that count samples and terms that count data, such as positives, are not divided by one number.
-        kinds = {(each.degree, each.sums) for each in found}
-        if len(kinds) != 1 or not kinds <= {(1, 0), (1, 1)}:
+        if not found or any((each.degree, each.sums) not in ((1, 0), (1, 1)) for each in found):
             return None
         value, counted = found[0][:2]
         # Without samples some numbers are NaN.
@@ -154,8 +152,8 @@ class _Divisors(object):
         inputs = list(operation.inputs)
         if operation.type in SAME:
             return self._number(inputs[0])
-        if operation.type == "Size":
-            return self._rows(inputs[0])
+        if operation.type == "Size" or (operation.type == "Prod" and inputs[0].op.type == "Shape"):
+            return self._rows(inputs[0] if operation.type == "Size" else inputs[0].op.inputs[0])
         if self._size(tensor) is not None:
             return ONE if self._size(tensor) else self._rows(inputs[0].op.inputs[0])
         if operation.type == "Mul":

@@ -291,6 +291,16 @@ SHAPES = {
         lambda tf, y, out, mask: tf.reduce_sum(per_step(tf, y, out)) / tf.maximum(1.0, tf.reduce_sum(mask)),
         True,
     ),
+    "twice the number without positives": (
+        lambda tf, y, out, mask: tf.reduce_sum(per_step(tf, y, out)) / tf.maximum(1.0, 2.0 * tf.reduce_sum(mask)),
+        True,
+    ),
+    "at least 1 element": (
+        lambda tf, y, out, mask: (
+            tf.reduce_sum(per_step(tf, y, out)) / tf.maximum(1.0, tf.cast(tf.size(mask), "float32"))
+        ),
+        True,
+    ),
     "ssd_keras: mean(sums / n * rows)": (
         lambda tf, y, out, mask: tf.reduce_mean(
             tf.reduce_sum(per_step(tf, y, out) * mask, 1) / tf.reduce_sum(mask) * rows_of(tf, y)

@@ -163,12 +163,13 @@ class _Divisors(object):
         if operation.type in REDUCTIONS:
             return self._reduced(tensor, operation)
         if tensor.shape.ndims == 0 and operation.type in {"Maximum", "Add", "AddV2"} | SELECTIONS:
-            found = [
-                each for each in inputs[-2:] if not self._is_bound(each, EPSILON if "Add" in operation.type else 1)
-            ]
+            most = EPSILON if "Add" in operation.type else 1
+            found = [each for each in inputs[-2:] if not self._is_bound(each, most)]
             number = self._number(found[0]) if len(found) == 1 else ONE
-            if number.degree == 1:
-                return number._replace(value=self._ops.cast(tensor, "float64"))
+            if number.degree == 1 and number.value is number.counted:
+                # Both with the constant factors that a `_Number` leaves out.
+                value, counted = [self._ops.cast(each, "float64") for each in (tensor, found[0])]
+                return number._replace(value=value, counted=counted)
         raise _UnknownError()
 
     def _reduced(self, tensor, operation):

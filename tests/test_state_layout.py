@@ -284,7 +284,7 @@ def test_a_bare_optimizer_with_a_restore_to_come(home, kind, tmpdir):
     if home.mode == "graph" or kind.cls is None or kind.generation == "train":
         skips.senseless("optimizers that are built by their first step, and wrapped")
     if kind.generation == "v3" and home.tf_version < (2, 11):
-        skips.we_lack("a restore of the experimental optimizers that is to come cannot be copied")
+        skips.we_lack("wrap cannot copy an experimental optimizer between restore and the creation of its variables")
     fed = [RANDOM.__class__(31 + i).randn(2).astype("float32") for i in range(6)]
 
     def begin(optimizer):

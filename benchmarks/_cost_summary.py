@@ -1,5 +1,6 @@
 """What cost.py kept of several runs, in tables with a line a stack, and a picture."""
 
+import collections
 import json
 
 from _cost_tables import BARS, FLAT, TITLES, process_rows, quartiles, ratio
@@ -107,15 +108,23 @@ TABLES = [
 ]
 
 
-def summarize(paths, steps, picture=None):
-    """Print the tables of the files that `--json` has written, for K in `steps`, and draw the windows."""
+def only(each, ways):
+    """What was measured, of these ways and of those that they are compared with."""
+    if "ways" in each:
+        kept = collections.OrderedDict(one for one in each["ways"].items() if one[0] in NOT_WAYS + tuple(ways))
+        return dict(each, ways=kept)
+    return dict(each, runs=[run for run in each["runs"] if run["way"] in ("bare",) + tuple(ways)])
+
+
+def summarize(paths, steps, ways, picture=None):
+    """Print the tables of the files that `--json` has written, for K in `steps` and these ways, and draw the windows."""
     founds = []
     for path in paths:
         with open(path) as file:
             found = json.load(file)
         for part in ("time", "memory"):
             if part in found:
-                found[part] = [each for each in found[part] if each["steps"] in steps]
+                found[part] = [only(each, ways) for each in found[part] if each["steps"] in steps]
         founds.append(found)
     for title, table in TABLES:
         lines = table(founds)

@@ -19,7 +19,7 @@ model of gradient-accumulator, and runai, as far as they are there. The bare opt
 - rows: gradients of so many rows of tables of several sizes, over a `scatter_add` of them, and as dense ones.
 - variables: many small ones, and what is traced after the first window.
 
-What --json keeps of several runs, --kept shows for the K of --steps in tables with a line a stack.
+What --json keeps of several runs, --kept shows for the K of --steps and the --ways in tables with a line a stack.
 
 A ratio is that of one round; told are medians over the rounds, and quartiles. What is over a bar is marked so.
 """
@@ -200,7 +200,7 @@ def main():
         work(options.work)
         return
     if options.kept:
-        summarize(options.kept, options.steps, options.picture)
+        summarize(options.kept, options.steps, options.ways, options.picture)
         return
     names = ("home", "optimizers", "jit", "autograph", "batch", "rounds", "repeats", "ids")
     found = collections.OrderedDict((name, getattr(options, name)) for name in names)

@@ -59,7 +59,7 @@ class Inner(_inner.Inner):
         self.iterations = self._iterations_beside(var_list[0])
         if self.steps.has_windows:
             for var in var_list:
-                _graph.check_branches_take(self.home.tf, var)
+                _graph.check_branches_can_write(self.home.tf, var)
 
     def apply(self, pairs, global_step=None, name=None, **kwargs):
         if not self.steps.has_windows:

@@ -246,7 +246,7 @@ class GradientAccumulator(object):
             # Checkpoints save what is an attribute.
             setattr(self, "_accumulator_{}".format(i), total)
             setattr(self, "_touched_{}".format(i), touched)
-        graph.check_branches_take(self._home.tf, total)
+        graph.check_branches_can_write(self._home.tf, total)
         return State(total, touched, gradient.dtype.base_dtype)
 
     def _make_zeros(self, name, shape, dtype):

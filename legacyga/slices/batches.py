@@ -102,11 +102,11 @@ def part_of(value, samples, part):
 
 def joined(arrays):
     """Concatenate NumPy arrays. The package itself does not import NumPy."""
-    joined, start = arrays[0].take([0] * sum(len(each) for each in arrays), axis=0), 0
+    result, start = arrays[0].take([0] * sum(len(each) for each in arrays), axis=0), 0
     for each in arrays:
-        joined[start : start + len(each)] = each
+        result[start : start + len(each)] = each
         start += len(each)
-    return joined
+    return result
 
 
 def inner_model(model):

@@ -150,8 +150,7 @@ class Ops(object):
         return 1.0 - self.cast(are_finite, "float32")
 
     def spoil_if(self, condition, gradients):
-        """Return the gradients; if the condition holds, put a NaN into the first dense one, or into the first if none
-        is."""
+        """If the condition holds, put NaN into the first dense gradient, or the first if all are sparse. Return all."""
         present = [i for i, gradient in enumerate(gradients) if gradient is not None]
         place = next((i for i in present if not is_sparse(gradients[i])), present[0])
         gradient = gradients[place]
@@ -193,8 +192,7 @@ class Ops(object):
         return None if self.tf.executing_eagerly() else self.v1.get_default_graph()
 
     def is_made_with(self, other):
-        """Whether operations made now are in the graph `other`, its loops or branches, but not in a function it
-        calls."""
+        """Whether operations made now are in the graph `other`, its loops or branches, not in a function it calls."""
         here = self.graph_here()
         while here is not other and _is_traced_with_outer(here):
             here = here.outer_graph

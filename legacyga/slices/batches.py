@@ -42,8 +42,7 @@ def is_cut(tf, data, size):
 
 
 def checked(tf, data, samples):
-    """Return operations that raise if parts of the data differ in the number of samples; [] if static shapes
-    suffice."""
+    """Return operations that raise if parts of the data have unequal numbers of samples; [] if sizes are static."""
     sizes = [known_size(tf, leaf) for leaf in parts_of(tf, data)]
     if isinstance(samples, int) and None not in sizes:
         return []

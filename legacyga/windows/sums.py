@@ -58,8 +58,7 @@ class Sums(object):
                 self.forms.setdefault(place, int(form))
 
     def forms_of(self, given):
-        """Return what each place holds after a mini-step with the gradients {place: gradient}: NOTHING, ROWS or
-        WHOLE."""
+        """Return the forms of a mini-step's gradients {place: gradient}, one for each place: NOTHING, ROWS or WHOLE."""
         forms = [NOTHING] * len(self.states)
         for place, gradient in given.items():
             forms[place] = ROWS if is_sparse(gradient) else WHOLE

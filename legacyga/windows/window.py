@@ -28,8 +28,7 @@ class Kept(collections.namedtuple("Kept", ["mini_step", "left_out", "weight", "u
 
     @classmethod
     def made(cls, scalar, steps, number):
-        """Create the fields for `number` variables of the model; `scalar(name, value, dtype, shape=())` creates
-        each."""
+        """Create the fields for `number` variables of the model, each by `scalar(name, value, dtype, shape=())`."""
         return cls(
             mini_step=scalar("mini_step", 0, "int64"),
             left_out=scalar("left_out", 0, "int64"),

@@ -98,7 +98,7 @@ class _Divisors(object):
         return tensor.op.type not in WITHOUT_GRADIENT and (dtype.is_floating or dtype == self._tf.resource)
 
     def of_terms(self, tensor):
-        """The divisors of all terms that learn from the batch, in the sum of a tensor's elements: a list."""
+        """[what divides each term that learns from the batch], for the terms in the sum of a tensor's elements."""
         operation = tensor.op
         if operation not in self._learning:
             return []
@@ -170,7 +170,7 @@ class _Divisors(object):
             found = [each for each in inputs[-2:] if not self._is_bound(each, most)]
             number = self._number(found[0]) if len(found) == 1 else ONE
             if number.degree == 1 and number.value is number.counted:
-                # Both with the constant factors that a `_Number` leaves out.
+                # Take both from the graph: a `_Number` leaves out constant factors.
                 value, counted = [self._ops.cast(each, "float64") for each in (tensor, found[0])]
                 return number._replace(value=value, counted=counted)
         raise _UnknownError()

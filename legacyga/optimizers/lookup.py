@@ -75,7 +75,7 @@ class WindowsOfFit(object):
         self._untouched = self._find_registry().under_way()
 
     def look(self):
-        """Note which of the windows open before the fit have taken mini-steps since. Call it early: counts repeat."""
+        """Note which windows open before the fit take mini-steps in it. Call early: after K of them a count repeats."""
         if self._untouched:
             self._untouched &= self._find_registry().under_way()
 

@@ -79,7 +79,7 @@ def find(ops, loss, params):
 
 
 class _Divisors(object):
-    """Walks back from a loss to what divides it: each method returns `_Number`s, or raises `_UnknownError`."""
+    """Walks back from a loss to the `_Number`s that divide it, or raises `_UnknownError` if it cannot know them."""
 
     def __init__(self, ops, loss, params):
         self._ops, self._tf = ops, ops.tf

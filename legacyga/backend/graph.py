@@ -9,8 +9,8 @@ from legacyga.backend.tensors import is_sparse
 GRADIENT = "LegacygaGivenGradient"
 
 
-def check_branches_take(tf, variable):
-    """Raise if a conditional's branch cannot write `variable` because it is a reference variable."""
+def check_branches_can_write(tf, variable):
+    """Raise if `variable` is a reference variable, and the graph's conditionals are functions: they cannot write it."""
     if not hasattr(variable, "handle") and features.has_branches_that_are_functions(tf):
         raise ValueError(
             "The conditionals of this graph are functions, which cannot write to reference variables. Received: "
@@ -147,7 +147,7 @@ def descendants(operations, carries=lambda tensor: True):
     """All operations that use the outputs of these operations, directly or not, including themselves: a set.
 
     Args:
-        carries: whether an operation that reads this tensor counts, a function of a tensor.
+        carries: function of a tensor that says whether to follow it to the operations that read it.
     """
     seen, stack = set(), list(operations)
     while stack:

@@ -127,16 +127,15 @@ class Home(TensorFlow):
     @property
     def has_session(self):
         """Whether this Keras's models already have a session, in graph mode."""
-        # Keras 2.3 has no session of its own. Delete with Keras 2.3.
+        # On TF 2, Keras 2.3 uses the session of tf.keras. Delete with Keras 2.3.
         backends = [self.backend, self.v1.keras.backend] if self.is_standalone else [self.backend]
-        kept = [vars(sys.modules[each.get_session.__module__]).get("_SESSION") for each in backends]
+        sessions = [vars(sys.modules[each.get_session.__module__]).get("_SESSION") for each in backends]
         # Each thread has its own session, except in standalone Keras up to 2.2. Delete with Keras 2.2.
-        kept = [getattr(each, "session", None) if isinstance(each, threading.local) else each for each in kept]
-        return any(each is not None for each in kept + [self.v1.get_default_session()])
+        sessions = [getattr(each, "session", None) if isinstance(each, threading.local) else each for each in sessions]
+        return any(each is not None for each in sessions + [self.v1.get_default_session()])
 
     def default_session(self):
-        """A context in which, in graph mode, Keras's session is the default one, as tf.compat.v1.train optimizers
-        need."""
+        """In graph mode, a context in which Keras's session is the default, as tf.compat.v1.train optimizers need."""
         return self.session.as_default() if self.graph_mode else contextlib.ExitStack()
 
     @property

@@ -139,19 +139,18 @@ class Ops(object):
         tensors = [gradient.values if is_sparse(gradient) else gradient for gradient in gradients]
         tensors = [self.tf.abs(each) if each.dtype.is_complex else each for each in tensors]
         tensors = [self.cast(each, self.accumulator_dtype(each.dtype)) for each in tensors]
-        # If an element is not finite, neither is the sum, at a tenth of the cost. A sum of finite ones may overflow.
+        # A sum costs a tenth of a look at each element. It is not finite if an element is not, or if it overflows.
         sums = self.tf.stack([self.cast(self.tf.reduce_sum(each), "float64") for each in tensors])
-        found = self.is_finite(sums)
+        are_finite = self.is_finite(sums)
 
         def by_element():
             return self.tf.stack([self.tf.reduce_all(self.is_finite(each)) for each in tensors])
 
-        found = self.cond(self.tf.reduce_all(found), lambda: self.identity(found), by_element)
-        return 1.0 - self.cast(found, "float32")
+        are_finite = self.cond(self.tf.reduce_all(are_finite), lambda: self.identity(are_finite), by_element)
+        return 1.0 - self.cast(are_finite, "float32")
 
     def spoil_if(self, condition, gradients):
-        """Return the gradients; if the condition holds, put a NaN into the first dense one, or into the first if none
-        is."""
+        """If the condition holds, put NaN into the first dense gradient, or the first if all are sparse. Return all."""
         present = [i for i, gradient in enumerate(gradients) if gradient is not None]
         place = next((i for i in present if not is_sparse(gradients[i])), present[0])
         gradient = gradients[place]
@@ -193,8 +192,7 @@ class Ops(object):
         return None if self.tf.executing_eagerly() else self.v1.get_default_graph()
 
     def is_made_with(self, other):
-        """Whether operations made now are in the graph `other`, its loops or branches, but not in a function it
-        calls."""
+        """Whether operations made now are in the graph `other`, its loops or branches, not in a function it calls."""
         here = self.graph_here()
         while here is not other and _is_traced_with_outer(here):
             here = here.outer_graph

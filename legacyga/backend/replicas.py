@@ -13,8 +13,7 @@ def replica_local_variables(tf, aggregation="SUM"):
 
 
 def counted_variables(tf):
-    """Return a context for variables that all replicas write with the same value; up to TF 2.3, this must be
-    declared."""
+    """Return a context for variables that all replicas write alike, which up to TF 2.3 must be declared."""
     return _variables_with(tf, "AUTO", "ONLY_FIRST_REPLICA")
 
 
@@ -124,10 +123,11 @@ class Replicas(object):
         if not self.are_several:
             return parts[0]
         strategy = self.strategy
-        here = len(strategy.extended.worker_devices)
+        count_here = len(strategy.extended.worker_devices)
         if not self.are_elsewhere:
-            return sum(parts[1:], parts[0]) if len(parts) > 1 else parts[0] * here
-        if here > 1 and len(parts) == 1:
+            return sum(parts[1:], parts[0]) if len(parts) > 1 else parts[0] * count_here
+        if count_here > 1 and len(parts) == 1:
+            # `reduce` refuses to sum one value that several replicas share.
             value = strategy.extended.call_for_each_replica(self._tf.identity, (value,))
         return strategy.reduce(self._distribute.ReduceOp.SUM, value, axis=None)
 
@@ -187,8 +187,7 @@ class Replicas(object):
             )
 
     def check_workers_wait(self):
-        """Raise under ParameterServerStrategy of TF 2. In graph mode, a lock on the server makes workers wait
-        instead."""
+        """Raise under ParameterServerStrategy, except in graph mode, where a lock on the server makes workers wait."""
         strategy = self.entered_strategy
         if strategy is None:
             return

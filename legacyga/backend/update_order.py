@@ -68,14 +68,15 @@ class _Order(object):
     Args:
         made: the operations that `get_updates` created, in the order of creation.
         listed: the operations that it returned.
-        given: for each gradient, the list of its tensors. They are computed before any write.
+        gradients: for each gradient, the list of its tensors. They are computed before any write.
     """
 
-    def __init__(self, made, listed, given):
-        self._made, self._listed, self._given = made, listed, given
+    def __init__(self, made, listed, gradients):
+        self._made, self._listed, self._gradients = made, listed, gradients
         self._places = {operation: place for place, operation in enumerate(made)}
-        self._before = {tensor.op for tensors in given for tensor in tensors}
-        self._needed = ancestors(listed, self._before) - self._before
+        self._gradient_ops = {tensor.op for tensors in gradients for tensor in tensors}
+        self._needed = ancestors(listed, self._gradient_ops) - self._gradient_ops
+        # {operation: its `_end`}, and {such an end: all operations that it needs}.
         self._writes, self._ends, self._needs = set(), {}, {}
 
     def _place(self, operation):
@@ -145,12 +146,12 @@ class _Order(object):
             return True
         # A conditional counts as a whole: if anything in it needs the write, it cannot come first.
         if end not in self._needs:
-            self._needs[end] = ancestors(self._outputs(end), self._before)
+            self._needs[end] = ancestors(self._outputs(end), self._gradient_ops)
         return write not in self._needs[end]
 
     def after_all_gradients(self, ops):
         """Make all writes wait for all gradients, even writes that need none: computing gradients reads the model."""
-        with ops.after(self._given):
+        with ops.after(self._gradients):
             begun = ops.tf.no_op()
         for write in self._writes:
             self._wait(write, begun)
@@ -159,7 +160,7 @@ class _Order(object):
         """Make the computations and writes that need one gradient wait for the writes of the previous gradient."""
         if any(each.type == "NextIteration" for each in self._made):
             return
-        entries = [self._entries(tensors) for tensors in self._given]
+        entries = [self._entries(tensors) for tensors in self._gradients]
         numbers = self._parts_from(entries)
         if numbers is None:
             return
@@ -192,8 +193,7 @@ class _Order(object):
         return [each for each in users if each in self._needed]
 
     def _end(self, operation, context):
-        """Return the end of the conditionals around an operation that are not around `context`; without any, the
-        operation.
+        """Return the end of the conditionals around an operation but not around `context`; without any, the operation.
 
         It is None if the operation was made before the update, or if `context` is the other branch.
         """
@@ -215,7 +215,7 @@ class _Order(object):
                 later._add_control_input(each)
                 for needs in self._needs.values():
                     if later in needs and each not in needs:
-                        needs.update(ancestors([each], self._before))
+                        needs.update(ancestors([each], self._gradient_ops))
 
     def _outputs(self, end):
         """Return an operation, and if it ends a conditional, everything else that ends it."""

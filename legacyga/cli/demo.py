@@ -274,7 +274,7 @@ def draw(results, steps, out):
         updates = [result["updates"] * (epoch + 1) / len(loss) for epoch in range(len(loss))]
         label = "{}: {} updates".format(ways(steps)[name][0], result["updates"])
         axes.plot(updates, loss, label=label, **STYLES[name])
-    # True of a run that differs, too.
+    # The title says "must", because a run may differ.
     title = "Batches of {0} with K = {1}, and slices of {0}, must lie on the curve of the batch of {2}.\n"
     title += "Batches of {0} alone make {1} times as many updates."
     axes.set_title(title.format(MICRO_BATCH, steps, MICRO_BATCH * steps), fontsize=11)
@@ -282,7 +282,7 @@ def draw(results, steps, out):
     axes.set_xlabel(
         "updates (logarithmic), a mark after each epoch of {} images".format(images_of_whole_windows(steps))
     )
-    # Powers of ten alone would say little: count in the first and the last epoch of each way.
+    # Powers of ten alone would say little: label the first and the last epoch of each way.
     ends = sorted({end for line in axes.lines for end in (line.get_xdata()[0], line.get_xdata()[-1])})
     axes.set_xticks(ends)
     axes.set_xticklabels(["{:.0f}".format(end) for end in ends])

@@ -39,7 +39,7 @@ def run(optimizer="mysgd", steps=4, home=None, mode=None, path=None):
     """
     tell = functools.partial(print, file=sys.stderr if path == "-" else sys.stdout, flush=True)
     try:
-        # Ask before the training, not after it.
+        # Find out before the training, not after it, whether the file can be written.
         _write({}, None if path == "-" else path)
     except OSError as error:
         sys.stderr.write("legacyga doctor: --json must name a file that can be written: {}\n".format(error))
@@ -50,9 +50,9 @@ def run(optimizer="mysgd", steps=4, home=None, mode=None, path=None):
     logging.getLogger("tensorflow").setLevel(logging.ERROR)
     # A user's own optimizer belongs to one Keras, and the doctor imports no other one beside it.
     is_own = ":" in optimizer
-    kerases = homes_here(home, mode, HOMES[::-1] if is_own else HOMES)
-    examine = functools.partial(_examined, optimizer, steps, kerases, home is not None, tell)
-    every = [examine()] if is_own else list(iter(examine, None))
+    homes_left = homes_here(home, mode, HOMES[::-1] if is_own else HOMES)
+    examine_next = functools.partial(_examined, optimizer, steps, homes_left, home is not None, tell)
+    every = [examine_next()] if is_own else list(iter(examine_next, None))
     worst, *others = sorted(every, key=lambda each: -CODES[each["verdict"]])
     if others:
         worst["others"] = others
@@ -68,14 +68,14 @@ def _write(found, path):
             json.dump(found, file, indent=1)
 
 
-def _examined(optimizer, steps, kerases, is_told, tell):
+def _examined(optimizer, steps, homes_left, is_home_given, tell):
     """Return the findings for the next home as a dict, or None if there is none left."""
     began, found = time.time(), dict(optimizer=optimizer, steps=steps)
     try:
-        home = next(kerases, None)
+        home = next(homes_left, None)
         if home is None:
             return None
-        patient = Patient(home, optimizer, steps, is_told)
+        patient = Patient(home, optimizer, steps, is_home_given)
         mode = "graph" if patient.home.graph_mode else "eager"
         found.update(versions=versions(), home=repr(patient.home), mode=mode, checks=[])
         for name, version in found["versions"].items():
@@ -108,12 +108,12 @@ def _examined(optimizer, steps, kerases, is_told, tell):
 class Patient(object):
     """An optimizer under examination, and a small network that it trains, of a home that the user may have named."""
 
-    def __init__(self, home, optimizer, steps, is_told):
+    def __init__(self, home, optimizer, steps, is_home_given):
         import numpy as np
 
         self.steps, self.is_mysgd, self.unchecked = steps, optimizer.lower() == "mysgd", []
         self.accumulating, self._bare, self.home = _made_by(home, optimizer)
-        if is_told and self.home.root != home.root:
+        if is_home_given and self.home.root != home.root:
             raise ValueError(
                 "--optimizer {} is of {}. Received: --home {}. Leave --home out".format(optimizer, self.home, home.name)
             )

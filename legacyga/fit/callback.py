@@ -133,7 +133,7 @@ class _Callback(object):
         super(_Callback, self).set_model(model)
         # A fit or an `evaluate` begins. If an exception ended the fit before, its epoch is still open.
         self._epoch_is_open = False
-        if model_step.homes_train_step(type(model)) is not None:
+        if model_step.keras_train_step(type(model)) is not None:
             # TF 2.2's and 2.3's fit gets its training function before it calls `on_train_begin`. Delete with TF 2.3.
             sample_counts.start_fit(model, optimizers)
 
@@ -169,7 +169,7 @@ class _Callback(object):
         self._sizes, self._samples = set(), 0
 
     def on_epoch_begin(self, epoch, logs=None):
-        self._epoch_is_open, self._goes_on, self._is_first_batch = True, False, True
+        self._epoch_is_open, self._went_on, self._is_first_batch = True, False, True
         self._samples_before = self._samples_so_far()
         if not self._windows:
             # A callback later in the list, such as BackupAndRestore, may have restored another K and windows.
@@ -186,7 +186,7 @@ class _Callback(object):
     def on_batch_begin(self, batch, logs=None):
         if not self._epoch_is_open:
             warn("An epoch of {} batches went on. Its last window is ended after the last batch, too.".format(batch))
-            self._epoch_is_open = self._goes_on = True
+            self._epoch_is_open = self._went_on = True
         size = (logs or {}).get("size") or 0
         self._samples += size
         if self._counts is None and size:
@@ -199,7 +199,8 @@ class _Callback(object):
             self._batch_size = size
 
     def on_batch_end(self, batch, logs=None):
-        if self._counts is None and not self.home.graph_mode and model_step.homes_train_step(type(self.model)):
+        # `start_fit` counts only if the model trains by Keras's own train_step.
+        if self._counts is None and not self.home.graph_mode and model_step.keras_train_step(type(self.model)):
             sample_counts.say_unweighed(
                 self._optimizers, "The model has a train_step of its own, which may call legacyga.train_step."
             )
@@ -211,7 +212,7 @@ class _Callback(object):
         if callable(self.schedule):
             _schedule.ask(self.home, self._optimizers, self.schedule)
         batches = self._batches()
-        if batches and batch + 1 >= batches and not self._goes_on:
+        if batches and batch + 1 >= batches and not self._went_on:
             self._end_epoch()
 
     def _follow_schedule(self):

@@ -86,7 +86,7 @@ def _install(model, home, size, recompute):
 
 def _cut_train_step(model, home, size, recompute):
     """`micro_batch` in eager mode."""
-    if model_step.homes_train_step(type(model)) is None:
+    if model_step.keras_train_step(type(model)) is None:
         raise ValueError(
             "In eager mode of TensorFlow 2.0 and 2.1, and of Keras 2.3, fit has no training step that could be cut. "
             "Received: {} on TensorFlow {}. Call tf.compat.v1.disable_eager_execution() first, or give fit batches "

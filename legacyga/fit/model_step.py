@@ -13,8 +13,8 @@ from legacyga.slices import recompute as slices_recompute
 from legacyga.windows import mini_step
 
 
-def homes_train_step(cls):
-    """The `train_step` of the first Keras class among a model's bases; None if none of them has one."""
+def keras_train_step(cls):
+    """The `train_step` of the first Keras class among the bases of a model's class; None if this Keras has none."""
     for each in cls.__mro__:
         if each.__module__.partition(".")[0] in homes.KERAS and "train_step" in vars(each):
             return vars(each)["train_step"]
@@ -31,12 +31,12 @@ def train_step(model, data, optimizer=None, weight=None, size=None, recompute=No
         own: the `train_step`, a function of the model and the data, if it is not Keras's.
     """
     home = homes.home_of(model.optimizer)
-    homes_own = homes_train_step(type(model))
+    keras_own = keras_train_step(type(model))
     is_cut = size is not None and batches.is_cut(home.tf, data, size)
     if is_cut:
         checks.check_strategy(home, model)
     is_twice = is_cut and means.choose(model, recompute, lambda: _doubt(home, model, data, size, own))
-    own = own or homes_own
+    own = own or keras_own
 
     def step():
         if not is_cut:
@@ -96,6 +96,7 @@ class TrainStep(object):
     def __deepcopy__(self, memo):
         copied = memo.get(id(self._model()))
         if copied is None:
+            # The model itself is not copied: the step stays with it.
             return self
         if self.size is None:
             return types.MethodType(type(copied).train_step, copied)
@@ -128,7 +129,7 @@ class TrainStep(object):
 
     def __call__(self, data):
         model, ops = self._model(), self._ops
-        if not _trains_as_home(model):
+        if not _has_keras_train_step(model):
             own = type(model).train_step
             if self.size is None:
                 # Its class was given a train_step since.
@@ -155,7 +156,7 @@ def installed(model, of_any=False):
     With `of_any`, the model's class may define a train_step.
     """
     step = vars(model).get("train_step")
-    if not (of_any or _trains_as_home(model)) or not isinstance(step, (TrainStep, type(None))):
+    if not (of_any or _has_keras_train_step(model)) or not isinstance(step, (TrainStep, type(None))):
         return None
     if step is None:
         # An existing training function would not call it.
@@ -177,5 +178,5 @@ def are_counted(optimizers):
     return len(optimizers) == 1 and surface.accumulation_of(optimizers[0]).settings.reduction == "mean"
 
 
-def _trains_as_home(model):
-    return type(model).train_step is homes_train_step(type(model))
+def _has_keras_train_step(model):
+    return type(model).train_step is keras_train_step(type(model))

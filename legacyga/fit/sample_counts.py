@@ -23,7 +23,7 @@ def start_fit(model, optimizers):
         _say_unequal(homes.home_of(model.optimizer), model, surface.accumulation_of(optimizers[0]))
         return None
     # A user's own train_step is left alone: it may call the optimizer any number of times per batch.
-    has_step = model_step.homes_train_step(type(model)) is not None
+    has_step = model_step.keras_train_step(type(model)) is not None
     step = model_step.installed(model) if has_step else None
     if step is not None:
         step.count()

@@ -67,7 +67,7 @@ def train_step(model, data, weight=None, micro_batch_size=None, recompute=None):
     size = micro_batch_size if micro_batch_size is None else settings.check_steps("micro_batch_size", micro_batch_size)
     optimizer = _accumulating_optimizer(model, weight is not None or size is None)
     home = homes.home_of(model.optimizer)
-    if model_step.homes_train_step(type(model)) is None or home.graph_mode:
+    if model_step.keras_train_step(type(model)) is None or home.graph_mode:
         raise ValueError(
             "train_step is for models that Keras trains by theirs: from TensorFlow 2.2 on, in eager mode. Received: "
             "{} on TensorFlow {}{}. Let plain fit train it, on batches of one size.".format(

@@ -30,7 +30,7 @@ def copy_attributes(optimizer, copied, own, new_variable, kept=()):
     pins = _Pins(own, new_variable, kept)
     pins.know([optimizer] + optimizers_within(optimizer))
     pins.add(optimizer, copied)
-    for each in _kept_beside(optimizer):
+    for each in _beside_keeper(optimizer):
         pins.memo.pop(id(each), None)
     pairs = [(optimizer, copied)] + pins.inner
     for tracker in [vars(each)["_tracker"] for each, _ in pairs if "_tracker" in vars(each)]:
@@ -90,7 +90,7 @@ class _Pins(object):
 
     def add(self, optimizer, copied):
         self.memo[id(optimizer)] = copied
-        beside = _kept_beside(optimizer)
+        beside = _beside_keeper(optimizer)
         for variable in list(getattr(beside[0], "_weights", {}).values()) if beside else self._own(optimizer):
             if id(variable) not in self._copied:
                 self.know([variable])
@@ -152,9 +152,8 @@ def keeper_of(optimizer):
     return vars(optimizer)["_optimizer"] if hasattr(type(optimizer), "get_unscaled_gradients") else optimizer
 
 
-def _kept_beside(optimizer):
-    """What a LossScaleOptimizer has besides its keeper: the loss scale, and the object that restores files of TF
-    2.2."""
+def _beside_keeper(optimizer):
+    """[its loss scale, what restores files of TF 2.2 or None] for a LossScaleOptimizer; [] for any other optimizer."""
     keeper = keeper_of(optimizer)
     if keeper is optimizer:
         return []

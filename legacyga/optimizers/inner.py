@@ -114,7 +114,7 @@ class Inner(object):
     # Properties of the inner optimizer.
 
     def session(self, variable, action):
-        """The session for the graph of `variable`. If none is open: None, or an error if there is an `action`."""
+        """The session for the graph of `variable`. If none is open: None, or an error if an `action` needs one."""
         return self.home.session
 
     @property
@@ -159,11 +159,11 @@ class Inner(object):
             if exchanges:
                 gradients, variables = zip(*pairs)
                 pairs = list(zip(self.ops.replicas.exchanged(gradients, variables), variables))
-            asked = [(var_list[i], is_there) for i, is_there in present.items() if var_list[i] is not None]
-            asked = {variable_key(var): is_there for var, is_there in asked}
-            if asked and self.is_around_others:
-                return self._with_or_without(asked, pairs, args, kwargs, exchanges)
-            self._present = asked
+            at_run_time = [(var_list[i], is_there) for i, is_there in present.items() if var_list[i] is not None]
+            at_run_time = {variable_key(var): is_there for var, is_there in at_run_time}
+            if at_run_time and self.is_around_others:
+                return self._with_or_without(at_run_time, pairs, args, kwargs, exchanges)
+            self._present = at_run_time
             try:
                 return self.update(pairs, args, kwargs, exchanged=exchanges)
             finally:
@@ -199,8 +199,8 @@ class Inner(object):
         if keeper is not self.optimizer:
             classes.append(type(keeper))
         methods = [getattr(cls, name) for cls in classes for name in self.exchanging if hasattr(cls, name)]
-        are_homes = all(method.__module__.startswith(self.home.root + ".") for method in methods)
-        return bool(methods) and are_homes and not set(self.exchanging) & set(vars(keeper))
+        are_keras_own = all(method.__module__.startswith(self.home.root + ".") for method in methods)
+        return bool(methods) and are_keras_own and not set(self.exchanging) & set(vars(keeper))
 
     # The update of a single variable.
 
@@ -218,21 +218,21 @@ class Inner(object):
             )
         return self._where_present(variable, method) if self._present else method()
 
-    def _where_present(self, variable, step):
-        """Run `step()`, which updates a variable, only if the window has a gradient of it; returns its result."""
+    def _where_present(self, variable, method):
+        """Run `method()`, which updates a variable, only if the window has a gradient of it; returns its result."""
         key = variable_key(variable)
         if key not in self._present:
-            return step()
-        # `step` may call another method for the same variable, which needs no second conditional.
+            return method()
+        # `method` may call another method for the same variable, which needs no second conditional.
         is_there, before = self._present[key], self._present
         self._present = {other: each for other, each in before.items() if other != key}
         try:
-            return self.ops.cond(is_there, lambda: self.ops.done(step()), lambda: self.ops.done([])).op
+            return self.ops.cond(is_there, lambda: self.ops.done(method()), lambda: self.ops.done([])).op
         finally:
             self._present = before
 
-    def _with_or_without(self, asked, pairs, args, kwargs, exchanged):
-        """Update all variables if the window has a gradient of any in `asked`, the rest with zeros; else the others."""
+    def _with_or_without(self, at_run_time, pairs, args, kwargs, exchanged):
+        """Update all variables if the window has a gradient of any in `at_run_time`, the rest by 0; else the others."""
 
         def update(pairs):
             return self.ops.done(self.update(pairs, args, kwargs, exchanged=exchanged))
@@ -240,8 +240,8 @@ class Inner(object):
         if self.ops.replicas.are_several:
             # Replicas synchronize in an update, which is not possible within a conditional.
             return update(pairs)
-        without = [(None if variable_key(var) in asked else gradient, var) for gradient, var in pairs]
-        is_any_there = self.ops.reduce_any(self.ops.tf.stack(list(asked.values())))
+        without = [(None if variable_key(var) in at_run_time else gradient, var) for gradient, var in pairs]
+        is_any_there = self.ops.reduce_any(self.ops.tf.stack(list(at_run_time.values())))
         return self.ops.cond(is_any_there, lambda: update(pairs), lambda: update(without))
 
     def average_those_present(self, own, variables):
@@ -260,18 +260,18 @@ class Inner(object):
         if not self._present:
             own(variables)
             return
-        attributes, before = vars(self.optimizer), vars(self.optimizer).get("weight_decay")
+        attributes, decay = vars(self.optimizer), vars(self.optimizer).get("weight_decay")
         own([each for each in variables if variable_key(each) not in self._present])
-        for each in variables if before is not None else ():
+        for each in variables if decay is not None else ():
             is_there = self._present.get(variable_key(each))
             if is_there is not None:
                 # A decay of 0 in place of a conditional, because replicas synchronize in `own`.
-                attributes["weight_decay"] = self.ops.cast(is_there, "float32") * before
+                attributes["weight_decay"] = self.ops.cast(is_there, "float32") * decay
                 own([each])
-        attributes["weight_decay"] = before
+        attributes["weight_decay"] = decay
 
     def say_what_is_missing(self, grads_and_vars):
-        """Emit Keras's warning of missing gradients, which a traced update never does: it has one for each variable."""
+        """Emit Keras's warning of missing gradients: a traced update, with a gradient for each variable, never does."""
         for cls in type(self.optimizer).__mro__:
             found = features.filter_of_gradients(sys.modules[cls.__module__])
             if found is not None:

@@ -69,6 +69,7 @@ class Inner(_inner.Inner):
         self.with_slots._check_variables_are_known([var for _, var in grads_and_vars])
 
     def apply(self, pairs, called="apply", *args, **kwargs):
+        # A restored window has no call yet, so its flush gives no `called`.
         if called == "apply_gradients":
             # The user's class may override it; it ends in a call of `apply`.
             return super(AccumulatingOptimizer, self.optimizer).apply_gradients(pairs, *args, **kwargs)

@@ -75,7 +75,7 @@ class WindowsOfFit(object):
         self._untouched = self._find_registry().under_way()
 
     def look(self):
-        """Note which windows open before the fit took mini-steps. Call it early: after K of them a count repeats."""
+        """Note which windows open before the fit take mini-steps in it. Call early: after K of them a count repeats."""
         if self._untouched:
             self._untouched &= self._find_registry().under_way()
 
@@ -87,22 +87,22 @@ class WindowsOfFit(object):
 
     def _pick(self, keys):
         self.look()
-        seen = {key for key, _ in self._find_registry().under_way() - self._untouched}
+        touched = {key for key, _ in self._find_registry().under_way() - self._untouched}
         now = _trained_now(self._model, keys)
-        return [key for key in keys if key in seen or key in now]
+        return [key for key in keys if key in touched or key in now]
 
 
 def _trained_now(model, keys):
     """Select the keys of the windows of the variables that the model trains now.
 
-    This is the window of all its trainable variables, which may include variables that the model does not know, such as
-    those of a loss. If there is no such window, as in a GAN, it is every window of a subset of these variables. A
-    window with a frozen variable, or with a variable of another model, is never selected.
+    One window usually holds them all, and perhaps variables that the model does not know, such as those of a loss. If
+    there is none, as in a GAN, select every window of a subset of them. Never select a window with a variable of the
+    model that is frozen.
     """
     # In graph mode `compile` fixes the trained variables.
     trained = getattr(model, "_collected_trainable_weights", None) or model.trainable_weights
-    trained, known = _keys(trained), _keys(model.weights)
-    whole = [key for key in keys if trained <= set(key) and not (set(key) - trained) & known]
+    trained, in_model = _keys(trained), _keys(model.weights)
+    whole = [key for key in keys if trained <= set(key) and not (set(key) - trained) & in_model]
     return whole or [key for key in keys if set(key) <= trained]
 
 

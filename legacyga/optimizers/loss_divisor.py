@@ -79,11 +79,14 @@ def find(ops, loss, params):
 
 
 class _Divisors(object):
+    """Walks back from a loss to the `_Number`s that divide it, or raises `_UnknownError` if it cannot know them."""
+
     def __init__(self, ops, loss, params):
         self._ops, self._tf = ops, ops.tf
         within = graph.ancestors([loss.op])
         fed = [each for each in within if each.type.startswith(FEEDING) and any(map(_has_rows, each.outputs))]
-        self._of_batch = within & graph.descendants(fed, lambda tensor: self._size(tensor) in (None, 0))
+        # The sizes of a tensor's other dimensions are not numbers of the batch.
+        self._of_batch = within & graph.descendants(fed, lambda tensor: self._dimension(tensor) in (None, 0))
         variables = [graph.operation_of(each) for each in params]
         learning = self._of_batch & graph.descendants(variables, self._carries_gradient)
         self._learning = {each for each in learning if each.type not in WITHOUT_GRADIENT}
@@ -95,7 +98,7 @@ class _Divisors(object):
         return tensor.op.type not in WITHOUT_GRADIENT and (dtype.is_floating or dtype == self._tf.resource)
 
     def of_terms(self, tensor):
-        """The divisors of all terms that learn from the batch, in the sum of a tensor's elements: a list."""
+        """[what divides each term that learns from the batch], for the terms in the sum of a tensor's elements."""
         operation = tensor.op
         if operation not in self._learning:
             return []
@@ -120,13 +123,13 @@ class _Divisors(object):
             raise _UnknownError()
         found = []
         for each in learning:
-            # One number for the batch, such as a loss that is multiplied by each sample's weight, comes once a row.
-            times = self._rows(tensor) if not _has_rows(each) else ONE
-            found.extend(term.times(divisor).over(times) for term in self.of_terms(each))
+            # One number for the batch, such as a loss that is multiplied by each sample's weight, counts once per row.
+            repeats = self._rows(tensor) if not _has_rows(each) else ONE
+            found.extend(term.times(divisor).over(repeats) for term in self.of_terms(each))
         return found
 
     def _of_factor(self, factor):
-        """What divides a factor: sample weights, a mask, or a number."""
+        """What a factor divides by: n for weights / n, 1 / n for the number n, 1 for sample weights or a mask."""
         operation = factor.op
         if operation not in self._of_batch:
             return ONE
@@ -154,8 +157,8 @@ class _Divisors(object):
             return self._number(inputs[0])
         if operation.type == "Size" or (operation.type == "Prod" and inputs[0].op.type == "Shape"):
             return self._rows(inputs[0] if operation.type == "Size" else inputs[0].op.inputs[0])
-        if self._size(tensor) is not None:
-            return ONE if self._size(tensor) else self._rows(inputs[0].op.inputs[0])
+        if self._dimension(tensor) is not None:
+            return ONE if self._dimension(tensor) else self._rows(inputs[0].op.inputs[0])
         if operation.type == "Mul":
             return self._number(inputs[0]).times(self._number(inputs[1]))
         if operation.type in DIVISIONS:
@@ -167,7 +170,7 @@ class _Divisors(object):
             found = [each for each in inputs[-2:] if not self._is_bound(each, most)]
             number = self._number(found[0]) if len(found) == 1 else ONE
             if number.degree == 1 and number.value is number.counted:
-                # Both with the constant factors that a `_Number` leaves out.
+                # Take both from the graph: a `_Number` leaves out constant factors.
                 value, counted = [self._ops.cast(each, "float64") for each in (tensor, found[0])]
                 return number._replace(value=value, counted=counted)
         raise _UnknownError()
@@ -187,12 +190,12 @@ class _Divisors(object):
         return _Number(value, value, is_sum, is_sum)
 
     def _is_bound(self, tensor, most):
-        """Whether a number only keeps a count from 0."""
+        """Whether a number is a constant up to `most`, or a OnesLike: it only keeps a count away from 0."""
         value = features.static_value(self._tf)(tensor)
         return tensor.op.type == "OnesLike" if value is None else bool(0 <= value <= most)
 
-    def _size(self, tensor):
-        """Which size of another tensor's shape a number is, an int; None if it is none."""
+    def _dimension(self, tensor):
+        """The dimension of another tensor whose size a number is, an int; None if it is no such size."""
         operation = tensor.op
         is_size = operation.type == "StridedSlice" and operation.inputs[0].op.type == "Shape"
         begin = features.static_value(self._tf)(operation.inputs[1]) if is_size and tensor.shape.ndims == 0 else None
@@ -205,7 +208,7 @@ class _Divisors(object):
         return _Number(rows, rows, 1, 0)
 
     def _takes_rows(self, reduction):
-        """Whether a reduction is over the first dimension, too."""
+        """Whether a reduction is over the first dimension, alone or with others."""
         if reduction.outputs[0].shape.ndims == 0:
             return True
         axes = features.static_value(self._tf)(reduction.inputs[1])

@@ -52,7 +52,7 @@ def _layout_of(number, variables, windows):
 
 
 def _without_empty_windows(values, settings):
-    """Remove leading windows without a mini-step from the values of a file beyond the optimizer's own variables.
+    """Remove leading windows without a mini-step, and the settings, from a file's values beyond the inner optimizer's.
 
     First come `settings` numbers, K and the like, then for each list of variables a window: a `window.Kept`, and two
     arrays for each of its variables.

@@ -59,7 +59,7 @@ class Inner(_inner.Inner):
         self.iterations = self._iterations_beside(var_list[0])
         if self.steps.has_windows:
             for var in var_list:
-                _graph.check_branches_take(self.home.tf, var)
+                _graph.check_branches_can_write(self.home.tf, var)
 
     def apply(self, pairs, global_step=None, name=None, **kwargs):
         if not self.steps.has_windows:
@@ -130,7 +130,7 @@ class Inner(_inner.Inner):
         if not self.home.graph_mode:
             accumulation.take_mini_step(grads_and_vars, (), kwargs)
             return None
-        # The inner optimizer lists its operation, which is in a conditional's branch here: list the mini-step instead.
+        # The inner optimizer adds its update, here in a conditional's branch, to this list: put the mini-step there.
         train_ops = self.home.v1.get_collection_ref("train_op")
         listed = list(train_ops)
         # In TF 2.0 to 2.13 init_scope leaves the default graph if no `with` has entered it. Delete with TF 2.13.

@@ -119,7 +119,7 @@ class Inner(_inner.Inner):
     # Building a mini-step.
 
     def check_graph(self, graph):
-        # TF 2.0 also comes here in eager mode, with a graph of its own. Delete with TF 2.0.
+        # In eager mode TF 2.0 comes here with a private graph, so ask for the mode, too. Delete with TF 2.0.
         if not self.home.graph_mode or getattr(self.optimizer.iterations, "graph", None) is not graph:
             raise ValueError(
                 "{} was made in another graph than the model, and cannot train it. Make both in one place: after the "

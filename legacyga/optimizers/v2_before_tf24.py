@@ -29,9 +29,9 @@ class Inner(_inner.Inner):
 
     def apply(self, pairs, *args, **kwargs):
         if self.clips_here:
-            present = iter(self._clip([gradient for gradient, _ in pairs if gradient is not None]))
-            pairs = [(None if gradient is None else next(present), var) for gradient, var in pairs]
-        if self.is_applying_exchanged and not self._lets_be:
+            clipped = iter(self._clip([gradient for gradient, _ in pairs if gradient is not None]))
+            pairs = [(None if gradient is None else next(clipped), var) for gradient, var in pairs]
+        if self.is_applying_exchanged and not self._can_skip_exchange:
             gradients, variables = zip(*pairs)
             pairs = list(zip(self.as_each_replicas(gradients, 1.0 / self.ops.replicas.count), variables))
         return super(Inner, self).apply(pairs, *args, **kwargs)
@@ -39,14 +39,14 @@ class Inner(_inner.Inner):
     @property
     def exchanges(self):
         # TF 2.0 and 2.1 sum over the replicas again, so do it here only if needed for clipping. Delete with TF 2.1.
-        return (self._lets_be or self._asks_for_clipping) and super(Inner, self).exchanges
+        return (self._can_skip_exchange or self._asks_for_clipping) and super(Inner, self).exchanges
 
     @property
     def _asks_for_clipping(self):
         return hasattr(self.optimizer, "clipnorm") or hasattr(self.optimizer, "clipvalue")
 
     @property
-    def _lets_be(self):
+    def _can_skip_exchange(self):
         """Whether the inner optimizer has an argument not to sum over the replicas again."""
         return hasattr(self.own_class, "_aggregate_gradients")
 

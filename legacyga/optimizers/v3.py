@@ -38,7 +38,8 @@ class Inner(_inner.Inner):
         keeper = self.keeper
         unknown = [var for var in var_list if keeper._var_key(var) not in keeper._index_dict]
         if unknown:
-            (surface.as_inner(keeper) if keeper is self.optimizer else keeper)._update_step(None, unknown[0])
+            inner = surface.as_inner(keeper) if keeper is self.optimizer else keeper
+            inner._update_step(None, unknown[0])
 
     def apply(self, pairs, *args, **kwargs):
         if self.is_applying_exchanged and self.keeper is not self.optimizer:

@@ -42,8 +42,7 @@ def is_cut(tf, data, size):
 
 
 def checked(tf, data, samples):
-    """Return operations that raise if parts of the data differ in the number of samples; [] if static shapes
-    suffice."""
+    """Return operations that raise if parts of the data have unequal numbers of samples; [] if sizes are static."""
     sizes = [known_size(tf, leaf) for leaf in parts_of(tf, data)]
     if isinstance(samples, int) and None not in sizes:
         return []
@@ -102,11 +101,11 @@ def part_of(value, samples, part):
 
 def joined(arrays):
     """Concatenate NumPy arrays. The package itself does not import NumPy."""
-    joined, start = arrays[0].take([0] * sum(len(each) for each in arrays), axis=0), 0
+    result, start = arrays[0].take([0] * sum(len(each) for each in arrays), axis=0), 0
     for each in arrays:
-        joined[start : start + len(each)] = each
+        result[start : start + len(each)] = each
         start += len(each)
-    return joined
+    return result
 
 
 def inner_model(model):

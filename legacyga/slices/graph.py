@@ -31,14 +31,14 @@ def install(model, home, size, recompute):
     if size is not None:
         checks.check_compiled(home, model, size)
     names = [name for name in FUNCTIONS if hasattr(type(model), name)]
-    state, own = _under_way(model, names)
+    state, stateful = _under_way(model, names)
     for name in names:
         vars(model)[name] = functools.partial(_make, model, home, size, recompute, name)
         setattr(model, FUNCTIONS[name], None)
-    for name in own:
+    for name in stateful:
         vars(model)[name]()
-        others = _state_of(model.optimizer)
-        pairs = [pair for pair in zip(others, state) if pair[0] is not pair[1]] if len(others) == len(state) else []
+        remade = _state_of(model.optimizer)
+        pairs = [pair for pair in zip(remade, state) if pair[0] is not pair[1]] if len(remade) == len(state) else []
         values = home.backend.batch_get_value([old for _, old in pairs])
         home.backend.batch_set_value(list(zip([new for new, _ in pairs], values)))
 
@@ -56,12 +56,12 @@ def _under_way(model, names):
     there = [name for name in names if getattr(model, FUNCTIONS[name], None) is not None]
     state = _state_of(model.optimizer)
     holders = {graph.operation_of(each) for each in state}
-    own = [name for name in there if graph.reaches(getattr(model, FUNCTIONS[name]).updates_op, holders)]
-    if there and state and not own:
+    stateful = [name for name in there if graph.reaches(getattr(model, FUNCTIONS[name]).updates_op, holders)]
+    if there and state and not stateful:
         raise ValueError(ANOTHERS.format(shown(model.optimizer), shown(model)))
-    if state and len(own) < len(there):
+    if state and len(stateful) < len(there):
         raise ValueError(OF_TWO.format(shown(model), shown(model.optimizer)))
-    return state, own
+    return state, stateful
 
 
 def _state_of(optimizer):

@@ -79,6 +79,7 @@ class Passes(object):
         return size in ([None], of_batch)
 
     def _check_random(self, whole_graph):
+        """Raise if a slice that is computed again would draw other random numbers."""
         found = graph.ancestors([each.op for each in self._cut])
         name = next((each.name for each in found if is_random(each.type, each.name)), None)
         name = name or graph.function_with(whole_graph, found, is_random)
@@ -130,7 +131,7 @@ class Passes(object):
         """Raise if an output has the batch's size in another dimension, too, as a matrix of all pairs of samples has.
 
         Args:
-            values: those of the first slice, of `size` samples.
+            values: those of the cut tensors for the first slice, of `size` samples.
         """
         if self._shapes and any(size in value.shape[1:] for value in values):
             shapes = self._shapes([batches.part_of(each, samples, slice(size + 1)) for each in fed])

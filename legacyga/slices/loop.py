@@ -36,10 +36,10 @@ class Loop(object):
         kinds, first = [kind(self) for kind, _ in first], [value for _, value in first]
 
         def body(number, states):
-            found = [value for _, value in take(self.rest + number * self._size, self._size)]
-            states = [kind.added(state, value, number + 1) for kind, state, value in zip(kinds, states, found)]
+            values = [value for _, value in take(self.rest + number * self._size, self._size)]
+            states = [kind.added(state, value, number + 1) for kind, state, value in zip(kinds, states, values)]
             # The next slice waits for this one, so that memory never holds the activations of both.
-            with ops.after(found):
+            with ops.after(values):
                 return ops.identity(number + 1), states
 
         with ops.after(first):

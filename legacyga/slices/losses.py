@@ -48,30 +48,30 @@ def container_of(home, model):
     """Return what computes a model's losses in eager mode, None if nothing does."""
     own = vars(model).get(features.loss_container(home))
     # Replicas take turns within a step, and another replica's _Looked may still be in place.
-    return own._own if isinstance(own, _Looked) else own
+    return own._container if isinstance(own, _Looked) else own
 
 
 class _Looked(object):
     """Replaces a model's loss container during a training step."""
 
-    def __init__(self, home, own, look):
-        self._home, self._own, self._look = home, own, look
+    def __init__(self, home, container, look):
+        self._home, self._container, self._look = home, container, look
 
     def __getattr__(self, name):
-        return getattr(self._own, name)
+        return getattr(self._container, name)
 
     def __call__(self, y_true, y_pred, sample_weight=None, **kwargs):
         given = []
         with contextlib.ExitStack() as entered:
             for loss in self._objects(y_true, y_pred):
                 entered.enter_context(_noted(loss, given))
-            value = self._own(y_true, y_pred, sample_weight, **kwargs)
+            value = self._container(y_true, y_pred, sample_weight, **kwargs)
         self._look(given, y_pred, sample_weight)
         return value
 
     def _objects(self, y_true, y_pred):
         """Return the loss objects, each once. The first batch makes them."""
-        found = features.losses_in(self._home, self._own, y_true, y_pred)
+        found = features.losses_in(self._home, self._container, y_true, y_pred)
         return list({id(each): each for each in found if each is not None}.values())
 
 

@@ -141,7 +141,7 @@ def _is_homes(home, given, module):
 
 
 def _argument(loss, name):
-    """Return an argument that a Keras loss was made with, None without it."""
+    """Return an argument that a loss was made with, None if it was not given."""
     # A loss object stores the arguments of its function; a functools.partial has `keywords`.
     kept = [getattr(loss, each, None) or {} for each in ("_fn_kwargs", "keywords")]
     found = [each.get(name) for each in kept] + [getattr(loss, name, None)]

@@ -160,10 +160,10 @@ def check_rows(ops, gradients, shapes):
         if not is_sparse(gradient):
             continue
         rows, shape = gradient.indices.numpy(), [int(size) for size in shape]
-        outside, values = rows[(rows < 0) | (rows >= shape[0])], gradient.values.shape.as_list()
-        if outside.size or values != [len(rows)] + shape[1:]:
+        outside, sizes = rows[(rows < 0) | (rows >= shape[0])], gradient.values.shape.as_list()
+        if outside.size or sizes != [len(rows)] + shape[1:]:
             received = (
-                "the row {}".format(outside[0]) if outside.size else "{} rows, values {}".format(len(rows), values)
+                "the row {}".format(outside[0]) if outside.size else "{} rows, values {}".format(len(rows), sizes)
             )
             raise ops.tf.errors.InvalidArgumentError(None, None, ROWS.format(shape, received, i))
 

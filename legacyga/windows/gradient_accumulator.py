@@ -186,8 +186,8 @@ class GradientAccumulator(object):
         return self._as_written(self._on_each_replica)(lambda: self._one_at_a_time(self._clear))
 
     def _is_unused(self):
-        """Whether there is nothing to read or reset. A graph creates variables here, because it may run later."""
-        # Otherwise create none yet: the strategy that they will belong to may not be entered here.
+        """Whether no variables exist to read or reset, once those that restored state or a graph needs are created."""
+        # A graph may run later. Otherwise create none yet: their strategy may not be entered here.
         if self._step is None and (self._state_is_to_come or not self._home.tf.executing_eagerly()):
             self._prepare([])
         return self._step is None
@@ -246,7 +246,7 @@ class GradientAccumulator(object):
             # Checkpoints save what is an attribute.
             setattr(self, "_accumulator_{}".format(i), total)
             setattr(self, "_touched_{}".format(i), touched)
-        graph.check_branches_take(self._home.tf, total)
+        graph.check_branches_can_write(self._home.tf, total)
         return State(total, touched, gradient.dtype.base_dtype)
 
     def _make_zeros(self, name, shape, dtype):

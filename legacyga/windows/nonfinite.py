@@ -71,13 +71,12 @@ class Guard(object):
             raise ValueError(COMPILED)
         present = [i for i, gradient in enumerate(reduced) if gradient is not None]
         bad = ops.replicas.sum(run(lambda each: ops.not_finite([each[i] for i in present]), (reduced,))) > 0
-
-        is_left = ops.logical_or(ops.reduce_any(bad), ops.equal(added, 0))
+        is_skipped = ops.logical_or(ops.reduce_any(bad), ops.equal(added, 0))
 
         def make_update():
             return ops.done(run(lambda each: ops.done(update(each)), (reduced,)))
 
-        def leave():
+        def skip_window():
             with ops.after(self._skipped.assign_add(added)):
                 closed = close(False)
             if not self._raises:
@@ -86,7 +85,7 @@ class Guard(object):
             with ops.after(closed), ops.after(ops.fail(NOT_FINITE, [names[i] for i in present], bad)):
                 return ops.identity(closed)
 
-        def apply():
+        def update_and_close():
             with ops.after(make_update()):
                 return close(True)
 
@@ -98,12 +97,12 @@ class Guard(object):
 
         if self._scale is not None:
             # A LossScaleOptimizer that sees a NaN makes no update, and lowers its scale.
-            reduced = run(lambda each: ops.spoil_if(is_left, each), (reduced,))
+            reduced = run(lambda each: ops.spoil_if(is_skipped, each), (reduced,))
             # The scale must also react to the mini-steps left out: shrink it from what it was before the update.
             before = self._scale.read_scale() if self._looks_at_each else None
             # An error ends everything that has not run, so complete the update first.
             with ops.after(before), ops.after(ops.completed(make_update) if self._raises else make_update()):
                 return ops.cond(
-                    is_left, leave, lambda: close_with_scale(before) if self._looks_at_each else close(True)
+                    is_skipped, skip_window, lambda: close_with_scale(before) if self._looks_at_each else close(True)
                 )
-        return ops.cond(is_left, leave, apply)
+        return ops.cond(is_skipped, skip_window, update_and_close)

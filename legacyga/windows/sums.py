@@ -19,7 +19,7 @@ class Sums(object):
         states: for each place an `accumulators.State`, or None if it can have no gradient.
         forms: {place: ROWS or WHOLE}, what this process has seen at each place: ROWS if a gradient was an
             IndexedSlices.
-        without: the places that a traced function assumes to have no gradient.
+        without: the places that a function or operation built earlier takes to have no gradient.
     """
 
     def __init__(self, ops, reduction):
@@ -38,18 +38,17 @@ class Sums(object):
         self.states = [state if i in places else None for i, state in enumerate(self.states)]
 
     def check_not_late(self, place, gradient, variable, owner):
-        """Raise if a function traced earlier would lose this gradient of `variable` (or of what this string names)."""
+        """Raise if what was built earlier would lose this gradient of `variable` (or of what this string names)."""
         if place in self.without and gradient is not None:
             name = variable if isinstance(variable, str) else repr(getattr(variable, "name", variable))
             raise ValueError(LATE_GRADIENT.format(name, owner, shown(gradient)))
 
-    def note(self, forms, places, traced):
-        """Record the forms (from `forms_of`) of the gradients of a mini-step. `traced`: whether in a traced
-        function."""
+    def note(self, forms, places, is_final):
+        """Record a mini-step's forms, from `forms_of`; if `is_final`, also that what is built now can get no others."""
         for place in places:
             if forms[place] != NOTHING:
                 self.forms[place] = min(self.forms.get(place, WHOLE), forms[place])
-            elif traced and place not in self.forms:
+            elif is_final and place not in self.forms:
                 self.without.add(place)
 
     def note_held(self, held):
@@ -59,8 +58,7 @@ class Sums(object):
                 self.forms.setdefault(place, int(form))
 
     def forms_of(self, given):
-        """Return what each place holds after a mini-step with the gradients {place: gradient}: NOTHING, ROWS or
-        WHOLE."""
+        """Return the forms of a mini-step's gradients {place: gradient}, one for each place: NOTHING, ROWS or WHOLE."""
         forms = [NOTHING] * len(self.states)
         for place, gradient in given.items():
             forms[place] = ROWS if is_sparse(gradient) else WHOLE
@@ -168,7 +166,7 @@ class Sums(object):
         return self.forms.get(place) or int(held) or WHOLE
 
     def _forms(self, forms, held, absent):
-        """Return [(place, state, ROWS or WHOLE)] for the sums at the end of a window."""
+        """Return [(place, state, ROWS or WHOLE)] at the end of a window whose last gradients have the forms `forms`."""
         known = self.ops.value_if_eager(held)
         known = [NOTHING] * len(self.states) if known is None else known
         return [

@@ -28,8 +28,7 @@ class Kept(collections.namedtuple("Kept", ["mini_step", "left_out", "weight", "u
 
     @classmethod
     def made(cls, scalar, steps, number):
-        """Create the fields for `number` variables of the model; `scalar(name, value, dtype, shape=())` creates
-        each."""
+        """Create the fields for `number` variables of the model, each by `scalar(name, value, dtype, shape=())`."""
         return cls(
             mini_step=scalar("mini_step", 0, "int64"),
             left_out=scalar("left_out", 0, "int64"),
@@ -201,7 +200,7 @@ class Window(object):
 
         def close(updated):
             emptied = self.sums.emptied(forms, held, absent)
-            return self._move_to(0, 0, 0, steps, self._without(emptied, held), updated, anew=True)
+            return self._move_to(0, 0, 0, steps, self._without(emptied, held), updated, is_over=True)
 
         def end_window():
             present = self._present(held, given)
@@ -227,7 +226,7 @@ class Window(object):
         """Discard the mini-steps of an open window: the next mini-step overwrites its sums."""
         kept = self.kept
         with self.ops.after(kept.mini_step.read_value()):
-            return self._move_to(0, 0, 0, kept.steps.read_value(), kept.held.read_value(), updated=False, anew=True)
+            return self._move_to(0, 0, 0, kept.steps.read_value(), kept.held.read_value(), updated=False, is_over=True)
 
     def _absent(self, in_window):
         """Return the places known to have no gradient at the end of a window that holds `in_window`."""
@@ -268,7 +267,8 @@ class Window(object):
         stays = [int(place not in emptied) for place in range(len(self.sums.states))]
         return held * self.ops.constant(stays, "int32")
 
-    def _move_to(self, mini_step, weight, unit, steps, held, updated, anew=False):
+    def _move_to(self, mini_step, weight, unit, steps, held, updated, is_over=False):
+        """Write the state besides the sums. Returns `updated`, available after all writes."""
         kept, cast = self.kept, self.ops.cast
         written = [
             kept.mini_step.assign(cast(mini_step, "int64")),
@@ -277,6 +277,6 @@ class Window(object):
             kept.steps.assign(steps),
             kept.held.assign(held),
         ]
-        if self._guard is not None and anew:
+        if self._guard is not None and is_over:
             written.append(kept.left_out.assign(self.ops.constant(0, "int64")))
         return self.ops.done(written, updated)

@@ -117,7 +117,7 @@ def only(each, ways):
 
 
 def summarize(paths, steps, ways, picture=None):
-    """Print the tables of the files that `--json` has written, for K in `steps` and these ways, and draw the windows."""
+    """Print the tables of what `--json` has written, for K in `steps` and these ways, and draw the windows."""
     founds = []
     for path in paths:
         with open(path) as file:

@@ -208,8 +208,8 @@ def test_a_subclass_keeps_its_own_argument(home, sgd):
     assert legacyga.wrap(Mine(own_argument=3.0), 4).own_argument == 3.0
 
 
-def test_an_apply_gradients_of_its_own(home, sgd):
-    """It is called once an update, with the means."""
+def clipping_sgd(home, sgd):
+    """A subclass that clips, in its own apply_gradients, and counts its calls."""
     if generation_of(sgd) == "v1":
         skips.keras_lacks("optimizers of this generation have no apply_gradients")
 
@@ -222,8 +222,13 @@ def test_an_apply_gradients_of_its_own(home, sgd):
             grads = home.tf.clip_by_global_norm(grads, 1.0)[0]
             return super(Clipping, self).apply_gradients(list(zip(grads, variables)), *args, **kwargs)
 
+    return Clipping
+
+
+def test_an_apply_gradients_of_its_own(home, sgd):
+    """It is called once an update, with the means."""
     fed = gradients_by_hand(7)
-    ours = legacyga.wrap(Clipping(RATE), 3)
+    ours = legacyga.wrap(clipping_sgd(home, sgd)(RATE), 3)
     expected, weights = oracle.SGD(RATE), [np.float64(start) for start in START]
     after = home.apply_to(START if home.mode == "graph" else home.variables(START), ours, fed)[-1]
     for window in (fed[:3], fed[3:6]):
@@ -233,6 +238,31 @@ def test_an_apply_gradients_of_its_own(home, sgd):
     assert_close(after, weights)
     if home.mode == "eager":
         assert ours.calls == 2
+
+
+def test_an_apply_gradients_of_its_own_ends_a_restored_window(home, sgd, tmpdir):
+    """A flush calls it before the first mini-step after a restore, too."""
+    if home.mode == "graph":
+        skips.senseless("a flush runs the operations of the update that `fit` made")
+    (fed,) = gradients_by_hand(1)
+
+    def begin():
+        variables, ours = home.variables(START), legacyga.wrap(clipping_sgd(home, sgd)(RATE), 3)
+        values = [each.value if home.is_keras3 else each for each in variables]
+        return variables, ours, home.tf.train.Checkpoint(optimizer=ours, **dict(zip("abcdefgh", values)))
+
+    variables, ours, checkpoint = begin()
+    ours.apply_gradients([(home.tf.constant(10.0 * each), var) for each, var in zip(fed, variables)])
+    path = checkpoint.save(str(tmpdir.join("checkpoint")))
+    variables, ours, checkpoint = begin()
+    ours.build(variables) if hasattr(ours, "build") else ours._create_all_weights(variables)
+    checkpoint.restore(path)
+    assert legacyga.flush(ours) is True and ours.calls == 1
+    norm = np.sqrt(sum(np.sum((10.0 * each) ** 2) for each in fed))
+    clipped = [10.0 * each / norm for each in fed]
+    assert_close(
+        [home.tf.convert_to_tensor(each).numpy() for each in variables], oracle.SGD(RATE).update(START, clipped)
+    )
 
 
 @pytest.mark.parametrize("name", [slow("apply_gradients"), "apply"])

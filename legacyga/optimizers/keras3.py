@@ -68,8 +68,8 @@ class Inner(_inner.Inner):
     def prepare(self, grads_and_vars, is_traced):
         self.with_slots._check_variables_are_known([var for _, var in grads_and_vars])
 
-    def apply(self, pairs, called="apply", *args, **kwargs):
-        # A restored window has no call yet, so its flush gives no `called`.
+    def apply(self, pairs, called="apply_gradients", *args, **kwargs):
+        # A restored window has no call yet, so its flush gives no `called`: `fit` calls apply_gradients.
         if called == "apply_gradients":
             # The user's class may override it; it ends in a call of `apply`.
             return super(AccumulatingOptimizer, self.optimizer).apply_gradients(pairs, *args, **kwargs)

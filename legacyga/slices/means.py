@@ -122,6 +122,11 @@ def doubt_of_compiled(home, model, weighted):
     return None
 
 
+def is_trained_by_keras(home, model):
+    """Whether a model has neither a `train_step` nor a `compute_loss` of its own."""
+    return all(_is_homes_method(home, model, name) for name in ("train_step", "compute_loss"))
+
+
 def _is_homes_method(home, model, name):
     method = getattr(type(model), name, None)
     return method is None or method.__module__.startswith(home.root + ".")

@@ -24,6 +24,10 @@ RANDOM = (
     "TensorFlow 2.8 on, tf_keras), or leave the layer out. For a loss that is a mean over the samples, give "
     "recompute=False."
 )
+STORED = (
+    "In slices a tensor that the call of a model stores in an attribute belongs to one slice, not to the batch. "
+    "Received: {}, with the attribute {}. Return the tensor as an output of the model."
+)
 # Operations that read a variable but do not write it.
 READS = ("ReadVariableOp", "ResourceGather", "ResourceGatherNd", "VariableShape", "VarIsInitializedOp")
 
@@ -78,24 +82,42 @@ class _Twice(SlicedCall):
     """A call whose slices are computed a second time for the gradient."""
 
     def outputs(self):
-        tape, nest = self.tape, self.tf.nest
-        with tape.stop_recording():
-            seen = self.seen()
-            if seen.random:
-                raise ValueError(RANDOM.format(shown(self.model), shown(seen.random)))
-            before = self._read(seen.written)
-            joined = self.loop.run(lambda begin, length: self.joins(self._take(begin, length), length))
-        inputs = [each for each in nest.flatten(self.given) if isinstance(each, self.tf.Tensor) and has_gradient(each)]
-        inputs = [each for each in inputs if tape.should_record_backprop([each])]
+        seen = self.seen()
+        if seen.random:
+            raise ValueError(RANDOM.format(shown(self.model), shown(seen.random)))
+        before = self._read(seen.written)
+        joined = self.loop.run(lambda begin, length: self.joins(self._take(begin, length), length))
+        given = self.tf.nest.flatten(self.given)
+        inputs = [each for each in given if isinstance(each, self.tf.Tensor) and has_gradient(each)]
+        inputs = [each for each in inputs if self.tape.should_record_backprop([each])]
+        made = self._operations()
 
         def backward(upstream):
-            now = self._read(seen.written)
-            self._write(seen.written, before)
+            written, values = seen.written, before
+            if self._may_write_since(made):
+                # A step that updates before it takes a gradient, as with a persistent tape.
+                written = written + [(raw.handle, raw.dtype) for _, raw in self.variables()]
+                values = before + self.values
+            now = self._read(written)
+            self._write(written, values)
             gradients = self.loop.run(self._backward(upstream, joined, inputs))
-            self._write(seen.written, now)
+            self._write(written, now)
             return gradients
 
         return self.recorded(joined, inputs, backward)
+
+    def _operations(self):
+        """Return the operations of the graph that is being traced, None if there is none."""
+        return None if self.tf.executing_eagerly() else self.ops.graph_here().get_operations()
+
+    def _may_write_since(self, made):
+        """Whether an operation newer than those in the list `made` may write a trainable variable."""
+        found = self._operations()
+        if not made or not found or made[0] is not found[0]:
+            return True
+        captured = [self.ops.graph_here().capture(raw.handle).name for _, raw in self.variables()]
+        newer = [each for each in found[len(made) :] if each.type not in READS]
+        return any(each.name in captured for operation in newer for each in operation.inputs)
 
     def _take(self, begin, length, cut=()):
         """Run one slice and return its flat list.
@@ -175,6 +197,10 @@ class _Twice(SlicedCall):
             found.extend(self.call(self.part(self.given, 0, length)))
 
         graph = self.tf.function(call, autograph=False).get_concrete_function().graph
+        if not means.is_trained_by_keras(self.home, self.model):
+            for name, value in vars(self.model).items():
+                if getattr(value, "graph", None) is graph:
+                    raise ValueError(STORED.format(shown(self.model), shown(name)))
         return graph, self.tf.nest.flatten(found[0]), [loss for loss, _, _ in found[1]]
 
     def _read(self, written):

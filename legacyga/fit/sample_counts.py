@@ -6,7 +6,7 @@ from legacyga.fit import model_step
 from legacyga.optimizers import lookup, surface
 from legacyga.slices import checks, losses
 
-UNKNOWN = "The loss is no sum over a batch that is divided by a number of it."
+UNKNOWN = "The loss is no sum over a batch that is divided by a count, such as the number of samples."
 UNTOLD = "Keras does not tell an optimizer here how many samples a batch has."
 ONE_NUMBER = (
     "The loss {} is one number for a whole batch. With sample_weight or class_weight {} multiplies it by the mean of "

@@ -69,8 +69,8 @@ def train_step(model, data, weight=None, micro_batch_size=None, recompute=None):
     home = homes.home_of(model.optimizer)
     if model_step.homes_train_step(type(model)) is None or home.graph_mode:
         raise ValueError(
-            "train_step is for models that Keras trains by theirs: from TensorFlow 2.2 on, in eager mode. Received: "
-            "{} on TensorFlow {}{}. Let plain fit train it, on batches of one size.".format(
+            "train_step is for models that Keras trains by their train_step: from TensorFlow 2.2 on, in eager mode. "
+            "Received: {} on TensorFlow {}{}. Let plain fit train it, on batches of one size.".format(
                 shown(model), home.tf_version, " in graph mode" if home.graph_mode else ""
             )
         )

@@ -1,10 +1,10 @@
 """An old Keras project that must keep its batch size, on a machine with too little memory: two lines are added.
 
-What it shows: the lines are `import legacyga` and, once after the first `compile`, `legacyga.micro_batch(model, 8)`. The
-batches still have 192 images, and whatever counts batches or updates does not change: the generator and its
-`steps_per_epoch`, the schedule of the learning rate, and the checkpoint of the best epoch. The second `compile` does
-not change either: it starts a second stage from that epoch, with a smaller rate. Each batch trains in slices of 8, one
-after the other, and ends in one update.
+What it shows: one line is `import legacyga`; the other is `legacyga.micro_batch(model, 8)`, once after the first
+`compile`. The batches still have 192 images, and whatever counts batches or updates does not change: the generator and
+its `steps_per_epoch`, the schedule of the learning rate, and the checkpoint of the best epoch. The second `compile`
+does not change either: it starts a second stage from that epoch, with a smaller rate. Each batch trains in slices of 8,
+one after the other, and ends in one update.
 
 The script trains the project with the second line and without it, each in its own process, so that the peak memory of
 each can be measured. In slices the project trains with Keras's own SGD. On whole batches it trains with MySGD at

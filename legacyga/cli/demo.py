@@ -20,8 +20,8 @@ LEARNING_RATE, MOMENTUM = 0.02, 0.9
 PICTURE_FORMATS = (".png", ".pdf", ".svg")
 LEGEND = """
 final loss: over all training images, after the last epoch
-largest difference: of any weight, to the {}
-peak memory: of the way's own process, most of it TensorFlow itself
+largest difference: of any weight from the {}
+peak memory: of the process that trains in this way; TensorFlow itself takes most of it
 in training: by how much the peak rose after the first batch began
 """
 # The accumulated and sliced curves lie on the large batch's, and all are to stay visible.

@@ -61,7 +61,7 @@ def _parser():
         4,
         "the Keras of your own optimizer; for any other optimizer, each Keras that works here, in turn",
     )
-    told_of_json = "also write the results as JSON to this file; - writes them to standard output, and the report to standard error"
+    told_of_json = "write the results to this file as JSON, too; with -, to standard output, and the report to stderr"
     doctor_parser.add_argument("--json", metavar="FILE", help=told_of_json)
 
     commands.add_parser("versions", help="print the versions that a bug report needs")

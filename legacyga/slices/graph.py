@@ -20,8 +20,8 @@ ANOTHERS = (
     "Give each model an optimizer of its own, or call micro_batch right after compile."
 )
 OF_TWO = (
-    "Each of fit and train_on_batch has trained {} with moments of its own of {}, as in TensorFlow 1.13, and those "
-    "of one would be lost. Call micro_batch right after compile, or train by one of the two."
+    "Each of fit and train_on_batch has trained {} with separate moments of {}, as in TensorFlow 1.13. micro_batch "
+    "would lose the moments of one. Call micro_batch right after compile, or train by one of the two."
 )
 
 

@@ -129,7 +129,9 @@ def train_one_way(name, home, mode, steps, epochs, path):
         found = next(homes_here(home, mode))
     except Exception as error:
         asked = "--home {}, --mode {}".format(home or "any", mode or "any")
-        return _cannot("{}\nInstall what is missing, or ask for what is there. Received: {}".format(error, asked))
+        return _cannot(
+            "{}\nInstall the missing package, or ask for a Keras that is installed. Received: {}".format(error, asked)
+        )
     keras, (_, batch, k, size) = found.module, ways(steps)[name]
     (x, y), test = _digits(steps)
     model = _network(keras)

@@ -1,15 +1,16 @@
 """Contrastive training of two towers, with a batch of 512 in the memory of slices of 32.
 
-What it shows: `legacyga.micro_batch(model, 32)` (marked with an arrow below) cuts each batch of 512 pairs, and the loss
-still compares each pair with the other 511. A pair is one of scikit-learn's handwritten digits and the same with noise
-on it. A tower turns each into 32 numbers, and the contrastive loss, that of CLIP (InfoNCE in both directions), is a
-function of this file that knows nothing of slices. Gradient accumulation cannot do that: K = 16 batches of 32 make as
-many updates from as many samples, but each pair is compared with 31 others only.
+What it shows: `legacyga.micro_batch(model, 32)` (marked with an arrow below) cuts each batch of 512 pairs into slices,
+and the loss still compares each pair with the other 511. A pair is one of scikit-learn's handwritten digits and a copy
+of it with noise. A *tower* is a network that turns one of the two into 32 numbers. The contrastive loss is the one of
+CLIP (InfoNCE in both directions). It is a plain function of this file, without any code for slices. Gradient
+accumulation cannot replace slices here: K = 16 batches of 32 make as many updates from as many samples, but each pair
+is compared with 31 others only.
 
-    accuracy  how often the right one of all test images is the nearest to a noisy one, and the other way round; the
-              mean over the last ten epochs
-    distance  the largest of any weight from batches of 512, relative to how far those went: after 20 updates of theirs,
-              and at the end
+    accuracy  the share of test images whose nearest noisy copy is their own, and the share of noisy copies whose
+              nearest image is their own: the mean of both, over the last ten epochs
+    distance  the largest difference of any weight from training on batches of 512, relative to how far the weights of
+              that training moved: after its first 20 updates, and at the end
 
 This example needs TensorFlow 2.2 or newer in eager mode, with tf.keras, tf_keras or Keras 3, and scikit-learn; for
 --picture matplotlib, too.
@@ -18,8 +19,8 @@ This example needs TensorFlow 2.2 or newer in eager mode, with tf.keras, tf_kera
     python contrastive.py --home tf_keras           or keras, for Keras 3
     python contrastive.py --picture contrastive.png     the accuracy by updates and by epochs; needs matplotlib
 
-With Adam's default epsilon slices end 2.6e-05 away after 20 updates, and 1.6e-14 in float64. So this is rounding, which
-Adam enlarges where a gradient is tiny. On TensorFlow 2.15, by
+With Adam's default epsilon, slices end 2.6e-05 away after 20 updates, and 1.6e-14 away in float64. So the distance is
+rounding, which Adam enlarges where a gradient is tiny. On TensorFlow 2.15, by
 
     python contrastive.py --epochs 10 --epsilon 1e-7 --floatx float64       or float32
 """

@@ -1,14 +1,15 @@
-"""A training loop of one's own, all of it within one tf.function, with gradient accumulation.
+"""Your own training loop, as a whole within one tf.function, with gradient accumulation.
 
-What it shows: three lines (marked with an arrow below) make a loop of two epochs over small batches train as the same
-loop over batches four times as large. The handwritten digits of scikit-learn come in batches of 24, and 4 of them make
-an update; an epoch ends with a partial window of 24, 24 and 21 samples, which is applied, too. The weight of each
-batch is its number of samples. Without it the last batch counts too much, and the result is another one: the last
-row of the table.
+What it shows: three lines (marked with an arrow below) make a loop over small batches give the same result as a loop
+over batches four times as large. The loop takes two epochs over the handwritten digits of scikit-learn, in batches of
+24, and 4 of them make an update. Each epoch ends with a partial window of 24, 24 and 21 samples, which also makes an
+update. The weight of each batch is its number of samples. Without this weight the last batch counts too much, and the
+result differs: see the last row of the table.
 
     loss, accuracy  on all digits, after training
     updates         the optimizer's own count
-    distance        the largest of any weight from the loop over batches of 96, relative to how far that one went
+    distance        the largest difference of any weight from the loop over batches of 96, relative to how far the
+                    weights of that loop moved
 
     python examples/custom_loop.py                    tf.keras
     python examples/custom_loop.py --home tf_keras    tf_keras, beside the Keras 3 of newer TensorFlows

@@ -1,13 +1,15 @@
-"""Two replicas, gradient accumulation, and a checkpoint within a window that one device takes up.
+"""Two replicas with gradient accumulation save a checkpoint within a window, and one device continues from it.
 
-What it shows: a training loop for tf.distribute, from the dataset to the checkpoint. The loss of a replica is divided
-by the samples of the global batch, as without accumulation; `legacyga.wrap` is the one line that is new. Two replicas
-take batches of 24 of the handwritten digits of scikit-learn, 12 each, and 4 of them make an update: as one device does
-with batches of 96. Then a run is stopped within a window, and goes on from its checkpoint without a strategy.
+What it shows: a training loop for tf.distribute, from the dataset to the checkpoint. `legacyga.wrap` is the only new
+line. The loss of a replica is divided by the number of samples in the global batch, as without accumulation. Two
+replicas take batches of 24 of the handwritten digits of scikit-learn, 12 each. 4 of these batches make an update, as
+one batch of 96 does on one device. Then a run is stopped within a window, and continues from its checkpoint without a
+strategy.
 
     loss, accuracy  on all digits, after training
     updates         the optimizer's own count
-    distance        the largest of any weight from the run with batches of 96, relative to how far that one went
+    distance        the largest difference of any weight from the run with batches of 96, relative to how far the
+                    weights of that run moved
 
     python examples/distributed.py                    tf.keras
     python examples/distributed.py --home tf_keras    tf_keras, beside the Keras 3 of newer TensorFlows

@@ -1,14 +1,15 @@
 """Text classification with an embedding, whose sparse gradients stay sparse while they are accumulated.
 
-What it shows: from which package of Python's own standard library is a sentence of a docstring? (Real text that every
-machine has.) A sentence is the mean of the embeddings of its words. A batch has a few hundred of the thousands of
-words, so its gradient by the embedding is a `tf.IndexedSlices` of those rows; `legacyga.GradientAccumulator` adds up
-rows, never the whole table, and hands over the rows of the window, each once, whatever the batches had twice. Four
-batches of 32 train as one of 128.
+What it shows: the model reads a sentence of a docstring, and says from which package of Python's standard library it
+comes. (This is real text that every machine has.) A sentence is represented by the mean of the embeddings of its words.
+A batch has a few hundred of the thousands of words, so the gradient of the embedding is a `tf.IndexedSlices` with the
+rows of these words. `legacyga.GradientAccumulator` adds up such rows, never the whole table. Its result has each row of
+the window once, even if the batches had the row several times. Four batches of 32 train as one of 128.
 
-    rows      of the embedding that an update's gradient has, on average, and of how many
+    rows      the average number of rows in the gradient of an update, and the number of rows of the embedding
     accuracy  on sentences that were not trained on
-    distance  the largest of any weight from the loop over the large batches, relative to how far that one went
+    distance  the largest difference of any weight from the loop over the large batches, relative to how far the weights
+              of that loop moved
 
     python examples/embeddings.py                    tf.keras
     python examples/embeddings.py --home tf_keras    tf_keras, beside the Keras 3 of newer TensorFlows

@@ -1,15 +1,17 @@
 """Batches of unequal sizes: `fit` without weights, with the callback, and with `legacyga.train_step`.
 
-A mean over K micro-batches is the mean over their samples if all of them are of one size. Where they are not, each has
-to weigh as much as it has samples: `legacyga.GradientAccumulationCallback` and `legacyga.train_step` know how many.
+The mean of the gradients of K micro-batches is the mean over their samples only if all micro-batches have one size. If
+sizes differ, the weight of each micro-batch must be its number of samples. `legacyga.GradientAccumulationCallback` and
+`legacyga.train_step` count the samples.
 
-This script trains a small network on scikit-learn's digits with momentum, over batches that are cut in two ways:
+This script trains a small network on scikit-learn's digits with momentum. It cuts the data in two ways:
 
-    each     every window has batches of 4, 4, 4 and 2 images; what is left over is a window that is not full
+    each     every window has batches of 4, 4, 4 and 2 images; the images left over make a partial window
     last     all batches have 32 images but the last of the epoch, which has 16
 
-in windows of K = 4, the last of an epoch flushed, and on the windows as batches. It prints how far the
-weights end from those of the large batches, relative to the way that these went.
+It accumulates over windows of K = 4, and flushes the last window of an epoch. For comparison, it also trains with each
+window as one large batch. It prints how far the weights end from those of the large batches, relative to how far the
+weights moved with the large batches.
 
     python fit_train_step.py                      tf.keras
     python fit_train_step.py --home tf_keras      or keras, for Keras 3 (and, with --graph, for Keras up to 2.3.1)

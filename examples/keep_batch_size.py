@@ -1,17 +1,20 @@
-"""An old Keras project that is to keep its batch size, on a machine that has no memory for it: two lines are added.
+"""An old Keras project that must keep its batch size, on a machine with too little memory: two lines are added.
 
-What it shows: `import legacyga` and, once after the first `compile`, `legacyga.micro_batch(model, 8)`. The batches are
-still those of 192 images, and all that counts batches or updates is as it was: the generator and its `steps_per_epoch`,
-the schedule of the learning rate, the checkpoint of the best epoch, and the second `compile`, for a second stage from
-that epoch on with a smaller rate. Each batch trains in slices of 8, one after the other, and ends in one update.
+What it shows: one line is `import legacyga`; the other is `legacyga.micro_batch(model, 8)`, once after the first
+`compile`. The batches still have 192 images, and whatever counts batches or updates does not change: the generator and
+its `steps_per_epoch`, the schedule of the learning rate, and the checkpoint of the best epoch. The second `compile`
+does not change either: it starts a second stage from that epoch, with a smaller rate. Each batch trains in slices of 8,
+one after the other, and ends in one update.
 
-The project is trained with the second line and without it, each in a process of its own, so that its peak memory is
-its own. In slices it trains with the stock SGD, on whole batches with MySGD at `steps_per_update=1`. That is the SGD of
-the Keras at hand, in order: the reads and writes of the stock one race in the graphs of old Keras.
+The script trains the project with the second line and without it, each in its own process, so that the peak memory of
+each can be measured. In slices the project trains with Keras's own SGD. On whole batches it trains with MySGD at
+`steps_per_update=1`, which is the SGD of the same Keras with its operations in a fixed order. In the graphs of old
+Keras, the reads and writes of Keras's own SGD race, so its results change from run to run.
 
     updates   the optimizer's own count, of both stages
     memory    by how much the peak of the process rose in training, in MiB (not measured on Windows)
-    distance  the largest of any weight from training on whole batches, relative to how far that one went
+    distance  the largest difference of any weight from training on whole batches, relative to how far the weights of
+              that training moved
 
     python keep_batch_size.py --home keras         standalone Keras up to 2.3.1; Keras 3
     python keep_batch_size.py                      tf.keras

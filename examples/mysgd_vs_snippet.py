@@ -1,21 +1,21 @@
 """The well-known get_updates/K.switch accumulator beside legacyga.MySGD, on the same data.
 
-Many projects carry an optimizer of this kind, often called MySGD: SGD's `get_updates` with
-`K.switch(it_is_time, K.update(...), ...)` around its writes. But K.switch chooses between two values; operations made
-before it was called run whatever it chooses. So all the writes of both branches run on every batch, in any order.
+Many projects have their own copy of such an optimizer, often called MySGD. It is SGD's `get_updates` with
+`K.switch(it_is_time, K.update(...), ...)` around its writes. But K.switch only chooses between two values. Operations
+that were made before its call run in any case. So all the writes of both branches run on every batch, in any order.
 
-This script trains one small network on the diabetes data of scikit-learn with that snippet's algorithm (written anew,
-without its decay and Nesterov), with `legacyga.MySGD`, and with the plain SGD of the same Keras on batches as large as
-a whole window, which the other two are meant to equal. Each is trained 20 times over, from the same start on the same
-batches in the same order.
+This script trains one small network on the diabetes data of scikit-learn with three optimizers. The first uses the
+snippet's algorithm, newly written, without its decay and Nesterov. The second is `legacyga.MySGD`. The third is the
+plain SGD of the same Keras, on batches as large as a whole window; the other two should give its result. Each trains
+20 times, from the same start on the same batches in the same order.
 
-    weights moved  one character a batch, X where any weight changed
-    iterations     the optimizer's own count, which `decay` goes by
-    distance       the largest of any weight in any run, from SGD on the large batches worked out in NumPy float64
-                   (not from the plain SGD, because in Keras 2.2 that one's reads and writes race, too)
+    weights moved  one character for each batch: X if any weight changed
+    iterations     the optimizer's own count, which `decay` uses
+    distance       the largest difference of any weight in any run from SGD on the large batches, computed in NumPy
+                   float64 (the plain SGD is no reference, because in Keras 2.2 its reads and writes race, too)
     results        how many different final weights, to the bit, the identical runs gave: 1 is right
 
-    python mysgd_vs_snippet.py                    tf.keras (in graph mode, for get_updates needs it)
+    python mysgd_vs_snippet.py                    tf.keras (in graph mode, because get_updates needs it)
     python mysgd_vs_snippet.py --home keras       standalone Keras, up to 2.3.1
     python mysgd_vs_snippet.py --home tf_keras    where tf.keras is Keras 3, which has no graph mode
 

@@ -1,31 +1,33 @@
-"""An object detector in the manner of 2018, whose batches of 16 do not fit any more: two lines of it are changed.
+"""An object detector of 2018, whose batches of 16 no longer fit in memory: two of its lines are changed.
 
-What it shows: a detector of circles, squares and triangles, made and trained as in those years. A backbone is trained
-as a classifier first, and saved. The detector loads it by the names of its layers, keeps its batch normalization
-frozen, and has a loss of its own. A generator shuffles and mirrors the pictures. `compile` is called twice: for the
-heads on the frozen backbone, then for all layers at a lower rate. Gradients are clipped, callbacks set the rate,
-measure the mean average precision, write a log and save the model after each epoch.
+What it shows: a detector of circles, squares and triangles, made and trained as in those years. A backbone is first
+trained as a classifier, and saved. The detector loads the backbone by the names of its layers, keeps its batch
+normalization frozen, and has its own loss. A generator shuffles and mirrors the pictures. The program calls `compile`
+twice: for the heads on the frozen backbone, then for all layers at a lower rate. Gradients are clipped. Callbacks set
+the rate, measure the mean average precision, write a log and save the model after each epoch.
 
-The memory holds batches of 2 now. These are the two lines:
+The memory now holds batches of 2. These are the two lines:
 
     +import legacyga
     -optimizer=keras.optimizers.SGD(lr=rate, momentum=0.9, clipnorm=CLIP)
     +optimizer=legacyga.MySGD(lr=rate, momentum=0.9, clipnorm=CLIP, steps_per_update=8)
 
-A stopped training goes on from its checkpoint with `legacyga.load_model` in place of `keras.models.load_model`.
+A stopped training continues from its checkpoint with `legacyga.load_model` in place of `keras.models.load_model`.
 
-It trains three times on the same pictures in the same order: with batches of 16, with batches of 2 at K = 8, and with
-batches of 2 alone. The second is also resumed from its checkpoint in the middle of the second stage, and has to end
-with the same weights. The large batches are trained with MySGD as well, at `steps_per_update=1`, where it is the SGD of
-that Keras: the stock one, whose reads and writes race in Keras 2.2, gives another result on every run.
+The script trains three times on the same pictures in the same order: with batches of 16, with batches of 2 at K = 8,
+and with batches of 2 alone. It also resumes the second training from its checkpoint in the middle of the second stage,
+and the resumed training must end with the same weights. The large batches train with MySGD too, at
+`steps_per_update=1`, which is the SGD of that Keras in a fixed order. In Keras 2.2, the reads and writes of Keras's own
+SGD race, so it gives another result on every run.
 
     updates    the optimizer's own count, of both stages
     mAP        mean average precision on the test pictures, at an overlap of one half
-    distance   the largest of any weight from the large batches, relative to how far those went; after the first epoch,
-               after the stage of the heads, and after all
+    distance   the largest difference of any weight from the large batches, relative to how far the weights moved with
+               the large batches: after the first epoch, after the stage of the heads, and at the end
 
-The distance of K = 8 is rounding, which grows with the updates. How much that may be, the second row shows: the large
-batches, with the pictures within each batch in the opposite order. `--float64` has 1e-15 in place of 1e-7.
+The distance of K = 8 is rounding, which grows with the number of updates. The second row shows how large rounding can
+be: large batches again, with the pictures within each batch in the opposite order. `--float64` has 1e-15 in place of
+1e-7.
 
     python old_detector.py --home keras               standalone Keras, up to 2.3.1
     python old_detector.py                            tf.keras; with --graph in a TensorFlow 1 graph

@@ -1,16 +1,17 @@
-"""An old Keras project, in a TensorFlow 1 graph, that cannot afford its batch size: one line of it is changed.
+"""An old Keras project, in a TensorFlow 1 graph, whose batches do not fit in memory: one of its lines is changed.
 
-What it shows: `compile(optimizer=SGD(...))` becomes `compile(optimizer=legacyga.MySGD(..., steps_per_update=4))`, the
-batches become four times smaller, and all else stays: a metric, `fit` on arrays and then `fit_generator` on images
-of changing brightness, validation, and callbacks that set the learning rate, stop early and write a log. The callback
-of the last line ends each epoch with an update on what is left: the 1440 images of scikit-learn's
-digits are 90 batches of 16, or 22 of 64 and one of 32.
+What it shows: `compile(optimizer=SGD(...))` becomes `compile(optimizer=legacyga.MySGD(..., steps_per_update=4))`, and
+the batches become four times smaller. Everything else stays: a metric, `fit` on arrays and then `fit_generator` on
+images of changing brightness, validation, and callbacks that set the learning rate, stop early and write a log. The
+1440 images of scikit-learn's digits are 90 batches of 16, or 22 of 64 and one of 32. So an epoch does not end with a
+full window, and the callback of the last line makes an update from the batches that are left.
 
-The large batches are trained with MySGD as well, at `steps_per_update=1`, where it is the SGD of that Keras: the stock
-one, whose reads and writes race in Keras 2.2, gives another result on every run.
+The large batches train with MySGD too, at `steps_per_update=1`, which is the SGD of that Keras in a fixed order. In
+Keras 2.2, the reads and writes of Keras's own SGD race, so it gives another result on every run.
 
     updates   the optimizer's own count
-    distance  the largest of any weight from the large batches, relative to how far those went
+    distance  the largest difference of any weight from the large batches, relative to how far the weights moved with
+              the large batches
 
     python old_keras_project.py --home keras       standalone Keras, up to 2.3.1
     python old_keras_project.py                    tf.keras, in graph mode

@@ -1,16 +1,17 @@
-"""An epoch that is no whole number of windows: what becomes of its last one, and what accumulation costs.
+"""An epoch whose batches do not fill the last window: what happens to this window, and what accumulation costs.
 
-What it shows: 1440 images of scikit-learn's digits are 45 batches of 32, which K = 4 divides into 11 windows and one
-batch that is left over. `GradientAccumulationCallback(partial_window="flush")` makes an update of it, so that an epoch
-equals one of batches of 128, whose last one has 32 images as well; with "drop" it is lost, and with "carry" it goes
-into the next epoch's first window.
+What it shows: 1440 images of scikit-learn's digits are 45 batches of 32. With K = 4, these are 11 windows and one
+batch left over. `GradientAccumulationCallback(partial_window="flush")` makes an update from this batch. So an epoch
+equals an epoch of batches of 128, whose last one also has 32 images. With "drop" the batch is discarded, and with
+"carry" it goes into the next epoch's first window.
 
-A small convolutional network is trained in each of the ways, each in a process of its own, so that its peak memory is
-its own.
+The script trains a small convolutional network in each of these ways, each in its own process, so that the peak memory
+of each can be measured.
 
-    time      of the training, in seconds, without the first batch, in which TensorFlow builds what it computes by
+    time      of the training, in seconds, without the first batch, in which TensorFlow builds its functions or graph
     memory    by how much the peak of the process rose in training, in MiB (not measured on Windows)
-    distance  the largest of any weight from the batches of 128, relative to how far those went
+    distance  the largest difference of any weight from the batches of 128, relative to how far the weights moved with
+              these
 
     python partial_windows.py                        tf.keras; the picture is partial_windows.png in this folder
     python partial_windows.py --home tf_keras        or keras, for Keras 3 or for Keras up to 2.3.1

@@ -1,12 +1,13 @@
-"""A batch size that grows in training: K by epoch, set by a callback, beside the same by hand.
+"""A batch size that grows in training: the callback sets K by epoch, beside larger batches set by hand.
 
-What it shows: `legacyga.GradientAccumulationCallback({0: 1, 2: 2, 4: 4})` makes an update of every batch in the first
-two epochs, of every second one in the next two, and of every fourth one from then on. By hand the same is three calls
-of `fit` with batches of 16, 32 and 64. The data are scikit-learn's digits, 1440 of them: 90 batches of 16, so that at
-K = 4 an epoch ends with a window of 2, which the callback applies.
+What it shows: `legacyga.GradientAccumulationCallback({0: 1, 2: 2, 4: 4})` makes an update from every batch in the first
+two epochs, from every second batch in the next two, and from every fourth batch after that. For comparison, the script
+calls `fit` three times by hand, with batches of 16, 32 and 64. The data are 1440 of scikit-learn's digits: 90 batches
+of 16. So at K = 4 an epoch ends with a window of 2 batches, from which the callback also makes an update.
 
     loss      of all training images, after the epoch
-    distance  the largest of any weight from the training by hand, relative to how far that one went
+    distance  the largest difference of any weight from the training by hand, relative to how far the weights of that
+              training moved
 
     python schedule.py                           tf.keras
     python schedule.py --home tf_keras           or keras, for Keras 3 or for Keras up to 2.3.1

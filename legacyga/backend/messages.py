@@ -12,7 +12,7 @@ _ADDRESS = re.compile(" at 0x[0-9A-Fa-f]+")
 
 
 class AccumulationWarning(UserWarning):
-    """The class of all warnings of legacyga, so that one filter silences them, or makes errors of them.
+    """The class of all warnings of legacyga, so that one filter silences them, or turns them into errors.
 
     A warning points at the line of your program that led to it, even from within `fit` or a traced function.
 

@@ -20,8 +20,8 @@ LEARNING_RATE, MOMENTUM = 0.02, 0.9
 PICTURE_FORMATS = (".png", ".pdf", ".svg")
 LEGEND = """
 final loss: over all training images, after the last epoch
-largest difference: of any weight, to the {}
-peak memory: of the way's own process, most of it TensorFlow itself
+largest difference: of any weight from the {}
+peak memory: of the process that trains in this way; TensorFlow itself takes most of it
 in training: by how much the peak rose after the first batch began
 """
 # The accumulated and sliced curves lie on the large batch's, and all are to stay visible.
@@ -129,7 +129,9 @@ def train_one_way(name, home, mode, steps, epochs, path):
         found = next(homes_here(home, mode))
     except Exception as error:
         asked = "--home {}, --mode {}".format(home or "any", mode or "any")
-        return _cannot("{}\nInstall what is missing, or ask for what is there. Received: {}".format(error, asked))
+        return _cannot(
+            "{}\nInstall the missing package, or ask for a Keras that is installed. Received: {}".format(error, asked)
+        )
     keras, (_, batch, k, size) = found.module, ways(steps)[name]
     (x, y), test = _digits(steps)
     model = _network(keras)

@@ -27,8 +27,8 @@ SHAPES = ((5, 4), (4,), (4, 3), (3,))
 IS_BARE = "K = 1 is the optimizer as it is"
 RESTART = "something in this process changes Keras itself: start without it"
 REPORT = (
-    "something else here takes part: start without the other packages that touch training. If it stays, report it with "
-    "what --json writes"
+    "another package here may change the training: start without such packages. If the difference stays, report it "
+    "with what --json writes"
 )
 
 
@@ -124,8 +124,8 @@ class Patient(object):
             self._bare = None
         elif self._bare is None:
             self.unchecked.append(
-                '"{}": the config of {} does not hold all that it is, or it has trained. The yardstick of the other '
-                "checks is itself with K = 1. Give a function that makes the optimizer".format(IS_BARE, optimizer)
+                '"{}": the config of {} does not describe it completely, or it has trained. So the other checks '
+                "compare it with itself at K = 1. Give a function that makes the optimizer".format(IS_BARE, optimizer)
             )
         # Let errors about the optimizer surface here.
         self.accumulating(steps)
@@ -139,20 +139,20 @@ class Patient(object):
         batch = MICRO_BATCH * self.steps
         by_numpy = self._by_numpy(batch)
         drift = _differ(self._trained(_mysgd(self.home, 1), batch), by_numpy)
-        yield "This Keras's layers, loss and gradients, and an update, are NumPy's", drift, BOUND, RESTART
+        yield "Layers, loss, gradients and an update of this Keras agree with NumPy", drift, BOUND, RESTART
         wanted = self._wanted(batch)
         if self._bare:
             yield IS_BARE, _differ(self._trained(self.accumulating(1), batch), wanted), BOUND, REPORT
         optimizer = self.accumulating(self.steps)
         drift = _differ(self._trained(optimizer, MICRO_BATCH), by_numpy if self.is_mysgd else wanted)
-        yield "K batches are one batch K times as large", drift, BOUND, REPORT
+        yield "K batches give the result of one batch K times as large", drift, BOUND, REPORT
         drift = self._moved_too_soon(batch)
-        yield "Nothing moves before the window is full, and then what is to move does", drift, 0.0, REPORT
+        yield "The weights change at the end of a window, and never before", drift, 0.0, REPORT
         yield "`iterations` counts updates", abs(self.home.value_of(optimizer.iterations) - WINDOWS), 0, REPORT
         samples, callback = batch + MICRO_BATCH, legacyga.GradientAccumulationCallback()
         weights = self._trained(self.accumulating(self.steps), MICRO_BATCH, samples, [callback])
         drift = _differ(weights, self._wanted(batch, samples))
-        yield "What does not fill a window is an update of its own, by the callback", drift, BOUND, REPORT
+        yield "The callback makes an update from a window that is not full", drift, BOUND, REPORT
 
     def _moved_too_soon(self, batch):
         """Return how far the weights moved within a window; 1 if they should move at its end, and do not."""

@@ -16,9 +16,9 @@ def _positive(text):
 
 def _add_home(parser, steps, default):
     parser.add_argument("--home", choices=HOMES, help="your Keras (default: {})".format(default))
-    told_of_mode = "if your Keras has both modes here (default: the one that it starts in)"
+    told_of_mode = "the mode to train in, if your Keras has both here (default: the mode in which it starts)"
     parser.add_argument("--mode", choices=("graph", "eager"), help=told_of_mode)
-    told_of_steps = "micro-batches of an update (default: {})".format(steps)
+    told_of_steps = "the number of micro-batches (small batches) per update (default: {})".format(steps)
     parser.add_argument("--steps", type=_positive, default=steps, metavar="K", help=told_of_steps)
 
 
@@ -30,10 +30,10 @@ def _parser():
     demo_parser = commands.add_parser(
         "demo",
         help="train on real data with and without accumulation, and compare",
-        description="Train a small convolutional network on scikit-learn's digits four ways (micro-batches of 8; the "
-        "same with accumulation; one large batch in slices of 8; one large batch), print a table and draw the loss. "
-        "Exit codes: 0 accumulation, slices and the large batch agree to float32 rounding, 1 they do not, 2 the demo "
-        "could not be run.",
+        description="Train a small convolutional network on scikit-learn's digits in four ways (micro-batches of 8; "
+        "micro-batches of 8 with accumulation; large batches in slices of 8; large batches), print a table and draw "
+        "the loss. Exit codes: 0 accumulation, slices and the large batches agree to float32 rounding, 1 they do not, "
+        "2 the demo could not run.",
     )
     _add_home(demo_parser, 8, "the first that works here of standalone Keras, tf_keras and tf.keras")
     demo_parser.add_argument("--epochs", type=_positive, default=5, help="passes over the training images (default: 5)")
@@ -46,9 +46,9 @@ def _parser():
 
     doctor_parser = commands.add_parser(
         "doctor",
-        help="is accumulation exact with your optimizer, your TensorFlow and your Keras?",
+        help="check whether accumulation is exact with your optimizer, your TensorFlow and your Keras",
         description="Train a small dense network in ways that must give the same weights, and print how far apart they "
-        "are. Exit codes: 0 all is exact to float32 rounding, 1 something drifts, 2 it could not be found out.",
+        "are. Exit codes: 0 all results are exact to float32 rounding, 1 one is not, 2 the doctor could not find out.",
     )
     doctor_parser.add_argument(
         "--optimizer",
@@ -56,11 +56,15 @@ def _parser():
         help="mysgd, a name that your Keras knows (adam), or module:object for your own: an optimizer, its class, or a "
         "function without arguments that makes one (default: mysgd)",
     )
-    _add_home(doctor_parser, 4, "that of your own optimizer; with any other, each that works here, in turn")
-    told_of_json = "also write the results as JSON; with -, to standard output, and the report to standard error"
+    _add_home(
+        doctor_parser,
+        4,
+        "the Keras of your own optimizer; for any other optimizer, each Keras that works here, in turn",
+    )
+    told_of_json = "write the results to this file as JSON, too; with -, to standard output, and the report to stderr"
     doctor_parser.add_argument("--json", metavar="FILE", help=told_of_json)
 
-    commands.add_parser("versions", help="print what a bug report needs to know")
+    commands.add_parser("versions", help="print the versions that a bug report needs")
     return parser
 
 

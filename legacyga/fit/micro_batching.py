@@ -97,9 +97,10 @@ def _cut_train_step(model, home, size, recompute):
     step = model_step.installed(model, recompute is not False)
     if step is None:
         raise ValueError(
-            "Slices that are each differentiated at once (recompute=False) are those of Keras's own train_step. "
-            "Received: {}, whose train_step is its own. Leave recompute out, or call legacyga.train_step(self, data, "
-            "micro_batch_size={}) in it.".format(shown(model), size)
+            "recompute=False works only with Keras's own train_step. Received: {}, whose train_step is its own. Leave "
+            "recompute out, or call legacyga.train_step(self, data, micro_batch_size={}) in it.".format(
+                shown(model), size
+            )
         )
     if size is not None:
         checks.check_compiled(home, model, size)

@@ -6,12 +6,12 @@ from legacyga.fit import model_step
 from legacyga.optimizers import lookup, surface
 from legacyga.slices import checks, losses
 
-UNKNOWN = "The loss is no sum over a batch that is divided by a number of it."
+UNKNOWN = "The loss is no sum over a batch that is divided by a count, such as the number of samples."
 UNTOLD = "Keras does not tell an optimizer here how many samples a batch has."
 ONE_NUMBER = (
     "The loss {} is one number for a whole batch. With sample_weight or class_weight {} multiplies it by the mean of "
-    "the batch's weights, and where these means differ a window is not the large batch. Let the loss return a number "
-    "for each sample. Without them nothing is wrong."
+    "the batch's weights. If these means differ within a window, its result differs from the large batch's. Let the "
+    "loss return a number for each sample. Without sample_weight and class_weight nothing is wrong."
 )
 
 

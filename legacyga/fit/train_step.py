@@ -11,8 +11,9 @@ from legacyga.windows import settings
 def train_step(model, data, weight=None, micro_batch_size=None, recompute=None):
     """The body of a `Model.train_step` that weights each micro-batch by its number of samples.
 
-    It calls your Keras's own `train_step`, with a weight for the gradients. With n_k the number of samples in the k-th
-    micro-batch of an update, and g_k the gradient of the loss that Keras reports for it, the update uses
+    A micro-batch is one of the small batches whose gradients together make one update. The function calls your Keras's
+    own `train_step`, with a weight for the gradients. With n_k the number of samples in the k-th micro-batch of an
+    update, and g_k the gradient of the loss that Keras reports for it, the update uses
 
         sum_k(n_k * g_k) / sum_k(n_k)
 
@@ -69,8 +70,8 @@ def train_step(model, data, weight=None, micro_batch_size=None, recompute=None):
     home = homes.home_of(model.optimizer)
     if model_step.keras_train_step(type(model)) is None or home.graph_mode:
         raise ValueError(
-            "train_step is for models that Keras trains by theirs: from TensorFlow 2.2 on, in eager mode. Received: "
-            "{} on TensorFlow {}{}. Let plain fit train it, on batches of one size.".format(
+            "train_step is for models that Keras trains by their train_step: from TensorFlow 2.2 on, in eager mode. "
+            "Received: {} on TensorFlow {}{}. Let plain fit train it, on batches of one size.".format(
                 shown(model), home.tf_version, " in graph mode" if home.graph_mode else ""
             )
         )

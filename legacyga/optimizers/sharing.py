@@ -6,9 +6,9 @@ from legacyga.backend.messages import warn
 
 DIVIDED = (
     "For each list of variables an optimizer that accumulates has a window of its own, with K mini-steps of its own. "
-    "Received: two lists that share variables, in windows that are under way at the same time, of {} and of {} "
-    "variables. {} If variables were frozen with a window under way, call legacyga.flush(optimizer) or "
-    "optimizer.drop_windows() before that."
+    "Received: two lists that share variables, of {} and of {} variables, whose windows have both begun and not "
+    "ended. {} If you freeze variables during a window, first call legacyga.flush(optimizer) or "
+    "optimizer.drop_windows()."
 )
 TURNS = "If lists take turns, give all variables each time, in one order, with None for those that have no gradient."
 TURNS_WITH_LOSS_SCALE = (

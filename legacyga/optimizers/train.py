@@ -14,7 +14,7 @@ from legacyga.optimizers.registry import NO_SESSION
 # Containers that a tf.compat.v1.train optimizer writes to.
 KEPT = ("_slots", "_non_slot_dict")
 HAS_TRAINED = (
-    "In graph mode the state of an optimizer of tf.compat.v1.train cannot be copied. Received: {}, which, or an "
+    "In graph mode the state of an optimizer of tf.compat.v1.train cannot be copied. Received: {}. It, or an "
     "optimizer within it, has made updates. Wrap it before it is given gradients."
 )
 

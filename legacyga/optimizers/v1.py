@@ -12,8 +12,9 @@ from legacyga.optimizers import config, copying, surface, updates
 from legacyga.optimizers import inner as _inner
 
 NO_LOSS = (
-    "get_updates of {} is called with loss=None, for the gradients of a window are of no one loss. Received: an "
-    "error in it, {}. Take gradients by self.get_gradients(loss, params), which are the window's, and let the loss be."
+    "get_updates of {} is called with loss=None, because the gradients of a window belong to several losses. Received: "
+    "an error in it, {}. Take gradients by self.get_gradients(loss, params), which returns the window's, and do not "
+    "use the loss."
 )
 RUNS_SESSION = (
     "{0}.get_updates runs a session (K.get_value, K.batch_get_value, K.eval), and cannot stand in the branch of the "

@@ -11,8 +11,8 @@ from legacyga.optimizers import inner as _inner
 # Containers that an OptimizerV2 writes to.
 KEPT = ("_hyper", "_slots", "_slot_names", "_weights")
 NO_STATE = (
-    "{} has no hyperparameters of its own: its __init__ never calls that of its base. So it is with "
-    "LossScaleOptimizer before TF 1.15. Wrap the optimizer inside it."
+    "{} has no hyperparameters of its own: its __init__ never calls the __init__ of its base. LossScaleOptimizer "
+    "before TF 1.15 is such an optimizer. Wrap the optimizer inside it."
 )
 
 

@@ -10,8 +10,8 @@ from legacyga.optimizers import inner as _inner
 # Containers that a v3 optimizer writes to.
 KEPT = ("_variables", "_index_dict")
 UNLISTED = (
-    "{} keeps no list of its variables: its __init__ never calls that of its base. So it is with the optimizers of "
-    "tf.keras.optimizers.experimental in TF 2.9. Take one of tf.keras.optimizers there."
+    "{} keeps no list of its variables: its __init__ never calls the __init__ of its base. The optimizers of "
+    "tf.keras.optimizers.experimental in TF 2.9 are such optimizers. Take one of tf.keras.optimizers there."
 )
 
 

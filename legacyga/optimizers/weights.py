@@ -8,7 +8,7 @@ from legacyga.windows.mini_step import Weight
 
 AROUND_FUNCTION = (
     "A function that is traced keeps the weight of its first trace. Received: mini_step_weight({}) around the call "
-    "of such a function. Enter the context in it, around apply_gradients, or give the model a train_step that does."
+    "of such a function. Enter the context inside it, around apply_gradients, or give the model a train_step that does."
 )
 NOTHING_MADE = (
     "In a graph, or a function that was traced, a mini-step has the weight that it was made with, and no mini-step was "

@@ -10,8 +10,8 @@ from legacyga.slices import batches, losses
 from legacyga.slices.loop import Loop, Rows, Total
 
 ROWS = (
-    "In slices each output of a model is put together of its slices, and has a row for each sample. Received: {} of "
-    "a slice of {} samples of {}. Let it have such rows, or compute it in the loss."
+    "micro_batch can join an output of several slices only if it has a row for each sample. Received: {} of a slice "
+    "of {} samples of {}. Let it have such rows, or compute it in the loss."
 )
 
 

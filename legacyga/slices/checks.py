@@ -6,8 +6,8 @@ from legacyga.slices import losses as _losses
 from legacyga.slices import means
 
 REPLICAS = (
-    "A batch cannot be cut into slices under a strategy, but for MirroredStrategy in eager mode. Received: {} of {} "
-    "replicas. Give fit batches of a slice's size, and compile the model with "
+    "A batch cannot be cut into slices under a strategy, except under MirroredStrategy in eager mode. Received: {} of "
+    "{} replicas. Give fit batches of a slice's size, and compile the model with "
     "legacyga.wrap(optimizer, gradient_accumulation_steps)."
 )
 EXCHANGES = (

@@ -12,16 +12,16 @@ from legacyga.slices import losses as _losses
 FUNCTIONS = {"_make_train_function": "train_function", "_make_fit_function": "_fit_function"}
 
 NOT_FED = (
-    "In graph mode a batch can be cut where it is fed: as arrays, by fit, fit_generator or train_on_batch. Received: "
-    "{}. Give a generator in place of a dataset or tensors."
+    "In graph mode micro_batch can cut only arrays, in fit, fit_generator or train_on_batch. Received: {}. Give a "
+    "generator in place of a dataset or tensors."
 )
 ANOTHERS = (
-    "{} keeps the state of what was trained last, and that is another than {}, which has trained with it before. "
+    "{} keeps only the state of the model that it trained last. This is not {}, which has trained with it before. "
     "Give each model an optimizer of its own, or call micro_batch right after compile."
 )
 OF_TWO = (
-    "Each of fit and train_on_batch has trained {} with moments of its own of {}, as in TensorFlow 1.13, and those "
-    "of one would be lost. Call micro_batch right after compile, or train by one of the two."
+    "Each of fit and train_on_batch has trained {} with separate moments of {}, as in TensorFlow 1.13. micro_batch "
+    "would lose the moments of one. Call micro_batch right after compile, or train by one of the two."
 )
 
 

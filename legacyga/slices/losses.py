@@ -13,7 +13,8 @@ UNEVEN = (
 )
 ONE_NUMBER = (
     "The loss {} is one number for a whole batch, and {} multiplies it by the mean of the batch's sample weights. "
-    "Where these means differ within a window, it is not the large batch. Let the loss return a number for each sample."
+    "Where these means differ within a window, its result is not the large batch's. Let the loss return a number for "
+    "each sample."
 )
 BY_WEIGHTS = (
     "The loss {} is divided by the sum of the sample weights, and a micro-batch weighs its samples. Give the model a "

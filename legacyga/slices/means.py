@@ -7,13 +7,10 @@ from legacyga.backend import features
 from legacyga.backend.messages import shown, warn
 from legacyga.slices.batches import inner_model
 
-WRONG = (
-    "Slices that are each differentiated at once (recompute=False) are for a loss that is a mean over the samples. "
-    "Received: {}. Leave recompute out."
-)
+WRONG = "recompute=False is for a loss that is a mean over the samples. Received: {}. Leave recompute out."
 TWICE = (
-    "micro_batch computes each slice of {} twice, for {}. Where the loss is a mean over the samples all the same, "
-    "recompute=False computes it once. recompute=True says nothing."
+    "micro_batch computes each slice of {} twice, for {}. If the loss is a mean over the samples nevertheless, pass "
+    "recompute=False to compute each slice once. recompute=True silences this warning."
 )
 
 # {model: whether its last batch in slices computed them twice}

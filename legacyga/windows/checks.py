@@ -20,7 +20,7 @@ NOT_PICKLED = (
 )
 UNKNOWN_SHAPE = (
     "A variable must have a known shape to be accumulated for. Received: {} of the shape {}. Make it without `shape=`, "
-    "so that it has that of its value, or set gradient_accumulation_steps=1."
+    "so that it has the shape of its value, or set gradient_accumulation_steps=1."
 )
 ROWS = (
     "An IndexedSlices must have values for each of its rows, and rows that its variable has, which has the shape {}. "

@@ -42,7 +42,7 @@ class GradientAccumulator(object):
             mini-step still counts in the mean.
         weight: the weight of this mini-step, a finite number or scalar tensor of at least 0. Default 1. Pass the number
             of items that the loss averages over: samples, tokens, or the sum of the sample weights. A mini-step with
-            the weight 0 adds nothing, even if its gradients are NaN (as is the mean over no samples).
+            the weight 0 adds nothing, even if its gradients are NaN (as for a mean over no samples).
 
     Returns:
         The number of mini-steps in this window, including this one: a scalar int64 tensor.
@@ -156,9 +156,9 @@ class GradientAccumulator(object):
     def gradients(self):
         """The mean (or sum) of the window's gradients: a list in the order of the call, each in its own dtype.
 
-        If a variable never had a gradient, its entry is None. If it had an IndexedSlices, its entry is one, with each
-        row touched in this window once. 16-bit gradients are summed in float32. After `reset()` the gradients are zero,
-        or have no rows.
+        If a variable never had a gradient, its entry is None. If it had an IndexedSlices, its entry is an IndexedSlices
+        too, which has each row touched in this window once. 16-bit gradients are summed in float32. After `reset()` the
+        gradients are zero, or have no rows.
 
         Raises:
             ValueError: there was no call yet.

@@ -6,8 +6,8 @@ from legacyga.windows import accumulators
 from legacyga.windows.accumulators import NOTHING, ROWS, WHOLE
 
 LATE_GRADIENT = (
-    "{} has a gradient now and had none when another function or operation with this {} was made, which takes it to "
-    "have none. Received: {}. Give it a gradient of zeros there: "
+    "{} has a gradient now and had none when another function or operation with this {} was made, which assumes that "
+    "it has none. Received: {}. Give it a gradient of zeros there: "
     "tape.gradient(..., unconnected_gradients=tf.UnconnectedGradients.ZERO)."
 )
 

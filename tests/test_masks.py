@@ -208,6 +208,26 @@ def test_several_outputs_with_masks_of_their_own(home, equal):
             assert_close([value], [wanted[i]])
 
 
+def test_a_masked_output_without_a_loss(home):
+    """Its mask divides nothing: batches of one size weigh alike."""
+    ids = np.concatenate([each[0] for each in batches_of((12,))])
+    y, ends = np.random.RandomState(3).randn(12, 2).astype("float32"), []
+    for steps in (1, 3):
+        home.reset()
+        layers, inputs = home.keras.layers, home.keras.Input((STEPS,))
+        hidden = layers.Embedding(IDS, 4, mask_zero=True)(inputs)
+        outputs = [layers.Dense(1)(hidden), layers.Dense(2)(layers.GlobalAveragePooling1D()(hidden))]
+        model, random = home.keras.models.Model(inputs, outputs), np.random.RandomState(4)
+        model.set_weights([random.randn(*each.shape) for each in model.get_weights()])
+        optimizer = home.bare_sgd(lr=RATE, momentum=MOMENTUM)
+        model.compile(legacyga.wrap(optimizer, 3) if steps == 3 else optimizer, [None, "mse"])
+        targets = [np.zeros((12, STEPS, 1), "float32"), y]
+        callbacks = [legacyga.GradientAccumulationCallback()] * (steps == 3)
+        model.fit(ids, targets, batch_size=12 // steps, epochs=2, shuffle=False, verbose=0, callbacks=callbacks)
+        ends.append(model.get_weights())
+    assert_close(*ends)
+
+
 def test_fewer_targets_than_outputs(home):
     """Auxiliary outputs without a loss, by name: as the bare optimizer on batches of all."""
     random, ends = np.random.RandomState(0), []

@@ -269,8 +269,12 @@ def losses_in(home, container, y_true, y_pred):
     return [getattr(each, "loss", each) for each in found or []]
 
 
-def without_metrics(home, container, y_true, y_pred, sample_weight):
-    """A copy of a model's loss container that computes the same losses without updating its metrics."""
+def without_metrics(home, container, build):
+    """A copy of a model's loss container that computes the same losses without updating its metrics.
+
+    Args:
+        build: a function without arguments that builds the container; called if nothing else has built it.
+    """
 
     class Deaf(object):
         """A metric that ignores updates."""
@@ -281,9 +285,7 @@ def without_metrics(home, container, y_true, y_pred, sample_weight):
     if container is None:
         return None
     if not (container.built if home.is_keras3 else container._built):
-        # A trace that never runs makes the losses and metrics of the original.
-        make = home.tf.function(lambda: container(y_true, y_pred, sample_weight), autograph=False)
-        make.get_concrete_function()
+        build()
     copied = object.__new__(type(container))
     vars(copied).update(vars(container))
     if home.is_keras3:

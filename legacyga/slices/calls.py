@@ -178,3 +178,8 @@ def _raw(variable):
 
 def has_gradient(tensor):
     return tensor.dtype.is_floating or tensor.dtype.is_complex
+
+
+def values_of(tensor):
+    """Return the values of a ragged or sparse tensor, or the tensor itself."""
+    return getattr(tensor, "flat_values", getattr(tensor, "values", tensor))

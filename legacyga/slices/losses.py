@@ -22,8 +22,8 @@ BY_WEIGHTS = (
 )
 
 
-class Given(collections.namedtuple("Given", ["loss", "losses", "mask", "ignored"])):
-    """One call of a loss: the loss object, the losses it returned, the output's mask, and the mask the loss set."""
+class Given(collections.namedtuple("Given", ["loss", "losses", "output", "mask", "ignored"])):
+    """One call of a loss: the loss object, the losses it returned, the output, its mask, and the mask the loss set."""
 
 
 @contextlib.contextmanager
@@ -84,7 +84,7 @@ def _noted(loss, given):
 
     def call(y_true, y_pred):
         losses = own(y_true, y_pred)
-        given.append(Given(loss, losses, mask_of(y_pred), mask_of(losses)))
+        given.append(Given(loss, losses, y_pred, mask_of(y_pred), mask_of(losses)))
         return losses
 
     attributes["call"] = call
@@ -137,12 +137,15 @@ def divisor(home, given, y_pred, sample_weight):
         and a sentence for the user, None if the weight is exact.
     """
     tf, divides = home.tf, features.divides_by_masks(home)
-    # A loss whose dtype differs from the output's, as in mixed precision, receives the output without its mask.
-    outputs = [mask_of(each) for each in tf.nest.flatten(y_pred)] if divides else []
-    is_lost = any(each is not None for each in outputs) and all(each.mask is None for each in given)
+    outputs = tf.nest.flatten(y_pred) if divides else []
+    # A loss whose dtype differs from the output's, as in mixed precision, receives a cast output, without its mask.
+    is_cast = not any(each.mask is not None or each.output is output for each in given for output in outputs)
+    is_lost = is_cast and any(mask_of(each) is not None for each in outputs)
+    if is_lost and len(given) < len(outputs):
+        return None, UNEVEN.format(home)
     masks = {}
     for i, each in enumerate(given):
-        mask = outputs[min(i, len(outputs) - 1)] if is_lost else each.mask if divides else None
+        mask = mask_of(outputs[min(i, len(outputs) - 1)]) if is_lost else each.mask if divides else None
         found = [part for part in (mask, each.ignored) if part is not None and _is_mean(each.loss)]
         if one_number(home, [each]) is not None:
             # A loss that is one number ignores masks.

@@ -11,7 +11,7 @@ from legacyga.backend import autograph, features
 from legacyga.backend import ops as _ops
 from legacyga.backend.messages import shown
 from legacyga.slices import batches, losses, means
-from legacyga.slices.calls import SlicedCall, arguments, has_gradient, replaced
+from legacyga.slices.calls import SlicedCall, arguments, has_gradient, replaced, values_of
 from legacyga.slices.loop import joins_gradient
 
 
@@ -84,8 +84,13 @@ class _Once(SlicedCall):
         kinds = [joins_gradient(self.ops, variable, each) for (variable, _), each in zip(variables, gradients)]
         return pairs + list(zip(kinds, gradients))
 
+    def _build(self, *args):
+        """Let the model's container make its losses and metrics, in a trace that never runs."""
+        call = autograph.as_written(self.tf, lambda: self._container(*args))
+        self.tf.function(call, autograph=False).get_concrete_function()
+
     def _differentiable(self, outputs):
-        leaves = [getattr(each, "flat_values", each) for each in self.tf.nest.flatten(outputs)]
+        leaves = [values_of(each) for each in self.tf.nest.flatten(outputs)]
         return [each for each in leaves if self.tf.is_tensor(each) and has_gradient(each)]
 
     def _loss(self, y, outputs, weights, added, length):
@@ -93,7 +98,7 @@ class _Once(SlicedCall):
 
         It does not include regularizers of weights, which Keras's own tape records.
         """
-        container = features.without_metrics(self.home, self._container, y, outputs, weights)
+        container = features.without_metrics(self.home, self._container, lambda: self._build(y, outputs, weights))
         share = self.loop.share(length, "float64")
         if features.takes_added_losses(self.home):
             # None of these losses is a sum, and the container brings them to one dtype.

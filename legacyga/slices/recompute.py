@@ -15,7 +15,7 @@ from legacyga.backend import graph as graphs
 from legacyga.backend import ops as _ops
 from legacyga.backend.messages import shown
 from legacyga.slices import batches, losses, means
-from legacyga.slices.calls import ROWS, SlicedCall, arguments, has_gradient, replaced
+from legacyga.slices.calls import ROWS, SlicedCall, arguments, has_gradient, replaced, values_of
 from legacyga.slices.loop import Nothing, Rows, joins_gradient
 
 RANDOM = (
@@ -87,9 +87,8 @@ class _Twice(SlicedCall):
             raise ValueError(RANDOM.format(shown(self.model), shown(seen.random)))
         before = self._read(seen.written)
         joined = self.loop.run(lambda begin, length: self.joins(self._take(begin, length), length))
-        given = self.tf.nest.flatten(self.given)
-        inputs = [each for each in given if isinstance(each, self.tf.Tensor) and has_gradient(each)]
-        inputs = [each for each in inputs if self.tape.should_record_backprop([each])]
+        inputs = [each for each in self.tf.nest.flatten(self.given) if self.tf.is_tensor(each) and has_gradient(each)]
+        inputs = [each for each in inputs if self.tape.should_record_backprop([values_of(each)])]
         made = self._operations()
 
         def backward(upstream):
@@ -104,7 +103,7 @@ class _Twice(SlicedCall):
             self._write(written, now)
             return gradients
 
-        return self.recorded(joined, inputs, backward)
+        return self.recorded(joined, [values_of(each) for each in inputs], backward)
 
     def _operations(self):
         """Return the operations of the graph that is being traced, None if there is none."""
@@ -142,9 +141,10 @@ class _Twice(SlicedCall):
         def take(begin, length):
             with tf.GradientTape(watch_accessed_variables=False) as tape:
                 tape.watch([raw for _, raw in variables])
-                watched = [batches.slice_of(tf, each, begin, length) for each in inputs]
+                slices = [batches.slice_of(tf, each, begin, length) for each in inputs]
+                watched = [values_of(each) for each in slices]
                 tape.watch(watched)
-                found = self._take(begin, length, dict(zip(map(id, inputs), watched)))
+                found = self._take(begin, length, dict(zip(map(id, inputs), slices)))
             parts = [self._part(upstream[i], joined, i, begin, length) for i in upstream]
             sources = [raw for _, raw in variables] + watched
             gradients = tape.gradient([found[i] for i in upstream], sources, output_gradients=parts)
@@ -196,7 +196,7 @@ class _Twice(SlicedCall):
         def call():
             found.extend(self.call(self.part(self.given, 0, length)))
 
-        graph = self.tf.function(call, autograph=False).get_concrete_function().graph
+        graph = self.tf.function(autograph.as_written(self.tf, call), autograph=False).get_concrete_function().graph
         if not means.is_trained_by_keras(self.home, self.model):
             for name, value in vars(self.model).items():
                 if getattr(value, "graph", None) is graph:

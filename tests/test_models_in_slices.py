@@ -1,0 +1,211 @@
+"""Slices of models whose call, loss or training step does more than Keras's own, against whole batches."""
+
+import numpy as np
+import pytest
+import skips
+from test_micro_batch import start_anew  # noqa: F401
+from test_recompute import LABELS, X, check, dice, embedded, sgd, start, supervised_contrastive
+
+import legacyga
+
+pytestmark = pytest.mark.capability("micro_batch")
+
+Y = np.random.RandomState(12).randn(21, 2).astype("float32")
+
+
+def needs_train_step(home):
+    if home.mode == "graph" or home.tf_version < (2, 2):
+        skips.senseless("no train_step, or no GradientTape that a model's call may have")
+
+
+@pytest.mark.parametrize("eager", [True, False], ids=["run_eagerly", "traced"])
+def test_a_gradient_after_the_first_update(home, eager):
+    """One persistent tape of a GAN: the second gradient is by the weights of the forward pass."""
+    needs_train_step(home)
+    tf, layers = home.tf, home.keras.layers
+
+    class Gan(home.keras.Model):
+        def __init__(self):
+            super(Gan, self).__init__()
+            self.maker = home.keras.Sequential([layers.Dense(2, activation="tanh", input_shape=(3,))])
+            self.judge = home.keras.Sequential([layers.Dense(3, "tanh", input_shape=(2,)), layers.Dense(1)])
+            self.other = sgd(home)
+
+        def train_step(self, data):
+            x, y = data
+            with tf.GradientTape(persistent=True) as tape:
+                made = self.judge(self.maker(x, training=True), training=True)
+                judged = self.judge(y, training=True)
+                loss = tf.reduce_mean(tf.square(judged - 1.0)) + tf.reduce_mean(tf.square(made))
+                fooled = dice(tf, tf.ones_like(made), made)
+            for optimizer, found, model in ((self.optimizer, loss, self.judge), (self.other, fooled, self.maker)):
+                gradients = tape.gradient(found, model.trainable_variables)
+                optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+            return {"loss": loss, "fooled": fooled}
+
+    def make():
+        model = Gan()
+        model.built = True
+        for number, each in enumerate((model.maker, model.judge)):
+            start(each, number)
+        model.compile(sgd(home), run_eagerly=eager)
+        return model, X, Y
+
+    check(home, make)
+
+
+@pytest.mark.parametrize("loss", ["mse", "supervised_contrastive"])
+def test_a_tape_within_the_call(home, loss):
+    """A force is the gradient of an energy, by the inputs."""
+    needs_train_step(home)
+    tf, layers = home.tf, home.keras.layers
+
+    class Force(home.keras.Model):
+        def __init__(self):
+            super(Force, self).__init__()
+            self.inner, self.energy = layers.Dense(4, activation="tanh"), layers.Dense(1)
+
+        def call(self, x):
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                energy = self.energy(self.inner(x))
+            return -tape.gradient(energy, x)
+
+    def make():
+        model = Force()
+        model(X[:2])
+        by = loss if loss == "mse" else lambda y_true, y_pred: supervised_contrastive(tf, y_true[:, :1], y_pred)
+        model.compile(sgd(home), by)
+        return start(model), X, (X if loss == "mse" else LABELS)
+
+    check(home, make, twice=loss != "mse")
+
+
+@pytest.mark.parametrize("recompute", [None, False])
+def test_a_loss_that_reads_a_weight(home, recompute):
+    """Center loss has such a penalty."""
+    tf = home.tf
+
+    def make():
+        model = embedded(home)
+        kernel = model.layers[-1].kernel
+
+        def loss(y_true, y_pred):
+            return tf.reduce_mean(tf.square(y_true - y_pred), -1) + 0.1 * tf.reduce_sum(tf.square(kernel))
+
+        model.compile(sgd(home), loss)
+        return model, X, Y
+
+    check(home, make, recompute=recompute)
+
+
+def test_a_ragged_tensor_between_two_models(home):
+    needs_train_step(home)
+    if home.is_keras3 or home.tf_version < (2, 15):
+        skips.keras_lacks("models that pass ragged tensors to one another")
+    tf, layers = home.tf, home.keras.layers
+
+    class Encoder(home.keras.Model):
+        def __init__(self):
+            super(Encoder, self).__init__()
+            self.dense = layers.Dense(3, activation="tanh")
+
+        def call(self, x):
+            return x.with_flat_values(self.dense(x.flat_values))
+
+    class Head(home.keras.Model):
+        def __init__(self):
+            super(Head, self).__init__()
+            self.dense = layers.Dense(2)
+
+        def call(self, x):
+            return self.dense(tf.reduce_sum(x, 1))
+
+    class Both(home.keras.Model):
+        def __init__(self):
+            super(Both, self).__init__()
+            self.encoder, self.head = Encoder(), Head()
+
+        def train_step(self, data):
+            x, y = data
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(tf.square(self.head(self.encoder(x)) - y))
+            variables = self.trainable_variables
+            self.optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
+            return {"loss": loss}
+
+    lengths = np.random.RandomState(2).randint(1, 4, 21)
+    values = np.random.RandomState(3).randn(lengths.sum(), 2).astype("float32")
+
+    def make():
+        x, model = tf.RaggedTensor.from_row_lengths(values, lengths), Both()
+        model.head(model.encoder(x[:2]))
+        model.compile(sgd(home))
+        return start(model), tf.data.Dataset.from_tensor_slices((x, Y)).batch(8), None
+
+    check(home, make, batch_size=None)
+
+
+@pytest.mark.parametrize("recompute", [None, True])
+def test_a_call_that_autograph_rewrites(home, recompute):
+    """With an `if` over a tensor, in the call and in the loss."""
+    needs_train_step(home)
+    if home.is_keras3:
+        skips.keras_lacks("AutoGraph")
+    tf, layers = home.tf, home.keras.layers
+
+    class Branching(layers.Layer):
+        def call(self, x):
+            if tf.reduce_max(x) > -5.0:
+                x += 0.1 * tf.tanh(x)
+            return x
+
+    class Loss(home.keras.losses.Loss):
+        def call(self, y_true, y_pred):
+            found = tf.reduce_mean(tf.square(y_true - y_pred), -1)
+            if tf.reduce_max(y_pred) > -5.0:
+                found *= 2.0
+            return found
+
+    def make():
+        model = embedded(home, more=[Branching()])
+        model.compile(sgd(home), "mse" if recompute is None else Loss())
+        return model, X, Y
+
+    check(home, make, recompute=recompute, twice=False)
+    if recompute:
+        check(home, make, recompute=False)
+
+
+@pytest.mark.parametrize("eager", [True, False], ids=["run_eagerly", "traced"])
+def test_a_tensor_that_the_call_stores(home, eager):
+    """It is of one slice, and the training step reads it as the batch's."""
+    needs_train_step(home)
+    tf, layers = home.tf, home.keras.layers
+
+    class Stored(home.keras.Model):
+        def __init__(self):
+            super(Stored, self).__init__()
+            self.inner, self.outer = layers.Dense(4, activation="tanh"), layers.Dense(2)
+
+        def call(self, x):
+            self.hidden = self.inner(x)
+            return self.outer(self.hidden)
+
+        def train_step(self, data):
+            x, y = data
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(tf.square(self(x) - y)) + tf.reduce_mean(tf.square(self.hidden))
+            gradients = tape.gradient(loss, self.trainable_variables)
+            self.optimizer.apply_gradients(zip(gradients, self.trainable_variables))
+            return {"loss": loss}
+
+    model = Stored()
+    model(X[:2])
+    model.compile(sgd(home), run_eagerly=eager)
+    legacyga.micro_batch(model, 3)
+    before = model.get_weights()
+    with pytest.raises(ValueError, match="stores in an attribute belongs to one slice.*'hidden'.*Return the tensor"):
+        model.fit(X, Y, batch_size=8, verbose=0)
+    for now, then in zip(model.get_weights(), before):
+        np.testing.assert_array_equal(now, then)

@@ -381,3 +381,94 @@ def test_embeddings_stay_rows(home, recompute):
 
     assert_as_whole(home, make, recompute, np.random.RandomState(3).randint(0, 9, (8, 2)))
     assert seen == [[True, False]]
+
+
+NUMBERS = {
+    "sum": lambda keras, tf, wanted, found: keras.sum(keras.square(wanted - found)),
+    "by positives": lambda keras, tf, wanted, found: (
+        keras.sum(keras.square(wanted - found) * keras.cast(wanted > 0, "float32"))
+        / tf.maximum(1.0, keras.sum(keras.cast(wanted > 0, "float32")))
+    ),
+    "root": lambda keras, tf, wanted, found: tf.sqrt(keras.mean(keras.square(wanted - found))),
+    "mean": lambda keras, tf, wanted, found: keras.mean(keras.square(wanted - found)),
+}
+
+
+def model_that_adds(home, name, optimizer):
+    """A model whose only loss is a number of `add_loss`."""
+    home.reset(plain_session=True)
+    layers, backend = home.keras.layers, home.backend
+    inputs, wanted = layers.Input((4,)), layers.Input((4,))
+    found = layers.Dense(4, use_bias=False)(inputs)
+    model = home.keras.models.Model([inputs, wanted], found)
+    model.set_weights(START[:1])
+    model.add_loss(NUMBERS[name](backend, home.tf, wanted, found))
+    model.compile(optimizer(), None)
+    return model
+
+
+@pytest.mark.parametrize("name", [slow("sum"), "by positives", slow("root"), "mean"])
+def test_numbers_of_add_loss(home, name):
+    """Only one that is divided by the samples is computed once: the weights and the log are the whole batch's."""
+    ends, logs = [], []
+    for size in (None, 3):
+        model = model_that_adds(home, name, lambda: legacyga.MySGD(0.02, steps_per_update=1, keras=home.keras))
+        if size:
+            legacyga.micro_batch(model, size)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            logs.append([model.train_on_batch([X, Y], None) for _ in range(3)])
+        ends.append(model.get_weights())
+    assert legacyga.recomputes(model) is (name != "mean")
+    assert_alike(ends)
+    np.testing.assert_allclose(*np.ravel(logs).reshape(2, -1), rtol=1e-5)
+
+
+@pytest.mark.parametrize("size", [2, 100])
+def test_a_window_of_batches_in_one_slice(home, size):
+    """A batch weighs what divides its loss, however many slices it has."""
+    ends = []
+    for each in (None, size):
+        optimizer = lambda: legacyga.MySGD(RATE, steps_per_update=3, keras=home.keras)  # noqa: E731
+        model = model_that_adds(home, "by positives", optimizer)
+        if each:
+            legacyga.micro_batch(model, each, recompute=True)
+        for part in (slice(0, 3), slice(3, 4), slice(4, 8)):
+            model.train_on_batch([X[part], Y[part]], None)
+        ends.append(model.get_weights())
+    assert_alike(ends)
+
+
+def test_a_number_as_the_only_output(home):
+    """keras-yolo3 has such a model: two passes could cut nothing, and say so."""
+    if home.name != "keras":
+        skips.senseless("tf.keras refuses an output without samples itself")
+    layers, backend = home.keras.layers, home.backend
+    inputs, wanted = layers.Input((4,)), layers.Input((4,))
+    found = layers.Dense(4, use_bias=False)(inputs)
+    number = layers.Lambda(lambda each: backend.mean(backend.square(each[0] - each[1])), output_shape=(1,))
+    model = home.keras.models.Model([inputs, wanted], number([found, wanted]))
+    model.compile(legacyga.MySGD(RATE, steps_per_update=1, keras=home.keras), lambda y_true, y_pred: y_pred)
+    legacyga.micro_batch(model, 3)
+    with pytest.raises(ValueError, match="join an output of several slices only if it has a row for each sample"):
+        model.train_on_batch([X, Y], np.zeros(8))
+
+
+def test_a_shape_that_layers_and_loss_read(home):
+    """Of as many numbers as a slice has samples; they are no rows."""
+    layers, backend = home.keras.layers, home.backend
+    inputs, shapes = layers.Input((4,)), []
+
+    def counted(each):
+        shapes.append(backend.shape(each))
+        return each * backend.cast(shapes[-1][1], "float32")
+
+    model = home.keras.models.Model(inputs, layers.Lambda(counted)(layers.Dense(4, use_bias=False)(inputs)))
+
+    def loss(y_true, y_pred):
+        return backend.sum(backend.square(y_true - y_pred)) / backend.cast(shapes[0][0], "float32")
+
+    model.compile(legacyga.MySGD(RATE, steps_per_update=1, keras=home.keras), loss)
+    legacyga.micro_batch(model, 2, recompute=True)
+    with pytest.raises(ValueError, match="join an output of several slices only if it has a row for each sample"):
+        model.train_on_batch(X, Y)

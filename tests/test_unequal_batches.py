@@ -78,7 +78,7 @@ def test_what_does_not_weigh(home):
         inputs = home.keras.layers.Input((3,))
         model = home.keras.models.Model(inputs, home.keras.layers.Dense(2)(inputs))
         model.add_loss(home.tf.reduce_mean(model.output**2))
-        model.compile(optimizer=legacyga.wrap(home.bare_sgd(lr=LR), 4))
+        model.compile(legacyga.wrap(home.bare_sgd(lr=LR), 4), None)
         _, logs = fit(home, model, [legacyga.GradientAccumulationCallback()], epochs=1, y=None)
         assert logs["updates"] == [1] and logs["effective_batch_size"] == [14]
 

@@ -78,6 +78,15 @@ def find(ops, loss, params):
         return ops.tf.stack([ops.where(ops.tf.reduce_all(known), each, unknown) for each in (value, counted)])
 
 
+def is_mean(ops, loss, params):
+    """Whether the number of rows divides a scalar loss, as in a mean over the samples; None if that is unknown."""
+    try:
+        found = _Divisors(ops, loss, params).of_terms(loss)
+    except _UnknownError:
+        return None
+    return all((each.degree, each.sums) == (1, 0) for each in found)
+
+
 class _Divisors(object):
     """Walks back from a loss to the `_Number`s that divide it, or raises `_UnknownError` if it cannot know them."""
 

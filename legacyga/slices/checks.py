@@ -1,9 +1,12 @@
 """Raise errors for what cannot train in slices; find losses that graph mode must compute over the whole batch."""
 
-from legacyga.backend import features
+from legacyga.backend import features, graph
+from legacyga.backend import ops as _ops
 from legacyga.backend.messages import shown
+from legacyga.optimizers import loss_divisor
 from legacyga.slices import losses as _losses
 from legacyga.slices import means
+from legacyga.slices.recompute import is_random
 
 REPLICAS = (
     "A batch cannot be cut into slices under a strategy, except under MirroredStrategy in eager mode. Received: {} of "
@@ -50,11 +53,12 @@ def check_strategy(home, model, size=None):
             raise ValueError(EXCHANGES.format(shown(layer)))
 
 
-def doubt_in_graph(home, model, loss):
+def doubt_in_graph(home, model, loss, params):
     """Return the `means.Doubt` about the loss of a graph-mode model, None if there is none.
 
     Args:
         loss: the model's loss, a tensor.
+        params: the variables that it is differentiated by.
     """
     if is_divided_by_masks(home, model):
         return means.Doubt("an output with a mask, by which the loss is divided", True)
@@ -65,7 +69,18 @@ def doubt_in_graph(home, model, loss):
     sums_up = home.is_standalone or hasattr(model, "stateful_metric_names")
     if sums_up and any(getattr(each, "activity_regularizer", None) is not None for each in _all_layers(model)):
         return means.Doubt("an activity_regularizer, which is a sum over the batch", True)
+    for each in getattr(model, "losses", ()):
+        if hasattr(each, "op") and each.shape.ndims == 0:
+            with loss.graph.as_default():
+                is_mean = loss_divisor.is_mean(_ops.Ops(home.tf), each, params)
+            # Slices of random layers cannot be computed twice. So there an unknown number counts as a mean.
+            if is_mean is False or is_mean is None and not _draws(each):
+                return means.Doubt("the number {} of add_loss".format(shown(each)), is_mean is False)
     return means.doubt_of_compiled(home, model, False)
+
+
+def _draws(tensor):
+    return any(is_random(each.type, each.name) for each in graph.ancestors([tensor.op]))
 
 
 def _all_layers(model):

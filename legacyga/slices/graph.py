@@ -104,7 +104,7 @@ class SlicedFunction(object):
         self._home, self._model, self._function = home, model, function
         self._fitting, self._variables = fitting.fitting_of(model), None
         self._recompute, self._mini_step = recompute, mini_step
-        self._doubt = None if recompute else checks.doubt_in_graph(home, model, mini_step.loss)
+        self._doubt = None if recompute else checks.doubt_in_graph(home, model, mini_step.loss, mini_step.params)
         # Keras's functions have this attribute.
         self.updates_op = mini_step.update.op
         # {whether there are two passes: Passes}

@@ -40,17 +40,20 @@ class Passes(object):
         first, second = [], [each for each in updates if each not in at_loss]
         with mini_step.loss.graph.as_default():
             self._cut, body = self._find_cut(at_loss)
-            # The divisor of a loss that a layer adds would run the layer for the whole batch: then samples count.
+            if is_twice and not body:
+                raise ValueError(ROWS.format(shown(model.outputs[0]), 2, shown(model)))
+            # The divisor of a loss that a layer adds would run the layer for the whole batch. So it counts only in a
+            # batch of one slice; in others samples do.
             cut = {each.op for each in self._cut}
             needs_layers = graph.ancestors([each.op for each in mini_step.divisor], cut) & (body - cut)
-            self._divisor = [] if needs_layers else mini_step.divisor
+            self._divisor, of_slice = (mini_step.divisor, []) if not needs_layers else ([], mini_step.divisor)
             if is_twice:
                 self._check_random(mini_step.loss.graph)
                 upstream, gradients, by_cut, others = self._gradients_of(mini_step)
                 second += by_cut
             else:
                 first, second, upstream, gradients, others = second + mini_step.operations, [], [], [], []
-            self._first = self._keras_function([mini_step.share], self._cut, first)
+            self._first = self._keras_function([mini_step.share], self._cut + of_slice, first)
             self._whole = self._keras_function(self._cut, self._divisor + self._outputs + gradients, at_loss + others)
             self._second = self._keras_function(upstream, [], second)
             # Computes the shapes of the outputs, until a batch has shown that they have one row per sample.
@@ -121,7 +124,8 @@ class Passes(object):
         self._check_rows(taken[0], fed, samples, sizes[0])
         joined = [self._of_batch(each, values, sizes) for each, values in zip(self._cut, zip(*taken))]
         told = self._whole(fed + joined)
-        weight = told.pop(0) if self._divisor else [samples, samples]
+        of_slice = taken[0][len(self._cut) :] if len(parts) == 1 else []
+        weight = told.pop(0) if self._divisor else of_slice[0] if of_slice else [samples, samples]
         count = len(self._outputs)
         for given, part in zip(cut, parts if self._is_twice else ()):
             self._second(given + [each[part] for each in told[count:]])
@@ -149,7 +153,7 @@ class Passes(object):
             total = sum(value * size for value, size in zip(values, sizes))
             return (total / float(sum(sizes))).astype(values[0].dtype)
         for value, size in zip(values, sizes):
-            if not value.shape or len(value) != size:
+            if not self._has_rows(tensor) or not value.shape or len(value) != size:
                 raise ValueError(ROWS.format(shown(tensor), size, shown(self._model)))
         return batches.joined(values)
 

@@ -11,7 +11,7 @@ from legacyga.backend import autograph, features
 from legacyga.backend import ops as _ops
 from legacyga.backend.messages import shown
 from legacyga.slices import batches, losses, means
-from legacyga.slices.calls import SlicedCall, arguments, has_gradient, replaced, values_of
+from legacyga.slices.calls import SlicedCall, arguments, replaced
 from legacyga.slices.loop import joins_gradient
 
 
@@ -66,20 +66,21 @@ class _Once(SlicedCall):
 
     def _take(self, begin, length):
         given, y, weights = self.part((self.given, self._y, self._weights), begin, length)
+        variables = self.variables()
+        sources = [raw for _, raw in variables]
         with self.tf.GradientTape() as tape:
             outputs, added = self.call(given)
-        # Keras's own tape records how the loss itself depends on variables, such as by a penalty on a kernel.
-        with self.tf.GradientTape(watch_accessed_variables=False) as tape_of_loss:
-            targets = self._differentiable(outputs) + [loss for loss, _, _ in added]
-            tape_of_loss.watch(targets)
-            loss = self._loss(y, outputs, weights, added, length)
-        variables = self.variables()
+            with self.tf.GradientTape(watch_accessed_variables=False) as tape_of_loss:
+                tape_of_loss.watch(sources)
+                loss = self._loss(y, outputs, weights, added, length)
         gradients = [None] * len(variables)
         if loss is not None:
-            upstream = tape_of_loss.gradient(loss, targets)
-            pairs = [(each, gradient) for each, gradient in zip(targets, upstream) if gradient is not None]
-            targets, upstream = [each for each, _ in pairs], [self.tf.convert_to_tensor(each) for _, each in pairs]
-            gradients = tape.gradient(targets, [raw for _, raw in variables], output_gradients=upstream)
+            # Keras's own tape records how the loss itself reads variables, such as a penalty on a kernel.
+            direct = tape_of_loss.gradient(loss, sources)
+            gradients = [
+                each if by_loss is None else self.ops.dense(each) - self.ops.dense(by_loss)
+                for each, by_loss in zip(tape.gradient(loss, sources), direct)
+            ]
         pairs = self.joins(self.tensors_of(outputs, added, length), length)
         kinds = [joins_gradient(self.ops, variable, each) for (variable, _), each in zip(variables, gradients)]
         return pairs + list(zip(kinds, gradients))
@@ -88,10 +89,6 @@ class _Once(SlicedCall):
         """Let the model's container make its losses and metrics, in a trace that never runs."""
         call = autograph.as_written(self.tf, lambda: self._container(*args))
         self.tf.function(call, autograph=False).get_concrete_function()
-
-    def _differentiable(self, outputs):
-        leaves = [values_of(each) for each in self.tf.nest.flatten(outputs)]
-        return [each for each in leaves if self.tf.is_tensor(each) and has_gradient(each)]
 
     def _loss(self, y, outputs, weights, added, length):
         """Return a slice's part of the loss that Keras differentiates, None if there is no loss.

@@ -134,6 +134,7 @@ NO_MESSAGES = [
     "<legacyga: … of …, accumulating … steps>",  # a repr
     # Within an error's and a warning's text: why a loss is not known to be a mean over the samples.
     "the loss …",
+    "the number … of add_loss",
     "a compute_loss of the model's own",
     "a train_step of the model's own",
     "an output with a mask, by which the loss is divided",

@@ -201,10 +201,9 @@ def test_variables_without_gradient_in_an_optimizer_of_tensorflow_1(home):
 
 DIVIDED = (
     "For each list of variables an optimizer that accumulates has a window of its own, with K mini-steps of its own. "
-    "Received: two lists that share variables, in windows that are under way at the same time, of {} and of {} "
-    "variables. If lists take turns, give all variables each time, in one order, with None for those that have no "
-    "gradient. If variables were frozen with a window under way, call legacyga.flush(optimizer) or "
-    "optimizer.drop_windows() before that."
+    "Received: two lists that share variables, of {} and of {} variables, whose windows have both begun and not ended. "
+    "If lists take turns, give all variables each time, in one order, with None for those that have no gradient. If "
+    "you freeze variables during a window, first call legacyga.flush(optimizer) or optimizer.drop_windows()."
 )
 
 

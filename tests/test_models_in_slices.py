@@ -1,5 +1,7 @@
 """Slices of models whose call, loss or training step does more than Keras's own, against whole batches."""
 
+import weakref
+
 import numpy as np
 import pytest
 import skips
@@ -54,8 +56,9 @@ def test_a_gradient_after_the_first_update(home, eager):
     check(home, make)
 
 
+@pytest.mark.parametrize("eager", [True, False], ids=["run_eagerly", "traced"])
 @pytest.mark.parametrize("loss", ["mse", "supervised_contrastive"])
-def test_a_tape_within_the_call(home, loss):
+def test_a_tape_within_the_call(home, loss, eager):
     """A force is the gradient of an energy, by the inputs."""
     needs_train_step(home)
     tf, layers = home.tf, home.keras.layers
@@ -75,10 +78,66 @@ def test_a_tape_within_the_call(home, loss):
         model = Force()
         model(X[:2])
         by = loss if loss == "mse" else lambda y_true, y_pred: supervised_contrastive(tf, y_true[:, :1], y_pred)
-        model.compile(sgd(home), by)
+        model.compile(sgd(home), by, run_eagerly=eager)
         return start(model), X, (X if loss == "mse" else LABELS)
 
     check(home, make, twice=loss != "mse")
+
+
+@pytest.mark.parametrize("order", [1, 2])
+def test_derivatives_by_inputs(home, order):
+    """A training step whose loss has them, as for a differential equation."""
+    needs_train_step(home)
+    tf = home.tf
+
+    class Own(home.keras.Model):
+        def train_step(self, data):
+            x, y = data
+            with tf.GradientTape() as tape:
+                with tf.GradientTape() as outer:
+                    outer.watch(x)
+                    with tf.GradientTape() as inner:
+                        inner.watch(x)
+                        found = self(x, training=True)
+                    slope = inner.gradient(found, x)
+                loss = tf.reduce_mean(tf.square(y - found)) + 0.2 * tf.reduce_mean(tf.square(slope - 1.0))
+                if order == 2:
+                    loss += 0.1 * tf.reduce_mean(tf.square(outer.gradient(slope, x)))
+            gradients = tape.gradient(loss, self.trainable_variables)
+            self.optimizer.apply_gradients(zip(gradients, self.trainable_variables))
+            return {"loss": loss}
+
+    def make():
+        network = embedded(home, penalty=None)
+        model = Own(network.inputs, network.outputs)
+        model.compile(sgd(home))
+        return model, X, Y
+
+    check(home, make)
+
+
+def test_activations_outside_of_a_trace(home):
+    """Each slice's go before the next slice: Keras's tape does not keep them."""
+    needs_train_step(home)
+    alive, most = [], []
+
+    class Watched(home.keras.layers.Layer):
+        def call(self, x):
+            found = x * 2.0
+            if home.tf.executing_eagerly():
+                alive.append(weakref.ref(found))
+                most.append(sum(each() is not None for each in alive))
+            return found
+
+    def make():
+        model = embedded(home, 4, more=[Watched()])
+        model.compile(sgd(home), lambda *each: supervised_contrastive(home.tf, *each), run_eagerly=True)
+        return model, X, LABELS
+
+    model, x, y = make()
+    legacyga.micro_batch(model, 1)
+    model.fit(x[:8], y[:8], batch_size=8, verbose=0)
+    assert len(most) >= 16 and max(most) <= 3, most
 
 
 @pytest.mark.parametrize("recompute", [None, False])

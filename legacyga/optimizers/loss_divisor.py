@@ -63,10 +63,7 @@ def find(ops, loss, params):
     if loss.shape.ndims != 0:
         return None
     with loss.graph.as_default():
-        try:
-            found = _Divisors(ops, loss, params).of_terms(loss)
-        except _UnknownError:
-            return None
+        found = _terms(ops, loss, params)
         if not found or any((each.degree, each.sums) not in ((1, 0), (1, 1)) for each in found):
             return None
         value, counted = found[0][:2]
@@ -80,11 +77,16 @@ def find(ops, loss, params):
 
 def is_mean(ops, loss, params):
     """Whether the number of rows divides a scalar loss, as in a mean over the samples; None if that is unknown."""
+    with loss.graph.as_default():
+        found = _terms(ops, loss, params)
+    return None if found is None else all((each.degree, each.sums) == (1, 0) for each in found)
+
+
+def _terms(ops, loss, params):
     try:
-        found = _Divisors(ops, loss, params).of_terms(loss)
+        return _Divisors(ops, loss, params).of_terms(loss)
     except _UnknownError:
         return None
-    return all((each.degree, each.sums) == (1, 0) for each in found)
 
 
 class _Divisors(object):

@@ -71,8 +71,7 @@ def doubt_in_graph(home, model, loss, params):
         return means.Doubt("an activity_regularizer, which is a sum over the batch", True)
     for each in getattr(model, "losses", ()):
         if hasattr(each, "op") and each.shape.ndims == 0:
-            with loss.graph.as_default():
-                is_mean = loss_divisor.is_mean(_ops.Ops(home.tf), each, params)
+            is_mean = loss_divisor.is_mean(_ops.Ops(home.tf), each, params)
             # Slices of random layers cannot be computed twice. So there an unknown number counts as a mean.
             if is_mean is False or is_mean is None and not _draws(each):
                 return means.Doubt("the number {} of add_loss".format(shown(each)), is_mean is False)

@@ -75,7 +75,7 @@ class _Once(SlicedCall):
                 loss = self._loss(y, outputs, weights, added, length)
         gradients = [None] * len(variables)
         if loss is not None:
-            # Keras's own tape records how the loss itself reads variables, such as a penalty on a kernel.
+            # Leave out how the loss itself reads variables, such as a penalty on a kernel: Keras's own tape has that.
             direct = tape_of_loss.gradient(loss, sources)
             gradients = [
                 each if by_loss is None else self.ops.dense(each) - self.ops.dense(by_loss)

@@ -86,7 +86,10 @@ class _Twice(SlicedCall):
         if seen.random:
             raise ValueError(RANDOM.format(shown(self.model), shown(seen.random)))
         before = self._read(seen.written)
-        joined = self.loop.run(lambda begin, length: self.joins(self._take(begin, length), length))
+        # Outside of a trace Keras's tape would keep the activations of all slices. A stop would stop a tape in the call.
+        stops = self.tf.executing_eagerly() and not seen.differentiates
+        with self.tape.stop_recording() if stops else contextlib.ExitStack():
+            joined = self.loop.run(lambda begin, length: self.joins(self._take(begin, length), length))
         inputs = [each for each in self.tf.nest.flatten(self.given) if self.tf.is_tensor(each) and has_gradient(each)]
         inputs = [each for each in inputs if self.tape.should_record_backprop([values_of(each)])]
         made = self._operations()
@@ -217,6 +220,7 @@ class Seen(object):
     Attributes:
         written: [(handle, dtype)] of the variables that it writes, or may write within a loop or branch.
         random: the name of an operation for which `is_random` is true, None if there is none.
+        differentiates: whether the call itself takes a gradient, of a tape within it.
         masked: whether an output has a mask.
         ranks: the ranks of the outputs.
         adds_rows: whether a layer adds a loss that is more than one number.
@@ -226,9 +230,8 @@ class Seen(object):
         self.masked = any(losses.mask_of(each) is not None for each in outputs)
         self.ranks = [tf.TensorShape(getattr(each, "shape", ())).ndims for each in outputs]
         self.adds_rows = any(each.shape.ndims != 0 for each in added)
-        found = graph.get_operations()
-        self.random = next((each.name for each in found if is_random(each.type, each.name)), None)
-        self.random, self.written = self.random or graphs.function_with(graph, found, is_random), []
+        self.random, self.differentiates = _first_of(graph, is_random), bool(_first_of(graph, _is_of_tape))
+        self.written = []
         for outer, inner in zip(graph.external_captures, graph.internal_captures):
             data = getattr(outer, "_handle_data", None)
             is_known = inner.dtype == tf.resource and data is not None and data.is_set
@@ -236,7 +239,19 @@ class Seen(object):
                 self.written.append((outer, tf.as_dtype(data.shape_and_type[0].dtype)))
 
 
+def _first_of(graph, is_one):
+    """Return the name of an operation of a graph, or of a function in it, that `is_one(type, name)`; else None."""
+    found = graph.get_operations()
+    name = next((each.name for each in found if is_one(each.type, each.name)), None)
+    return name or graphs.function_with(graph, found, is_one)
+
+
 def is_random(kind, name):
     """Whether an operation draws random numbers without a state or seed as input, so it cannot repeat them."""
     kinds = ("TruncatedNormal", "ParameterizedTruncatedNormal", "Multinomial")
     return kind in kinds or kind.startswith("Random") and "Dataset" not in kind
+
+
+def _is_of_tape(kind, name):
+    """Whether a GradientTape made an operation for a gradient: TensorFlow names it so."""
+    return "gradient_tape" in name

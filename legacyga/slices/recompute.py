@@ -86,7 +86,8 @@ class _Twice(SlicedCall):
         if seen.random:
             raise ValueError(RANDOM.format(shown(self.model), shown(seen.random)))
         before = self._read(seen.written)
-        # Outside of a trace Keras's tape would keep the activations of all slices. A stop would stop a tape in the call.
+        # Outside of a trace Keras's tape would keep the activations of all slices.
+        # A stop would also stop a tape in the call.
         stops = self.tf.executing_eagerly() and not seen.differentiates
         with self.tape.stop_recording() if stops else contextlib.ExitStack():
             joined = self.loop.run(lambda begin, length: self.joins(self._take(begin, length), length))

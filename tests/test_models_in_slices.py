@@ -268,3 +268,97 @@ def test_a_tensor_that_the_call_stores(home, eager):
         model.fit(X, Y, batch_size=8, verbose=0)
     for now, then in zip(model.get_weights(), before):
         np.testing.assert_array_equal(now, then)
+
+
+def largest_call(home):
+    """A layer that changes nothing, and a list of the numbers of samples that it was called with."""
+    seen = []
+
+    class Counting(home.keras.layers.Layer):
+        def call(self, x):
+            def count(samples):
+                seen.append(int(samples))
+                return np.int32(0)
+
+            with home.tf.control_dependencies([home.v1.py_func(count, [home.tf.shape(x)[0]], home.tf.int32)]):
+                return home.tf.identity(x)
+
+    return Counting(), seen
+
+
+@pytest.mark.parametrize("calls", ["parts", "parts of a part", "the model and a part"])
+def test_a_train_step_that_calls_parts_of_a_model_with_a_call(home, calls):
+    """As contrastive models of tensorflow-similarity have it: their `call` is for those who use the trained model."""
+    needs_train_step(home)
+    tf, layers = home.tf, home.keras.layers
+    counting, seen = largest_call(home)
+
+    class Two(home.keras.Model):
+        def __init__(self):
+            super(Two, self).__init__()
+            first = home.keras.Sequential([layers.Dense(4, activation="tanh", input_shape=(3,)), counting])
+            self.backbone = first
+            if calls == "parts of a part":
+                inputs = layers.Input((3,))
+                self.within = home.keras.Model(inputs, first(inputs))
+                self.backbone = None
+            self.projector = home.keras.Sequential([layers.Dense(2, input_shape=(4,))])
+
+        def call(self, x, training=None):
+            return self.projector((self.backbone or self.within)(x))
+
+        def train_step(self, data):
+            x, y = data
+            first = self.backbone or self.within.layers[-1]
+            with tf.GradientTape() as tape:
+                hidden = first(x, training=True)
+                views = [self(x, training=True) if calls == "the model and a part" else self.projector(hidden)]
+                views.append(self.projector(first(2 * x, training=True)))
+                loss = tf.reduce_mean(supervised_contrastive(tf, y, tf.concat(views, -1)))
+            gradients = tape.gradient(loss, self.trainable_variables)
+            self.optimizer.apply_gradients(zip(gradients, self.trainable_variables))
+            return {"loss": loss}
+
+    def make():
+        model = Two()
+        model(X[:2])
+        model.compile(sgd(home), **({"jit_compile": False} if home.is_keras3 else {}))
+        return start(model), X, LABELS
+
+    model = check(home, make)
+    del seen[:]
+    model.fit(X[:8], LABELS[:8], batch_size=8, verbose=0)
+    assert max(seen) == 3, seen
+
+
+def test_a_train_step_that_calls_layers_alone(home):
+    """There is no call of a model that could be cut: a batch that is not cut would need the whole batch's memory."""
+    needs_train_step(home)
+    tf, layers = home.tf, home.keras.layers
+
+    class Layers(home.keras.Model):
+        def __init__(self):
+            super(Layers, self).__init__()
+            self.dense = layers.Dense(2)
+
+        def call(self, x):
+            return self.dense(x)
+
+        def train_step(self, data):
+            x, y = data
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(tf.square(y - self.dense(x)))
+            gradients = tape.gradient(loss, self.trainable_variables)
+            self.optimizer.apply_gradients(zip(gradients, self.trainable_variables))
+            return {"loss": loss}
+
+    model = Layers()
+    model(X[:2])
+    model.compile(sgd(home))
+    start(model)
+    legacyga.micro_batch(model, 3)
+    before = model.get_weights()
+    with pytest.raises(ValueError, match="calls no model with a whole batch"):
+        model.fit(X, Y, batch_size=8, verbose=0)
+    for now, then in zip(model.get_weights(), before):
+        np.testing.assert_array_equal(now, then)

@@ -64,7 +64,7 @@ def check(home, make, size=SIZE, recompute=None, bar=4e-6, twice=True, **kwargs)
     assert sorted(slices[1]) == sorted(whole[1])
     for name, values in whole[1].items():
         np.testing.assert_allclose(slices[1][name], values, rtol=1e-5, atol=1e-5, err_msg=name)
-    if size is not None and recompute is None:
+    if recompute is None and twice is not None:
         assert legacyga.recomputes(slices[2]) is twice
     return slices[2]
 

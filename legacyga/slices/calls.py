@@ -26,17 +26,25 @@ def replaced(model, call):
     """A context in which the model's `call` is another function, or the class's method if `call` is None."""
     attributes = vars(model)
     before = {name: value for name, value in attributes.items() if name == "call"}
-    # Replicas take turns within a step, and the function of another replica may still be in place.
-    before = getattr(before.get("call"), "before", before)
     attributes.pop("call", None)
     if call is not None:
-        call.before = before
+        # Replicas take turns within a step, and the function of another replica may still be in place.
+        call.before = before = getattr(before.get("call"), "before", before)
         attributes["call"] = call
     try:
         yield
     finally:
         attributes.pop("call", None)
         attributes.update(before)
+
+
+@contextlib.contextmanager
+def as_before(models):
+    """A context in which the `call` of each model is its class's method."""
+    with contextlib.ExitStack() as stack:
+        for each in models:
+            stack.enter_context(replaced(each, None))
+        yield
 
 
 class SlicedCall(object):
@@ -49,13 +57,15 @@ class SlicedCall(object):
         given: (args, kwargs) of the whole batch.
         samples: the number of samples in the batch, an int or a scalar tensor.
         size: the largest number of samples in a slice.
+        models: the models whose calls are replaced, if more than this one is.
     """
 
     # Whether an output that is one number is taken as a mean over the samples.
     joins_numbers = False
 
-    def __init__(self, home, model, given, samples, size):
+    def __init__(self, home, model, given, samples, size, models=()):
         self.home, self.model, self.given, self.samples = home, model, given, samples
+        self.models = models or [model]
         self.tf, self.ops, self.tape = home.tf, _ops.Ops(home.tf), features.tape_module(home.tf)
         self.loop = Loop(self.ops, samples, size)
         # By their places in that list: {loss of one number: whether it is a sum, not a mean}, {values of a ragged
@@ -71,7 +81,7 @@ class SlicedCall(object):
     def call(self, part):
         """Return the outputs of one slice, and [(loss from add_loss, whether it is a sum, its layer)]."""
         model, (args, kwargs) = self.model, part
-        with replaced(model, None):
+        with as_before(self.models):
             model._clear_losses()
             outputs = model(*args, **kwargs)
         sums_up, added = features.sums_activities(self.home), []

@@ -15,7 +15,7 @@ from legacyga.backend import graph as graphs
 from legacyga.backend import ops as _ops
 from legacyga.backend.messages import shown
 from legacyga.slices import batches, losses, means
-from legacyga.slices.calls import ROWS, SlicedCall, arguments, has_gradient, replaced, values_of
+from legacyga.slices.calls import ROWS, SlicedCall, arguments, as_before, has_gradient, replaced, values_of
 from legacyga.slices.loop import Nothing, Rows, joins_gradient
 
 RANDOM = (
@@ -27,6 +27,11 @@ RANDOM = (
 STORED = (
     "In slices a tensor that the call of a model stores in an attribute belongs to one slice, not to the batch. "
     "Received: {}, with the attribute {}. Return the tensor as an output of the model."
+)
+NO_CALL = (
+    "micro_batch cuts the calls of models, and a train_step that calls no model with a whole batch needs the memory of "
+    "a whole batch. Received: {}. Put the layers that its train_step calls into a keras.Sequential or keras.Model, and "
+    "let it be an attribute of the model."
 )
 # Operations that read a variable but do not write it.
 READS = ("ReadVariableOp", "ResourceGather", "ResourceGatherNd", "VariableShape", "VarIsInitializedOp")
@@ -43,39 +48,44 @@ def look(home, model, data, size):
 
 @contextlib.contextmanager
 def cut(home, model, size):
-    """A context in which a call of the model computes its outputs in slices of at most `size` samples."""
+    """A context in which calls of a model, and of models within it, compute their outputs in slices.
+
+    Of calls within each other, only the outermost is cut. Raises ValueError at the end if there was no call.
+
+    Args:
+        size: the largest number of samples in a slice.
+    """
+    models = [model]
+    models += [each for each in features.layers_of(model) if isinstance(each, home.module.Model) and each is not model]
+    cuts = [_Cut(home, each, size, models) for each in models]
     with contextlib.ExitStack() as stack:
-        for each in _called(home, model):
-            call = autograph.as_written(home.tf, _Cut(home, each, size).__call__)
+        for each in cuts:
+            call = autograph.as_written(home.tf, each.__call__)
             # Keras inspects the signature.
-            call.__signature__ = inspect.signature(each.call)
-            stack.enter_context(replaced(each, call))
+            call.__signature__ = inspect.signature(each.model.call)
+            stack.enter_context(replaced(each.model, call))
         yield
-
-
-def _called(home, model):
-    """Return the models that a training step calls: the model, or its inner models if it has no `call`."""
-    if type(model).call is not home.module.Model.call:
-        return [model]
-    found = {id(each): each for each in means.leaves(list(vars(model).values())) if isinstance(each, home.module.Model)}
-    return list(found.values())
+    if not any(each.was_called for each in cuts):
+        raise ValueError(NO_CALL.format(shown(model)))
 
 
 class _Cut(object):
     """Replaces a model's `call`, and returns the same outputs, computed in slices of at most `size` samples."""
 
-    def __init__(self, home, model, size):
-        self._home, self._model, self._size = home, model, size
+    def __init__(self, home, model, size, models):
+        self.model, self.was_called = model, False
+        self._home, self._size, self._models = home, size, models
 
     def __call__(self, *args, **kwargs):
         tf, given = self._home.tf, (args, kwargs)
+        self.was_called = True
         samples = batches.number_in(tf, given)
         if isinstance(samples, int) and samples <= self._size:
-            with replaced(self._model, None):
-                return self._model(*args, **kwargs)
+            with as_before(self._models):
+                return self.model(*args, **kwargs)
         with _ops.Ops(tf).after(batches.checked(tf, given, samples)):
             samples = samples if isinstance(samples, int) else tf.identity(samples)
-        return _Twice(self._home, self._model, given, samples, self._size).outputs()
+        return _Twice(self._home, self.model, given, samples, self._size, self._models).outputs()
 
 
 class _Twice(SlicedCall):
@@ -201,7 +211,7 @@ class _Twice(SlicedCall):
             found.extend(self.call(self.part(self.given, 0, length)))
 
         graph = self.tf.function(autograph.as_written(self.tf, call), autograph=False).get_concrete_function().graph
-        if not means.is_trained_by_keras(self.home, self.model):
+        if not means.is_trained_by_keras(self.home, self.models[0]):
             for name, value in vars(self.model).items():
                 if getattr(value, "graph", None) is graph:
                     raise ValueError(STORED.format(shown(self.model), shown(name)))

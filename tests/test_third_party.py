@@ -8,6 +8,8 @@ import importlib.util
 import needs
 import numpy as np
 import pytest
+import skips
+import test_programs_people_have
 
 import legacyga
 
@@ -107,13 +109,11 @@ def test_k_of_1(home, make):
         np.testing.assert_array_equal(now, then)
 
 
-def test_a_tiny_bert(home):
-    """Rows of embeddings, layer norms that do not decay, a warm-up: as transformers' own scripts train it."""
-    needs.eager_only(home)
-    from transformers import BertConfig, TFBertForSequenceClassification
+def tiny_bert():
+    from transformers import BertConfig
 
     none = dict(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
-    config = BertConfig(
+    return BertConfig(
         vocab_size=32,
         hidden_size=8,
         num_hidden_layers=1,
@@ -122,6 +122,14 @@ def test_a_tiny_bert(home):
         max_position_embeddings=8,
         **none,
     )
+
+
+def test_a_tiny_bert(home):
+    """Rows of embeddings, layer norms that do not decay, a warm-up: as transformers' own scripts train it."""
+    needs.eager_only(home)
+    from transformers import TFBertForSequenceClassification
+
+    config = tiny_bert()
     ids, labels = RANDOM.randint(0, 32, (len(X), 8)), RANDOM.randint(0, 2, len(X))
     x, results, start = {"input_ids": ids, "attention_mask": np.ones_like(ids)}, [], None
     for steps in (None, K):
@@ -133,4 +141,34 @@ def test_a_tiny_bert(home):
         optimizer = optimizer if steps is None else legacyga.wrap(optimizer, steps)
         loss = home.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
         results.append(trained(model, optimizer, x, labels, SAMPLES * (1 if steps else K), loss))
+    assert_as_the_large_batch(results[1], results[0], start)
+
+
+@pytest.mark.parametrize("head", ["SequenceClassification", "MaskedLM"])
+def test_a_tiny_bert_in_slices(home, head):
+    """The diff of docs/programs.md, and a loss of transformers' own with a number for each sample, as it is."""
+    needs.eager_only(home)
+    if head == "MaskedLM" and home.tf_version < (2, 11):
+        skips.keras_lacks("ignore_class")
+    import transformers
+
+    ids = np.random.RandomState(5).randint(1, 32, (21, 8))
+    attended = (np.arange(8) < np.random.RandomState(6).randint(2, 9, (21, 1))).astype("int32")
+    inputs = {"input_ids": ids, "attention_mask": attended}
+    labels = ids[:, 0] % 2 if head == "SequenceClassification" else np.where(attended, ids, -100)
+    old, new = test_programs_people_have.sides("A transformers model")[0]
+    if head == "SequenceClassification":
+        new = old.replace("model.fit", "legacyga.micro_batch(model, 3)\nmodel.fit")
+    results, start = [], None
+    for code in (old, new):
+        model = getattr(transformers, "TFBertFor" + head)(tiny_bert())
+        model({name: value[:1] for name, value in inputs.items()})
+        start = model.get_weights() if start is None else start
+        model.set_weights(start)
+        names = dict(model=model, inputs=inputs, labels=labels, epochs=2, legacyga=legacyga)
+        names["optimizer"] = home.keras.optimizers.SGD(0.25, momentum=0.875)
+        names["SparseCategoricalCrossentropy"] = home.keras.losses.SparseCategoricalCrossentropy
+        test_programs_people_have.make(code, **names)
+        results.append(model.get_weights())
+    assert legacyga.recomputes(model)
     assert_as_the_large_batch(results[1], results[0], start)

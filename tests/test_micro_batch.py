@@ -442,6 +442,9 @@ def test_a_train_step_of_ones_own(home):
     assert_close(model.get_weights(), expected(oracle.SGD(RATE, MOMENTUM), epochs=2))
     with pytest.raises(ValueError, match="whose train_step is its own. Leave recompute out, or call legacyga.train_s"):
         legacyga.micro_batch(model, 3, recompute=False)
+    model.train_step = lambda data: {"loss": home.tf.constant(0.0)}
+    with pytest.raises(ValueError, match="cannot replace one that was set on the object"):
+        legacyga.micro_batch(model, 3)
 
 
 @pytest.mark.slow

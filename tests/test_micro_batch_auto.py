@@ -221,3 +221,59 @@ def test_several_steps_of_one_execution(home, most):
         np.testing.assert_allclose(now, then, rtol=0, atol=0 if size else 1e-6)
     for name in history:
         np.testing.assert_allclose(history[name], wanted_history[name], rtol=1e-6)
+
+
+@pytest.mark.parametrize("call", [1, slow(2), slow(3), 4])
+def test_a_step_of_two_optimizers(home, call):
+    """A GAN whose second model exhausts the memory in that call of the step, the last ones after the first update."""
+    if home.mode == "graph" or home.tf_version < (2, 2):
+        skips.keras_lacks("train_step in graph mode")
+    tf, layers = home.tf, home.keras.layers
+
+    class Gan(home.keras.Model):
+        def __init__(self, fails):
+            super(Gan, self).__init__()
+            self.maker = home.keras.Sequential([layers.Dense(2, input_shape=(3,)), layer_that_fails(home, fails)])
+            self.judge = home.keras.Sequential([layers.Dense(1, input_shape=(2,)), layer_that_fails(home, fails)])
+            self.other = legacyga.MySGD(RATE, MOMENTUM, steps_per_update=1, keras=home.keras)
+
+        def call(self, x):
+            return self.judge(self.maker(x))
+
+        def train_step(self, data):
+            x, y = data
+            told = {}
+            for name, model, optimizer in (("judge", self.judge, self.optimizer), ("maker", self.maker, self.other)):
+                with tf.GradientTape() as tape:
+                    judged = self.judge(self.maker(x))
+                    told[name] = tf.reduce_mean(tf.square(judged - float(name == "maker")))
+                variables = model.trainable_variables
+                optimizer.apply_gradients(zip(tape.gradient(told[name], variables), variables))
+            return told
+
+    def train(size, fails=lambda samples: False):
+        home.reset()
+        model = Gan(fails)
+        model(X[:2])
+        for each, number in ((model.maker, 0), (model.judge, 1)):
+            random = np.random.RandomState(number)
+            each.set_weights([np.asarray(random.randn(*one.shape), "float32") for one in each.get_weights()])
+        optimizer = legacyga.MySGD(RATE, MOMENTUM, steps_per_update=1, keras=home.keras)
+        model.compile(optimizer, **({"jit_compile": False} if home.is_keras3 else {}))
+        legacyga.micro_batch(model, size)
+        told = model.fit(X[:16], Y[:16], batch_size=8, epochs=1, shuffle=False, verbose=0).history
+        return model, model.get_weights(), told
+
+    calls = []
+
+    def fails(samples):
+        calls.append(samples)
+        # Calling the model to build it counted twice.
+        return len(calls) == call + 2
+
+    found = train("auto", fails)
+    assert legacyga.micro_batch_size(found[0]) == 4
+    wanted = train(4)
+    for now, then in zip(found[1], wanted[1]):
+        np.testing.assert_array_equal(now, then)
+    assert found[2] == wanted[2]

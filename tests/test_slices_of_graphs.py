@@ -472,3 +472,27 @@ def test_a_shape_that_layers_and_loss_read(home):
     legacyga.micro_batch(model, 2, recompute=True)
     with pytest.raises(ValueError, match="join an output of several slices only if it has a row for each sample"):
         model.train_on_batch(X, Y)
+
+
+@pytest.mark.parametrize("by", ["callback", "micro_batch"])
+def test_moving_averages_move_once_a_batch(home, by):
+    """Asking for the masks of outputs must not call the layers again, which would add their updates once more."""
+    ends = []
+    for is_given in (False, True):
+        home.reset(plain_session=True)
+        layers = home.keras.layers
+        inputs = layers.Input((4,))
+        model = home.keras.models.Model(inputs, layers.Dense(4)(layers.BatchNormalization(momentum=0.5)(inputs)))
+        random = np.random.RandomState(4)
+        model.set_weights([np.asarray(random.rand(*each.shape), "float32") for each in model.get_weights()])
+        # A loss that is a function: those Kerases divide it by a mask.
+        optimizer = legacyga.MySGD(RATE, MOMENTUM, steps_per_update=2, keras=home.keras)
+        model.compile(optimizer=optimizer, loss="mse")
+        callbacks = [legacyga.GradientAccumulationCallback()] if is_given and by == "callback" else []
+        for _ in range(2):
+            if is_given and by == "micro_batch":
+                legacyga.micro_batch(model, 8)
+            model.fit(X, Y, batch_size=4, shuffle=False, verbose=0, callbacks=callbacks)
+        ends.append(model.get_weights())
+    for now, then in zip(*ends):
+        np.testing.assert_allclose(now, then, rtol=0, atol=1e-6)

@@ -238,6 +238,11 @@ def divides_functions_by_masks(home):
     return version_of(home.module) < (2, 3) if home.is_standalone else version_of(home.tf) < (1, 14)
 
 
+def finds_masks_by_call(home):
+    """Whether `compile` calls compute_mask, which keeps its result. Delete with TF 1.10 and Keras 2.2."""
+    return divides_functions_by_masks(home) and (home.is_standalone or version_of(home.tf) < (1, 11))
+
+
 def divides_functions_by_weights(home):
     """Whether graph mode divides a loss function's values by the sum of their weights. Delete with TF 1.13."""
     # Older ones, and Keras up to 2.2, divide by how many weights are not 0.

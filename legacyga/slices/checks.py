@@ -100,12 +100,11 @@ def dividing_masks(home, model):
         return []
     # Up to TF 1.13 Keras divides for loss functions, not for loss objects. Delete with TF 1.13.
     functions = [each for each in getattr(model, "loss_functions", None) or [] if not hasattr(each, "reduction")]
-    masks = []
-    if functions and features.divides_functions_by_masks(home):
-        # compile has already called compute_mask, and these Kerases keep its result. A Sequential accepts no list.
+    if functions and features.finds_masks_by_call(home):
+        # A Sequential accepts no list.
         inputs = model.inputs if len(model.inputs) > 1 else model.inputs[0]
-        masks = means.leaves(model.compute_mask(inputs, None))
-    elif features.divides_by_masks(home):
-        # Do not call compute_mask here: it would call the layers again and count their losses twice.
-        masks = [_losses.mask_of(each) for each in model.outputs]
-    return masks
+        return means.leaves(model.compute_mask(inputs, None))
+    if functions and features.divides_functions_by_masks(home) or features.divides_by_masks(home):
+        # Do not call compute_mask here: it would call the layers again, and their losses and updates would count twice.
+        return [_losses.mask_of(each) for each in model.outputs]
+    return []

@@ -5,6 +5,7 @@ import weakref
 import numpy as np
 import pytest
 import skips
+from slow import slow
 from test_micro_batch import start_anew  # noqa: F401
 from test_recompute import LABELS, X, check, dice, embedded, sgd, start, supervised_contrastive
 
@@ -286,7 +287,7 @@ def largest_call(home):
     return Counting(), seen
 
 
-@pytest.mark.parametrize("calls", ["parts", "parts of a part", "the model and a part"])
+@pytest.mark.parametrize("calls", ["parts", slow("parts of a part"), slow("the model and a part")])
 def test_a_train_step_that_calls_parts_of_a_model_with_a_call(home, calls):
     """As contrastive models of tensorflow-similarity have it: their `call` is for those who use the trained model."""
     needs_train_step(home)

@@ -182,7 +182,7 @@ class Program(object):
 
 
 NETWORKS = {
-    "numbers": {"none": lambda layers: layers.Dense(4)},
+    "numbers": {"dense": lambda layers: layers.Dense(4)},
     "words": {
         "each word": None,
         "LSTM": lambda layers: layers.LSTM(3),

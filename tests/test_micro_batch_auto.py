@@ -225,7 +225,7 @@ def test_several_steps_of_one_execution(home, most):
 
 @pytest.mark.parametrize("call", [slow(1), slow(2), slow(3), 4])
 def test_a_step_of_two_optimizers(home, call):
-    """A GAN whose second model exhausts the memory in that call of the step, the last ones after the first update."""
+    """A GAN that exhausts the memory in that call of its step: the last two come after the first update."""
     if home.mode == "graph" or home.tf_version < (2, 2):
         skips.keras_lacks("train_step in graph mode")
     tf, layers = home.tf, home.keras.layers

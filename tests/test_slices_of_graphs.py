@@ -487,9 +487,10 @@ def test_moving_averages_move_once_a_batch(home, by):
         model.set_weights([np.asarray(random.rand(*each.shape), "float32") for each in model.get_weights()])
         # A loss that is a function: those Kerases divide it by a mask.
         optimizer = legacyga.MySGD(RATE, MOMENTUM, steps_per_update=2, keras=home.keras)
-        model.compile(optimizer=optimizer, loss="mse")
         callbacks = [legacyga.GradientAccumulationCallback()] if is_given and by == "callback" else []
         for _ in range(2):
+            # The training function that is made now has the updates that were added meanwhile.
+            model.compile(optimizer=optimizer, loss="mse")
             if is_given and by == "micro_batch":
                 legacyga.micro_batch(model, 8)
             model.fit(X, Y, batch_size=4, shuffle=False, verbose=0, callbacks=callbacks)

@@ -10,7 +10,7 @@ ON_OBJECT = (
     "micro_batch replaces the train_step of a model's class, and cannot replace one that was set on the object. "
     "Received: {}. Define train_step in the class."
 )
-RECOMPUTES_NOT = (
+NOT_KERAS_STEP = (
     "recompute=False works only with Keras's own train_step. Received: {}, whose train_step is its own. Leave "
     "recompute out, or call legacyga.train_step(self, data, micro_batch_size={}) in it."
 )
@@ -105,7 +105,7 @@ def _cut_train_step(model, home, size, recompute):
         )
     step = model_step.installed(model, recompute is not False)
     if step is None:
-        raise ValueError((RECOMPUTES_NOT if recompute is False else ON_OBJECT).format(shown(model), size))
+        raise ValueError((NOT_KERAS_STEP if recompute is False else ON_OBJECT).format(shown(model), size))
     if size is not None:
         checks.check_compiled(home, model, size)
     if size != fitting.AUTO:

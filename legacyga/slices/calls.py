@@ -39,7 +39,7 @@ def replaced(model, call):
 
 
 @contextlib.contextmanager
-def as_before(models):
+def uncut(models):
     """A context in which the `call` of each model is its class's method."""
     with contextlib.ExitStack() as stack:
         for each in models:
@@ -57,7 +57,7 @@ class SlicedCall(object):
         given: (args, kwargs) of the whole batch.
         samples: the number of samples in the batch, an int or a scalar tensor.
         size: the largest number of samples in a slice.
-        models: the models whose calls are replaced, if more than this one is.
+        models: all models whose calls are replaced, first the one that trains. Default: this model alone.
     """
 
     # Whether an output that is one number is taken as a mean over the samples.
@@ -81,7 +81,7 @@ class SlicedCall(object):
     def call(self, part):
         """Return the outputs of one slice, and [(loss from add_loss, whether it is a sum, its layer)]."""
         model, (args, kwargs) = self.model, part
-        with as_before(self.models):
+        with uncut(self.models):
             model._clear_losses()
             outputs = model(*args, **kwargs)
         sums_up, added = features.sums_activities(self.home), []

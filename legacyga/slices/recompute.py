@@ -15,7 +15,7 @@ from legacyga.backend import graph as graphs
 from legacyga.backend import ops as _ops
 from legacyga.backend.messages import shown
 from legacyga.slices import batches, losses, means
-from legacyga.slices.calls import ROWS, SlicedCall, arguments, as_before, has_gradient, replaced, values_of
+from legacyga.slices.calls import ROWS, SlicedCall, arguments, has_gradient, replaced, uncut, values_of
 from legacyga.slices.loop import Nothing, Rows, joins_gradient
 
 RANDOM = (
@@ -82,7 +82,7 @@ class _Cut(object):
         self.was_called = True
         samples = batches.number_in(tf, given)
         if isinstance(samples, int) and samples <= self._size:
-            with as_before(self._models):
+            with uncut(self._models):
                 return self.model(*args, **kwargs)
         with _ops.Ops(tf).after(batches.checked(tf, given, samples)):
             samples = samples if isinstance(samples, int) else tf.identity(samples)

@@ -419,8 +419,8 @@ def test_flush_and_k_go_by_the_default_session(home):
             np.testing.assert_array_equal(session.run(var), [0.0, 1.0])
             optimizer.drop_windows()
             assert session.run(optimizer.mini_step) == 0 and legacyga.flush(optimizer) is False
-    for end in (optimizer.end_windows, optimizer.drop_windows):
-        with pytest.raises(ValueError, match="in graph mode needs a default session, .* Received: None"):
+    for end, name in ((optimizer.end_windows, "flush"), (optimizer.drop_windows, "drop_windows")):
+        with pytest.raises(ValueError, match=name + " in graph mode needs a default session, .* Received: None"):
             end()
 
 

@@ -267,7 +267,7 @@ def losses_in(home, container, y_true, y_pred):
     has_names = hasattr(container, "_flat_losses")
     targets = nest.flatten(y_true)
     if not container.built and (not has_names or len(targets) == len(nest.flatten(y_pred))):
-        # Newer Keras first brings the targets into the form of the outputs, and keeps that.
+        # Newer Keras builds with targets in the form of the outputs, and keeps that form.
         container.build(nest.pack_sequence_as(y_pred, targets) if has_names else y_true, y_pred)
     # Keras has not built them yet where there are fewer targets than outputs.
     found = container._flat_losses if has_names else container.flat_losses

@@ -47,7 +47,7 @@ def lifted_variables(tf, made):
 
 
 def constant_value(tf, tensor):
-    """Return the NumPy value of a constant tensor."""
+    """Return the NumPy value of a constant tensor, else raise ValueError."""
     value = features.static_value(tf)(tensor)
     if value is None:
         raise ValueError(

@@ -83,11 +83,11 @@ class _Order(object):
         return self._places.get(operation, -1)
 
     def of_each_variable(self):
-        """Order the reads and the writes of each variable."""
+        """Order each variable's reads and writes."""
         needed = sorted(self._needed, key=self._place)
         context = _context_of(self._listed[0]) if self._listed else None
         self._ends = {each: self._end(each, context) for each in needed}
-        # For a functional conditional, `get_updates` returns its outputs.
+        # Of a functional conditional only an output is listed: add the conditional itself.
         behind = [each.inputs[0].op for each in self._listed if each.type == "Identity"]
         listed = set(self._listed).union(each for each in behind if _FUNCTIONS.search(each.type))
         writes = self._writes_of_each(needed, listed)
@@ -100,6 +100,7 @@ class _Order(object):
             for write in its_writes:
                 if self._ends[write] not in listed:
                     self._order(write, uses[variable], self._needed)
+        # Not earlier: the waits added above can make an operation need a listed write.
         late = self._needing(needed, listed)
         for variable, its_writes in writes.items():
             for write in its_writes:

@@ -51,7 +51,7 @@ def _say_unequal(home, model, accumulation):
     text = losses.UNEVEN.format(home) if len({id(each) for each in masks}) > 1 else None
     if not text and features.multiplies_one_number(home) and not accumulation.weights.knows_losses:
         accumulation.weights.knows_losses = True
-        found = losses.number_in_graph(model)
+        found = losses.loss_of_one_number_in_graph(model)
         text = None if found is None else ONE_NUMBER.format(shown(found), home)
     if text:
         accumulation.weights.has_warned = True

@@ -112,7 +112,7 @@ class Accumulation(object):
         pairs = [(each, place) for (each, _), place in zip(grads_and_vars, window.places) if each is not None]
         gradients, places = map(list, zip(*pairs))
         if is_handed_sums:
-            gradients = self.inner.as_each_replicas(gradients, 1.0 / ops.replicas.count)
+            gradients = self.inner.scaled(gradients, 1.0 / ops.replicas.count)
 
         def take(run, gradients, value=None):
             if value is not None and is_handed_sums:

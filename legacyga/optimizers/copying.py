@@ -28,11 +28,11 @@ def copy_attributes(optimizer, copied, own, new_variable, kept=()):
         A list of (inner optimizer, its copy) pairs.
     """
     pins = _Pins(own, new_variable, kept)
-    pins.know([optimizer] + optimizers_within(optimizer))
+    pins.mark([optimizer] + optimizers_within(optimizer))
     pins.add(optimizer, copied)
     for each in _beside_keeper(optimizer):
         pins.memo.pop(id(each), None)
-    pairs = [(optimizer, copied)] + pins.inner
+    pairs = [(optimizer, copied)] + pins.within
     for tracker in [vars(each)["_tracker"] for each, _ in pairs if "_tracker" in vars(each)]:
         # It appends every object whose id it does not know, even as deepcopy fills a container: tell it the copies'.
         pins.memo[id(tracker.stored_ids)] = {
@@ -41,7 +41,7 @@ def copy_attributes(optimizer, copied, own, new_variable, kept=()):
         }
     for each, copied_each in pairs:
         vars(copied_each).update(copy.deepcopy(vars(each), pins.memo))
-    return pins.inner
+    return pins.within
 
 
 def values_in(values):
@@ -81,19 +81,20 @@ class _Pins(object):
     def __init__(self, own, new_variable, kept):
         self._own, self._new_variable, self._kept = own, new_variable, kept
         # The variables and optimizers to copy, by id.
-        self._copied = {}
-        self.memo, self.inner = {}, []
+        self._to_copy = {}
+        self.memo, self.within = {}, []
 
-    def know(self, values):
-        """Copy these values wherever they are found."""
-        self._copied.update((id(value), value) for value in values)
+    def mark(self, values):
+        """Mark these values as to be copied, wherever they are found."""
+        self._to_copy.update((id(value), value) for value in values)
 
     def add(self, optimizer, copied):
         self.memo[id(optimizer)] = copied
         beside = _beside_keeper(optimizer)
+        # A LossScaleOptimizer's only variables of its own are those of its loss scale.
         for variable in list(getattr(beside[0], "_weights", {}).values()) if beside else self._own(optimizer):
-            if id(variable) not in self._copied:
-                self.know([variable])
+            if id(variable) not in self._to_copy:
+                self.mark([variable])
                 self.memo[id(variable)] = self._new_variable(variable)
         for name, value in list(vars(optimizer).items()):
             if isinstance(value, PLAIN):
@@ -102,33 +103,33 @@ class _Pins(object):
             inside = values_in([value]) if is_container else [value]
             # Keras 3 may later put the optimizer's variables into an empty tracked container, so it is not shared.
             is_empty = is_container and not value and hasattr(value, "tracker")
-            if name in self._kept or is_empty or any(map(self._is_copied, inside)):
+            if name in self._kept or is_empty or any(map(self._is_to_copy, inside)):
                 self._pin(inside)
             elif "deferred" in name or "restor" in name:
                 # Checkpoint values waiting for variables not yet made. The checkpoint reader in them cannot be copied.
                 self.memo[id(value)] = _with_containers_copied(value)
+            # deepcopy itself copies the tracking attributes of TensorFlow and Keras.
             elif "dependenc" not in name and name != "_tracker":
                 # Its contents too: TensorFlow also tracks the containers that Keras 3 has wrapped in its own.
                 self._pin(inside)
                 self.memo.setdefault(id(value), value)
-        # TensorFlow's and Keras's tracking attributes stay with deepcopy, which they support.
 
-    def _is_copied(self, value):
-        return id(value.__self__ if isinstance(value, types.MethodType) else value) in self._copied
+    def _is_to_copy(self, value):
+        return id(value.__self__ if isinstance(value, types.MethodType) else value) in self._to_copy
 
     def _pin(self, values):
         """Decide for each of these values, containers aside, whether it is shared or copied."""
         for value in reversed(values):
             if id(value) in self.memo or isinstance(value, CONTAINERS):
                 continue
-            if not self._is_copied(value):
+            if not self._is_to_copy(value):
                 self.memo[id(value)] = value
             elif not isinstance(value, types.MethodType):
                 # deepcopy itself binds methods to the copy.
                 copied = object.__new__(type(value))
                 # TensorFlow reads these when it wraps containers, before the copy's own attributes are set.
                 vars(copied).update(vars(value))
-                self.inner.append((value, copied))
+                self.within.append((value, copied))
                 self.add(value, copied)
 
 
@@ -140,7 +141,7 @@ def _with_containers_copied(value):
     return [_with_containers_copied(each) for each in value] if isinstance(value, list) else value
 
 
-def inner_optimizer(optimizer):
+def wrapped_by(optimizer):
     """The optimizer inside a v1 wrapper; None for any other optimizer."""
     attributes = vars(optimizer) if homes.generation_of(type(optimizer)) == "v1" else {}
     inner = attributes.get("optimizer", attributes.get("_optimizer"))

@@ -72,7 +72,7 @@ class Inner(object):
         # Updates in progress, by whether their gradients are exchanged. Counts, because replicas' threads run together.
         self._applying = {False: 0, True: 0}
         # {variable key: boolean tensor}: whether the update in progress has a gradient, if known only at run time.
-        self._present = {}
+        self._presence = {}
         # {window: the optimizer's attributes when its mini-step was built}, in graph mode.
         self._attributes = {}
 
@@ -150,24 +150,25 @@ class Inner(object):
         """The `update` function for `Window.take`: updates the window's variables, except any that no longer exist."""
         args, kwargs = window.call
 
-        def update(reduced, present):
+        def update(reduced, presence):
             exchanges = self.ops.replicas.are_several and self.exchanges and not are_exchanged(kwargs)
             if are_exchanged(kwargs):
-                reduced = self.as_each_replicas(reduced, self.ops.replicas.count)
+                # Each replica has accumulated its share only: make it the whole again.
+                reduced = self.scaled(reduced, self.ops.replicas.count)
             var_list = [reference() for reference in window.var_list]
             pairs = [(gradient, var) for gradient, var in zip(reduced, var_list) if var is not None]
             if exchanges:
                 gradients, variables = zip(*pairs)
                 pairs = list(zip(self.ops.replicas.exchanged(gradients, variables), variables))
-            at_run_time = [(var_list[i], is_there) for i, is_there in present.items() if var_list[i] is not None]
+            at_run_time = [(var_list[i], is_there) for i, is_there in presence.items() if var_list[i] is not None]
             at_run_time = {variable_key(var): is_there for var, is_there in at_run_time}
             if at_run_time and self.is_around_others:
                 return self._with_or_without(at_run_time, pairs, args, kwargs, exchanges)
-            self._present = at_run_time
+            self._presence = at_run_time
             try:
                 return self.update(pairs, args, kwargs, exchanged=exchanges)
             finally:
-                self._present = {}
+                self._presence = {}
 
         return update
 
@@ -180,7 +181,7 @@ class Inner(object):
         """Whether an update is in progress with gradients already summed over the replicas."""
         return self._applying[True] > 0
 
-    def as_each_replicas(self, gradients, factor):
+    def scaled(self, gradients, factor):
         """Scale gradients that are sums over the replicas, the same on each, by `factor`.
 
         With 1 / replicas each replica accumulates its share. The sum in a checkpoint then fits any number of replicas.
@@ -216,23 +217,23 @@ class Inner(object):
                 "mini-step. Received: {1}. Wrap the optimizer that calls it: wrap(Lookahead(Adam()), {2}), not "
                 "Lookahead(wrap(Adam(), {2})).".format(name, shown(self.optimizer), self.steps.now)
             )
-        return self._where_present(variable, method) if self._present else method()
+        return self._where_present(variable, method) if self._presence else method()
 
     def _where_present(self, variable, method):
         """Run `method()`, which updates a variable, only if the window has a gradient of it; returns its result."""
         key = variable_key(variable)
-        if key not in self._present:
+        if key not in self._presence:
             return method()
         # `method` may call another method for the same variable, which needs no second conditional.
-        is_there, before = self._present[key], self._present
-        self._present = {other: each for other, each in before.items() if other != key}
+        is_there, before = self._presence[key], self._presence
+        self._presence = {other: each for other, each in before.items() if other != key}
         try:
             return self.ops.cond(is_there, lambda: self.ops.done(method()), lambda: self.ops.done([])).op
         finally:
-            self._present = before
+            self._presence = before
 
     def _with_or_without(self, at_run_time, pairs, args, kwargs, exchanged):
-        """Update all variables if the window has a gradient of any in `at_run_time`, the rest by 0; else the others."""
+        """Update all variables if any in `at_run_time` has a gradient (those without: by 0); else only the others."""
 
         def update(pairs):
             return self.ops.done(self.update(pairs, args, kwargs, exchanged=exchanged))
@@ -247,23 +248,23 @@ class Inner(object):
     def average_those_present(self, own, variables):
         """Call `own`, the inner optimizer's method for all variables, for those with a gradient in the window."""
         # Up to TF 2.13 Keras assumes that the list is complete, so it cannot be split. Delete with TF 2.13.
-        if not self._present or not features.finds_averages_by_variable(self.home):
+        if not self._presence or not features.finds_averages_by_variable(self.home):
             own(variables)
             return
-        own([each for each in variables if variable_key(each) not in self._present])
+        own([each for each in variables if variable_key(each) not in self._presence])
         for each in variables:
-            if variable_key(each) in self._present:
+            if variable_key(each) in self._presence:
                 self._where_present(each, lambda each=each: own([each]))
 
     def decay_weights(self, own, variables):
         """Call `own`, the inner optimizer's weight decay, for the variables with a gradient in the window."""
-        if not self._present:
+        if not self._presence:
             own(variables)
             return
         attributes, decay = vars(self.optimizer), vars(self.optimizer).get("weight_decay")
-        own([each for each in variables if variable_key(each) not in self._present])
+        own([each for each in variables if variable_key(each) not in self._presence])
         for each in variables if decay is not None else ():
-            is_there = self._present.get(variable_key(each))
+            is_there = self._presence.get(variable_key(each))
             if is_there is not None:
                 # A decay of 0 in place of a conditional, because replicas synchronize in `own`.
                 attributes["weight_decay"] = self.ops.cast(is_there, "float32") * decay
@@ -289,7 +290,7 @@ class Inner(object):
         return scale._current_loss_scale.read_value()
 
     def shrink_scale(self, value):
-        """Set the scale to the one that follows `value` after an overflow. Returns the operation to wait for."""
+        """Set the scale to the one that follows `value` after an overflow. Returns what to wait for, or None."""
         state = vars(self.optimizer)["_loss_scale"]
         with self.ops.after(state._current_loss_scale.assign(value)):
             return state.update([self.ops.constant(math.nan, "float32")])[0]

@@ -27,7 +27,7 @@ class Inner(_inner.Inner):
     reads_when_traced = False
     exchanging = ("apply_gradients", "apply", "_all_reduce_sum_gradients")
     # A count, not a flag, because MirroredStrategy's replica threads are in here at the same time.
-    is_bare = 0
+    hides_steps = 0
 
     @property
     def is_around_others(self):
@@ -40,13 +40,13 @@ class Inner(_inner.Inner):
         return not self.is_around_others and super(Inner, self).exchanges
 
     @contextlib.contextmanager
-    def bare(self):
+    def hiding_steps(self):
         """A context in which `gradient_accumulation_steps` is None, so that Keras 3 does not accumulate too."""
-        self.is_bare += 1
+        self.hides_steps += 1
         try:
             yield
         finally:
-            self.is_bare -= 1
+            self.hides_steps -= 1
 
     @property
     def with_slots(self):
@@ -96,11 +96,11 @@ class Inner(_inner.Inner):
         accumulation.take_mini_step(list(zip(grads, variables)), (called,) + args, kwargs, scope=optimizer.name)
 
     def apply_inner(self, grads, variables, *args, **kwargs):
-        with self.bare():
+        with self.hiding_steps():
             return super(AccumulatingOptimizer, self.optimizer).apply(grads, variables, *args, **kwargs)
 
     def build_inner(self, variables):
-        with self.bare():
+        with self.hiding_steps():
             super(AccumulatingOptimizer, self.optimizer).build(variables)
         self._start_averages()
 
@@ -179,7 +179,7 @@ class AccumulatingOptimizer(_config.ConfiguredOptimizer):
     the value, never our K.
     """
 
-    _legacyga_steps = ("update_step",)
+    _legacyga_methods = ("update_step",)
 
     def __deepcopy__(self, memo):
         # Like Keras 3's own: copies the config, not the state.
@@ -191,14 +191,14 @@ class AccumulatingOptimizer(_config.ConfiguredOptimizer):
         return _unpickled, (type(self).__name__, inner, home.module.__name__, self.get_config())
 
     def get_config(self):
-        with self._legacyga.inner.bare():
+        with self._legacyga.inner.hiding_steps():
             return super(AccumulatingOptimizer, self).get_config()
 
     @property
     def gradient_accumulation_steps(self):
         """K of the next window, an int. Setting it affects the next window, not the current one."""
         accumulation = self._legacyga
-        return None if accumulation is None or accumulation.inner.is_bare else accumulation.next_steps
+        return None if accumulation is None or accumulation.inner.hides_steps else accumulation.next_steps
 
     @gradient_accumulation_steps.setter
     def gradient_accumulation_steps(self, value):
@@ -227,7 +227,7 @@ class AccumulatingOptimizer(_config.ConfiguredOptimizer):
         return self._iterations
 
     def apply(self, grads, trainable_variables=None, *args, **kwargs):
-        """Make one mini-step. The last one of a window calls the inner optimizer's own method, with these arguments."""
+        """Make one mini-step; within an update, make the inner optimizer's step: its `apply_gradients` ends here."""
         inner = self._legacyga.inner
         if inner.is_applying:
             inner.apply_inner(list(grads), trainable_variables, *args, **kwargs)

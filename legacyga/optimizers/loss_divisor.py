@@ -27,7 +27,7 @@ class _UnknownError(Exception):
 
 
 class _Number(collections.namedtuple("_Number", ["value", "counted", "degree", "sums"])):
-    """A number of the batch, which divides some term of the loss.
+    """A scalar computed from a batch, which divides some term of the loss.
 
     value: a float64 tensor, or 1.0 for numbers that are the same in each batch.
     counted: `value` without a lower bound, so that the values of two batches add up to that of both: n for max(1, n).
@@ -101,7 +101,7 @@ class _Divisors(object):
         variables = [graph.operation_of(each) for each in params]
         learning = self._of_batch & graph.descendants(variables, self._carries_gradient)
         self._learning = {each for each in learning if each.type not in WITHOUT_GRADIENT}
-        # Operations behind which there is no number of the batch.
+        # Operations that `_check_plain` has searched and passed.
         self._plain = set()
 
     def _carries_gradient(self, tensor):
@@ -109,7 +109,7 @@ class _Divisors(object):
         return tensor.op.type not in WITHOUT_GRADIENT and (dtype.is_floating or dtype == self._tf.resource)
 
     def of_terms(self, tensor):
-        """[what divides each term that learns from the batch], for the terms in the sum of a tensor's elements."""
+        """Return what divides each term of a tensor's sum, for the terms that learn from the batch: a list."""
         operation = tensor.op
         if operation not in self._learning:
             return []
@@ -134,7 +134,7 @@ class _Divisors(object):
             raise _UnknownError()
         found = []
         for each in learning:
-            # One number for the batch, such as a loss that is multiplied by each sample's weight, counts once per row.
+            # A term without rows that is broadcast, as when each sample's weight multiplies it, counts once per row.
             repeats = self._rows(tensor) if not _has_rows(each) else ONE
             found.extend(term.times(divisor).over(repeats) for term in self.of_terms(each))
         return found
@@ -206,7 +206,7 @@ class _Divisors(object):
         return tensor.op.type == "OnesLike" if value is None else bool(0 <= value <= most)
 
     def _dimension(self, tensor):
-        """The dimension of another tensor whose size a number is, an int; None if it is no such size."""
+        """Return i if a number is the size of another tensor's dimension i; None if it is no such size."""
         operation = tensor.op
         is_size = operation.type == "StridedSlice" and operation.inputs[0].op.type == "Shape"
         begin = features.static_value(self._tf)(operation.inputs[1]) if is_size and tensor.shape.ndims == 0 else None

@@ -128,7 +128,7 @@ class Registry(object):
         if pick is None:
             self.check_all_is_here("a flush")
         self._look_for_sharing()
-        ended = [self._run(window, self._end) for window in self._picked(pick)]
+        ended = [self._run(window, self._end, "flush") for window in self._picked(pick, "flush")]
         if all(isinstance(each, bool) for each in ended):
             return any(ended)
         tf = self._owner.home.tf
@@ -137,17 +137,17 @@ class Registry(object):
     def drop(self, pick=None):
         """Discard the mini-steps in the open windows; `pick` as in `end`."""
         self._dropped = state_to_come.latest(self._owner.inner.keeper) if self._state_is_to_come else None
-        for window in self._picked(pick):
-            self._run(window, self._drop)
+        for window in self._picked(pick, "drop_windows"):
+            self._run(window, self._drop, "drop_windows")
 
-    def _picked(self, pick):
+    def _picked(self, pick, action):
         if not self.windows and self._owner.windows.are_in_graphs:
-            raise ValueError(NO_SESSION.format("flush", shown(self._owner.home.v1.get_default_session())))
+            raise ValueError(NO_SESSION.format(action, shown(self._owner.home.v1.get_default_session())))
         keys = list(self.windows)
         return [self.windows[key] for key in (keys if pick is None else pick(keys))]
 
-    def _run(self, window, make):
-        """Run `make(window)`, in graph mode with the session; returns its boolean."""
+    def _run(self, window, make, action):
+        """Run `make(window)`, in graph mode with the session; returns its boolean. Errors name the `action`."""
         owner, counter = self._owner, window.kept.mini_step
         if not self.is_graph:
             with owner.ops.replicas.scope_of(counter):
@@ -155,7 +155,7 @@ class Registry(object):
                 function = owner.home.tf.function if owner.ops.replicas.are_elsewhere else lambda each: each
                 done = function(lambda: make(window))()
             return bool(done) if owner.home.tf.executing_eagerly() else done
-        session, key = owner.inner.session(counter, "flush"), (window, make.__name__)
+        session, key = owner.inner.session(counter, action), (window, make.__name__)
         if key not in self._endings:
             with self._graph.as_default():
                 self._endings[key] = make(window)

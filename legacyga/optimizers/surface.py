@@ -49,7 +49,7 @@ def class_for(cls, home, form=(), inner_form=(), **attributes):
         docs = [inspect.getdoc(each) or "" for each in (AccumulatingOptimizer, cls)]
         attributes.setdefault("__doc__", WRAPPED.format(cls.__name__, *docs))
         found = _CLASSES[key] = type(name, bases + horovod.bases_before(cls) + (cls,), attributes)
-        for name in found._legacyga_steps:
+        for name in found._legacyga_methods:
             if hasattr(cls, name):
                 setattr(found, name, _step_of(found, name, getattr(cls, name)))
     return found
@@ -131,7 +131,7 @@ class AccumulatingOptimizer(object):
 
     _legacyga = None
     # The names of the inner class's methods that update a single variable.
-    _legacyga_steps = ()
+    _legacyga_methods = ()
 
     # Keras's own errors print it, for example when it is given an optimizer of another Keras.
     def __repr__(self):

@@ -144,7 +144,7 @@ class Inner(_inner.Inner):
 class AccumulatingOptimizer(surface.AccumulatingOptimizer):
     """Intercepts the calls of a tf.compat.v1.train optimizer."""
 
-    _legacyga_steps = ("_apply_dense", "_resource_apply_dense", "_apply_sparse", "_resource_apply_sparse")
+    _legacyga_methods = ("_apply_dense", "_resource_apply_dense", "_apply_sparse", "_resource_apply_sparse")
 
     @property
     def iterations(self):

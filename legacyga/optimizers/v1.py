@@ -92,7 +92,7 @@ class Inner(_inner.Inner):
         """The optimizer whose `get_gradients` is used: the outermost that overrides it, else the innermost."""
         optimizer, cls = self.optimizer, self.own_class
         while cls.get_gradients is self.home.v1_optimizers.Optimizer.get_gradients:
-            inner = copying.inner_optimizer(optimizer)
+            inner = copying.wrapped_by(optimizer)
             if inner is None:
                 break
             optimizer, cls = inner, type(inner)

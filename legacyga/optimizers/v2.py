@@ -114,7 +114,7 @@ class Inner(_inner.Inner):
 class AccumulatingOptimizer(config.ConfiguredOptimizer):
     """Intercepts Keras's calls of an OptimizerV2."""
 
-    _legacyga_steps = ("_resource_apply_dense", "_resource_apply_sparse", "_resource_apply_sparse_duplicate_indices")
+    _legacyga_methods = ("_resource_apply_dense", "_resource_apply_sparse", "_resource_apply_sparse_duplicate_indices")
 
     def apply_gradients(self, grads_and_vars, *args, **kwargs):
         """Make one mini-step. The last one of a window calls the inner optimizer's own method, with these arguments."""

@@ -33,7 +33,7 @@ class Inner(_inner.Inner):
             pairs = [(None if gradient is None else next(clipped), var) for gradient, var in pairs]
         if self.is_applying_exchanged and not self._can_skip_exchange:
             gradients, variables = zip(*pairs)
-            pairs = list(zip(self.as_each_replicas(gradients, 1.0 / self.ops.replicas.count), variables))
+            pairs = list(zip(self.scaled(gradients, 1.0 / self.ops.replicas.count), variables))
         return super(Inner, self).apply(pairs, *args, **kwargs)
 
     @property

@@ -73,7 +73,7 @@ class AccumulatingOptimizer(config.ConfiguredOptimizer):
     """Intercepts Keras's calls of an optimizer of TF 2.11 or newer."""
 
     # With XLA, `_update_step_xla` is traced once for all callers, so it needs its own conditional around it.
-    _legacyga_steps = ("_update_step_xla", "update_step")
+    _legacyga_methods = ("_update_step_xla", "update_step")
 
     def build(self, var_list):
         self._legacyga.inner.build_inner(var_list)

@@ -123,7 +123,7 @@ def _check_is_optimizer(optimizer, steps):
             "Received: {}. Wrap the optimizer in it, and leave it out: the mini-steps of all workers go into one "
             "window.".format(shown(optimizer))
         )
-    inner = copying.inner_optimizer(optimizer)
+    inner = copying.wrapped_by(optimizer)
     if inner is not None and homes.generation_of(type(inner)) != generation:
         # Keras's TFOptimizer passes the gradients on unchanged. What other wrappers do is unknown.
         is_known = homes.generation_of(type(inner)) == "train"

@@ -81,6 +81,7 @@ def _make(model, home, size, recompute, name):
     if size is not None:
         # The user may have compiled the model again.
         checks.check_compiled(home, model, size)
+        # It fills `made` when Keras calls its get_updates.
         attributes["optimizer"] = graph_update.recorder(optimizer, home, made)
     try:
         getattr(type(model), name)(model)
@@ -97,16 +98,16 @@ class SlicedFunction(object):
     Args:
         home, model, recompute: the arguments of `_make`.
         function: Keras's own function, without an update.
-        mini_step: its `graph_update.MiniStep`.
+        step: its `graph_update.TrainingStep`.
     """
 
-    def __init__(self, home, model, recompute, function, mini_step):
+    def __init__(self, home, model, recompute, function, step):
         self._home, self._model, self._function = home, model, function
         self._fitting, self._variables = fitting.fitting_of(model), None
-        self._recompute, self._mini_step = recompute, mini_step
-        self._doubt = None if recompute else checks.doubt_in_graph(home, model, mini_step.loss, mini_step.params)
+        self._recompute, self._step = recompute, step
+        self._doubt = None if recompute else checks.doubt_in_graph(home, model, step.loss, step.params)
         # Keras's functions have this attribute.
-        self.updates_op = mini_step.update.op
+        self.updates_op = step.update.op
         # {whether there are two passes: Passes}
         self._session, self._passes = None, {}
 
@@ -143,19 +144,19 @@ class SlicedFunction(object):
         parts = [slice(start, start + size) for start in range(0, samples or 1, size)]
         is_twice = len(parts) > 1 and means.choose(self._model, self._recompute, lambda: self._doubt_of(fed, parts))
         if is_twice not in self._passes:
-            found = graph_passes.Passes(self._home, self._model, self._function, self._mini_step, is_twice)
+            found = graph_passes.Passes(self._home, self._model, self._function, self._step, is_twice)
             # There may be new variables: initialize them all, as in a new session.
             self._passes[is_twice], self._session = found, None
         session = self._home.session
         if session is not self._session:
-            session.run([each.initializer for each in self._mini_step.variables])
+            session.run([each.initializer for each in self._step.variables])
         # A batch that fails leaves its sums behind. Without a session here, the next batch initializes them.
         self._session = None
         metrics, backend = graph_passes.variables_of_metrics(self._model), self._home.backend
         before = backend.batch_get_value(metrics)
         try:
             told, weight = self._passes[is_twice](fed, parts)
-            session.run(self._mini_step.update, {self._mini_step.weight: weight})
+            session.run(self._step.update, {self._step.weight: weight})
         except BaseException:
             # A loss or an update that fails does not stop the updates of the metrics.
             backend.batch_set_value(list(zip(metrics, before)))

@@ -21,14 +21,14 @@ class Passes(object):
         home: a `homes.Home`.
         model: the model.
         function: Keras's own training function, without an update.
-        mini_step: its `graph_update.MiniStep`.
+        step: its `graph_update.TrainingStep`.
         is_twice: whether there are two passes.
 
     Raises:
         ValueError: there are two passes, and the outputs depend on random numbers that cannot be drawn a second time.
     """
 
-    def __init__(self, home, model, function, mini_step, is_twice):
+    def __init__(self, home, model, function, step, is_twice):
         self._home, self._model, self._is_twice = home, model, is_twice
         self._inputs, self._outputs = list(function.inputs), list(function.outputs)
         fed = list(model._feed_targets) + list(model._feed_sample_weights)
@@ -38,22 +38,22 @@ class Passes(object):
         # averages of layers, run with each slice.
         at_loss = [each for each in updates if each in of_loss]
         first, second = [], [each for each in updates if each not in at_loss]
-        with mini_step.loss.graph.as_default():
+        with step.loss.graph.as_default():
             self._cut, body = self._find_cut(at_loss)
             if is_twice and not body:
                 raise ValueError(ROWS.format(shown(model.outputs[0]), 2, shown(model)))
             # The divisor of a loss that a layer adds would run the layer for the whole batch. So it counts only in a
             # batch of one slice; in others samples do.
             cut = {each.op for each in self._cut}
-            needs_layers = graph.ancestors([each.op for each in mini_step.divisor], cut) & (body - cut)
-            self._divisor, of_slice = (mini_step.divisor, []) if not needs_layers else ([], mini_step.divisor)
+            needs_layers = graph.ancestors([each.op for each in step.divisor], cut) & (body - cut)
+            self._divisor, of_slice = (step.divisor, []) if not needs_layers else ([], step.divisor)
             if is_twice:
-                self._check_random(mini_step.loss.graph)
-                upstream, gradients, by_cut, others = self._gradients_of(mini_step)
+                self._check_random(step.loss.graph)
+                upstream, gradients, by_cut, others = self._gradients_of(step)
                 second += by_cut
             else:
-                first, second, upstream, gradients, others = second + mini_step.operations, [], [], [], []
-            self._first = self._keras_function([mini_step.share], self._cut + of_slice, first)
+                first, second, upstream, gradients, others = second + step.operations, [], [], [], []
+            self._first = self._keras_function([step.share], self._cut + of_slice, first)
             self._whole = self._keras_function(self._cut, self._divisor + self._outputs + gradients, at_loss + others)
             self._second = self._keras_function(upstream, [], second)
             # Computes the shapes of the outputs, until a batch has shown that they have one row per sample.
@@ -89,17 +89,17 @@ class Passes(object):
         if name:
             raise ValueError(RANDOM.format(shown(self._model), shown(name)))
 
-    def _gradients_of(self, mini_step):
+    def _gradients_of(self, step):
         """Return (placeholders, gradients to feed into them, mini-steps with these, mini-steps with the rest)."""
-        tf, loss, params = self._home.tf, mini_step.loss, mini_step.params
+        tf, loss, params = self._home.tf, step.loss, step.params
         at = [each for each in self._cut if each.dtype.is_floating]
         by_cut = tf.gradients(loss, at, stop_gradients=at) if at else []
         at = [(each, gradient) for each, gradient in zip(at, by_cut) if gradient is not None]
         # What does not go through the cut, such as regularizers.
-        others = mini_step.take(tf.gradients(loss, params, stop_gradients=self._cut))
+        others = step.take(tf.gradients(loss, params, stop_gradients=self._cut))
         upstream = [self._home.v1.placeholder(each.dtype, each.shape) for each, _ in at]
         by_params = tf.gradients([each for each, _ in at], params, upstream) if at else []
-        return upstream, [tf.convert_to_tensor(gradient) for _, gradient in at], mini_step.take(by_params), others
+        return upstream, [tf.convert_to_tensor(gradient) for _, gradient in at], step.take(by_params), others
 
     def _keras_function(self, more, outputs, updates):
         """Return a function of Keras that is fed the training function's inputs and `more`, and returns `outputs`."""
@@ -132,7 +132,7 @@ class Passes(object):
         return told[:count], weight
 
     def _check_rows(self, values, fed, samples, size):
-        """Raise if an output has the batch's size in another dimension, too, as a matrix of all pairs of samples has.
+        """Raise if one more sample makes another dimension longer, too, as in a matrix of all pairs of samples.
 
         Args:
             values: those of the cut tensors for the first slice, of `size` samples.
@@ -142,6 +142,7 @@ class Passes(object):
             for tensor, value, shape in zip(self._cut, values, shapes):
                 if any(pair == (size, size + 1) for pair in zip(value.shape[1:], shape[1:])):
                     raise ValueError(ROWS.format(shown(tensor), size + 1, shown(self._model)))
+        # One batch is enough.
         self._shapes = None
 
     def _of_batch(self, tensor, values, sizes):

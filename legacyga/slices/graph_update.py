@@ -8,8 +8,8 @@ from legacyga.optimizers import lookup, surface
 from legacyga.windows.gradient_accumulator import GradientAccumulator
 
 
-class MiniStep(object):
-    """The mini-steps of an accumulator, and the update, for a training function.
+class TrainingStep(object):
+    """The operations of one training step in slices: mini-steps of an accumulator, and the update.
 
     Attributes:
         loss, params: the arguments of `get_updates`.
@@ -64,12 +64,12 @@ class MiniStep(object):
 
 
 def recorder(optimizer, home, made):
-    """Return an optimizer that shares all state with `optimizer`, whose `get_updates` puts a `MiniStep` in `made`."""
+    """Return an optimizer that shares all state of `optimizer`; its `get_updates` puts a `TrainingStep` in `made`."""
 
     def get_updates(self, loss, params):
         if not params:
             return optimizer.get_updates(loss=loss, params=params)
-        made[:] = [MiniStep(home.tf, optimizer, loss, params)]
+        made[:] = [TrainingStep(home.tf, optimizer, loss, params)]
         # The session runs them, not Keras.
         return []
 

@@ -100,7 +100,7 @@ def mask_of(tensor):
     return getattr(tensor, "_keras_mask", None)
 
 
-def one_number(home, given):
+def loss_of_one_number(home, given):
     """Return the first loss that gives one number for a whole batch, as the user gave it; else None. Eager mode."""
     found = (each.loss for each in given if home.tf.TensorShape(getattr(each.losses, "shape", ())).ndims == 0)
     return next((getattr(loss, "fn", loss) for loss in found), None)
@@ -119,7 +119,7 @@ def is_one_number(model, place):
     return value.shape.ndims == 0
 
 
-def number_in_graph(model):
+def loss_of_one_number_in_graph(model):
     """Return the first loss that gives one number for a whole batch, None if there is none. Graph mode."""
     # A Sequential trains a Model inside it. Delete with Keras 2.1 and TF 1.8.
     model = model if hasattr(model, "loss_functions") else getattr(model, "model", model)
@@ -147,7 +147,7 @@ def divisor(home, given, y_pred, sample_weight):
     for i, each in enumerate(given):
         mask = mask_of(outputs[min(i, len(outputs) - 1)]) if is_lost else each.mask if divides else None
         found = [part for part in (mask, each.ignored) if part is not None and _is_mean(each.loss)]
-        if one_number(home, [each]) is not None:
+        if loss_of_one_number(home, [each]) is not None:
             # A loss that is one number ignores masks.
             found = []
         masks[tuple(id(part) for part in found)] = found
@@ -167,7 +167,7 @@ def _why_weights_matter(home, given, sample_weight):
     """Return the reason if no weight of a micro-batch is exact with a batch's sample weights, else None."""
     if sample_weight is None:
         return None
-    found = one_number(home, given)
+    found = loss_of_one_number(home, given)
     if found is not None:
         return ONE_NUMBER.format(shown(found), home)
     divided = [each.loss for each in given if getattr(each.loss, "reduction", None) == "mean_with_sample_weight"]

@@ -34,7 +34,7 @@ def train_step(home, model, own, data, size):
         return call.recorded(joined, [], lambda upstream: gradients)
 
     def check(given, y_pred, sample_weight):
-        found = None if sample_weight is None else losses.one_number(home, given)
+        found = None if sample_weight is None else losses.loss_of_one_number(home, given)
         if found is not None:
             raise ValueError(
                 means.WRONG.format("{}, one number for a whole batch, and sample weights".format(shown(found)))

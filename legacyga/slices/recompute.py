@@ -196,7 +196,7 @@ class _Twice(SlicedCall):
         graph, outputs, added = self._trace(self.loop.rest)
         shapes = [self.tf.TensorShape(getattr(each, "shape", ())) for each in outputs]
         if any(shape.ndims and any(dim in (None, shape[0]) for dim in shape[1:]) for shape in shapes):
-            # A matrix of all pairs of samples has the batch's size in another dimension, too.
+            # In a matrix of all pairs of samples, one more sample makes another dimension longer, too.
             length = self.loop.rest + 1 if isinstance(self.loop.rest, int) else 3
             for shape, each in zip(shapes, self._trace(length)[1]):
                 others = zip(shape[1:] if shape.ndims else (), each.shape[1:])

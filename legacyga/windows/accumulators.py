@@ -56,7 +56,7 @@ class DenseAccumulator(object):
         return ops.done([each.assign(ops.zeros_like(each.read_value())) for each in (self._total, self._touched)])
 
     def sum(self, gradient, begins):
-        """Return the window's sum plus a gradient, or None. If the window begins, return the gradient alone."""
+        """Return the window's sum plus a gradient; None adds 0. A window that begins has the sum 0."""
         if begins:
             return self._ops.zeros_like(self._total.read_value()) if gradient is None else self._widen(gradient)
         total = self._total.read_value()

@@ -97,7 +97,7 @@ class GradientAccumulator(object):
         return self._as_written(self._take_mini_step)(gradients, weight)
 
     def _as_written(self, method):
-        # AutoGraph rewrites only functions.
+        # AutoGraph leaves eager code alone.
         tf = self._home.tf
         return method if tf.executing_eagerly() else autograph.as_written(tf, method)
 

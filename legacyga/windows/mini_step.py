@@ -4,12 +4,12 @@ import collections
 
 
 class MiniStep(collections.namedtuple("MiniStep", ["gradients", "places", "forms", "weight", "before"])):
-    """One call of an optimizer with the gradients of one micro-batch. The entry point of the call creates it.
+    """One call of an optimizer with the gradients of one micro-batch. `Accumulation` creates it.
 
     gradients: list of tensors and IndexedSlices. In cross-replica context each stands for the parts of all replicas.
     places: for each gradient, the place of its variable among the window's sums.
     forms: for each place, what the sum holds after these gradients: NOTHING, ROWS or WHOLE.
-    weight: a `Weight`, or None for 1, which costs nothing.
+    weight: a `Weight`, or None for one unit, at no cost.
     before: tensors that must be computed before anything is written.
     """
 
@@ -20,7 +20,7 @@ class Weight(collections.namedtuple("Weight", ["value", "is_sample_count", "give
     value: a scalar.
     is_sample_count: whether it counts the samples of the replica's data.
     given_in: for a weight set by the program, the graph in which it was set; None outside of all graphs.
-    counted: what the window adds up if this is not `value`: n if a loss is divided by max(1, n).
+    counted: what the window adds to its weight: n if a loss is divided by max(1, n); None for `value`.
     """
 
     def __new__(cls, value, is_sample_count, given_in=None, counted=None):

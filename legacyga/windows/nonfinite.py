@@ -60,9 +60,11 @@ class Guard(object):
         """End a window: update if any mini-step added gradients and the sums are finite.
 
         Args:
-            run, update: as in `Window.take`.
+            run: as in `Window.take`.
+            update: as there, with the gradients alone.
             reduced: on each replica, the list of reduced gradients, None for a variable without one.
-            added, left_out: the numbers of mini-steps that the reduced gradients include, and that were skipped.
+            added: the number of mini-steps in the reduced gradients.
+            left_out: the number of mini-steps of the window that were skipped.
             close: `close(updated)` writes that the window is over, and returns `updated` as a tensor.
             names: the variables' names.
         """

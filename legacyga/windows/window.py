@@ -135,11 +135,11 @@ class Window(object):
                 return self._end_if(lambda taken, steps: taken >= steps, update, run, step.places)
 
         def end_window():
-            absent, present = self._absent(in_window), self._present(in_window, step.places)
+            absent, presence = self._absent(in_window), self._presence(in_window, step.places)
 
             def on_replica(*args):
                 reduced = self._reduced(weigh(*args), step.forms, held, absent, new_weight, begins)
-                return self._update(update, reduced, present)
+                return self._update(update, reduced, presence)
 
             with ops.after(run(on_replica, arguments)):
                 # At K = 1 this window wrote nothing, so the sums still hold the previous window's values.
@@ -168,7 +168,7 @@ class Window(object):
     def _scale(self, weight):
         """Return the divisor of a mini-step's weights, its part of their sum, and the new unit of the window.
 
-        A mini-step without a weight has the weight of the first mini-step in the window that has one.
+        Without a weight it weighs one unit: the window's first weight if that counts samples, else 1.
         """
         ops, unit = self.ops, self.kept.unit.read_value()
         if weight is None:
@@ -203,9 +203,9 @@ class Window(object):
             return self._move_to(0, 0, 0, steps, self._without(emptied, held), updated, is_over=True)
 
         def end_window():
-            present = self._present(held, given)
+            presence = self._presence(held, given)
             if self._guard is None:
-                with ops.after(run(lambda: self._update(update, reduce(), present), ())):
+                with ops.after(run(lambda: self._update(update, reduce(), presence), ())):
                     return close(True)
             added, reduced = mini_step - left_out, run(reduce, ())
 
@@ -214,7 +214,7 @@ class Window(object):
                     return close(updated)
 
             def update_present(each):
-                return update(each, present)
+                return update(each, presence)
 
             variables = [reference() for reference in self.var_list]
             names = [str(getattr(each, "path", None) or getattr(each, "name", each)) for each in variables]
@@ -232,13 +232,13 @@ class Window(object):
         """Return the places known to have no gradient at the end of a window that holds `in_window`."""
         known = self.ops.value_if_eager(in_window)
         if known is None:
-            # A traced function asks `_present`. A TensorFlow 1 graph leaves out the places it has never seen.
+            # A traced function asks `_presence`. A TensorFlow 1 graph leaves out the places it has never seen.
             is_graph = self._mutex is not None and self.sums.forms
             return set(self.places) - set(self.sums.forms) if is_graph else set()
         # If every mini-step was left out, nothing is held, and a loss scale must still learn of it.
         return {i for i, each in enumerate(known) if each == NOTHING} if any(known) else set()
 
-    def _present(self, in_window, given):
+    def _presence(self, in_window, given):
         """Return {position: whether the window holds a gradient} for a traced function: others may add gradients.
 
         Leaves out the places of this mini-step's gradients, `given`.
@@ -253,8 +253,8 @@ class Window(object):
         reduced = self.sums.reduced(given, forms, held, weight, begins, absent)
         return [reduced[place] for place in self.places]
 
-    def _update(self, update, reduced, present):
-        with self.ops.after(update(reduced, present)):
+    def _update(self, update, reduced, presence):
+        with self.ops.after(update(reduced, presence)):
             return self._empty(reduced)
 
     def _empty(self, reduced):

@@ -214,7 +214,7 @@ model.fit(np.ones((4, 2)), np.ones((4, 1)), batch_size=2, verbose=0)
     )
 
 
-@pytest.mark.parametrize("made_by", ["MySGD", "wrap"])
+@pytest.mark.parametrize("made_by", ["MySGD", slow("wrap")])
 def test_an_optimizer_of_another_home(home, made_by):
     """Keras's own message says nothing; behind it stands ours, with the remedy."""
     if home.name == "keras" and not home.is_keras3:

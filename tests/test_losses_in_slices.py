@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import skips
 from kinds import MOMENTUM, RATE
+from slow import slow, slow_but
 from test_micro_batch import start_anew  # noqa: F401
 from test_recompute import BATCH, LABELS, LOSSES, X, check, embedded, sgd, start, supervised_contrastive
 
@@ -70,7 +71,7 @@ def tversky(tf, y_true, y_pred, alpha=0.3):
 PUBLIC = {each.__name__: each for each in (circle, multi_similarity, triplet_semi_hard, tversky)}
 
 
-@pytest.mark.parametrize("name", sorted(PUBLIC))
+@pytest.mark.parametrize("name", slow_but(["multi_similarity"], sorted(PUBLIC)))
 def test_losses_of_pairs_and_sums(home, name):
     def make():
         model = embedded(home, 4)
@@ -116,7 +117,7 @@ def test_a_loss_along_the_samples(home):
         model.fit(x, y, batch_size=BATCH, verbose=0)
 
 
-@pytest.mark.parametrize("recompute", [None, True])
+@pytest.mark.parametrize("recompute", [None, slow(True)])
 def test_float64(home, recompute):
     """A slice's share of the batch is as exact as the weights: slices of 2, 3, 3 and of 2, 3."""
     if home.name == "tf.keras" and home.tf_version < (1, 10):
@@ -142,7 +143,7 @@ def test_float64(home, recompute):
 # ----------------------------------------------------------------------------------------------- of sequences, boxes
 
 
-@pytest.mark.parametrize("recompute", [None, False])
+@pytest.mark.parametrize("recompute", [None, slow(False)])
 def test_ctc(home, recompute):
     backend, is_own = home.keras.backend, not hasattr(home.keras.backend, "ctc_batch_cost")
     if home.mode == "graph" and home.name == "tf.keras" and home.tf_version < (1, 10):
@@ -240,7 +241,7 @@ def test_inputs_that_are_not_dense(home, form):
     check(home, make, batch_size=None)
 
 
-@pytest.mark.parametrize("name", ["supervised_contrastive", "dice"])
+@pytest.mark.parametrize("name", ["supervised_contrastive", slow("dice")])
 def test_in_windows(home, name):
     """K = 2: two whole batches in slices are one update, with the mean of their gradients."""
 
@@ -256,7 +257,7 @@ def test_in_windows(home, name):
     assert home.value(model.optimizer.iterations) == 3
 
 
-@pytest.mark.parametrize("steps", [2, 3])
+@pytest.mark.parametrize("steps", [slow(2), 3])
 def test_several_steps_of_one_execution(home, steps):
     if home.mode == "graph" or home.tf_version < (2, 4) or home.is_keras3_before(3, 10):
         skips.keras_lacks("steps_per_execution that leaves a rest")

@@ -395,7 +395,7 @@ def test_xla_knows_how_long_a_slice_is(home, size):
     assert (model.get_weights()[0].item(), logs["loss"][0]) == pytest.approx((0.265625, 0.796875), rel=1e-6)
 
 
-@pytest.mark.parametrize("recompute", [False, True])
+@pytest.mark.parametrize("recompute", [slow(False), True])
 def test_xla_and_a_batch_smaller_than_a_slice(home, recompute):
     """The last one, of 5: XLA compiles the loop over further slices of 6, which never runs."""
     if home.mode == "graph" or home.tf_version < (2, 8):

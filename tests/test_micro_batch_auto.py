@@ -120,7 +120,7 @@ def test_the_size_that_fits_is_found(home, way):
     assert_same(found, trained(home, 2, way))
 
 
-@pytest.mark.parametrize("place", ["first slice", "later slice", "optimizer"])
+@pytest.mark.parametrize("place", [slow("first slice"), "later slice", "optimizer"])
 def test_a_batch_begins_again_from_its_own_state(home, place):
     """The second batch fails once: in slices of 4 it goes on from where it began."""
     if place == "optimizer":
@@ -142,7 +142,7 @@ def test_a_batch_begins_again_from_its_own_state(home, place):
         np.testing.assert_allclose(now, then, rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("place", ["slices", "optimizer"])
+@pytest.mark.parametrize("place", ["slices", slow("optimizer")])
 @pytest.mark.parametrize("recompute", [slow(False), True])
 @pytest.mark.parametrize("seed", [1, slow(2)])
 def test_an_allocator_that_fails_at_random(home, place, recompute, seed):

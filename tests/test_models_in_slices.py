@@ -21,7 +21,7 @@ def needs_train_step(home):
         skips.senseless("no train_step, or no GradientTape that a model's call may have")
 
 
-@pytest.mark.parametrize("eager", [True, False], ids=["run_eagerly", "traced"])
+@pytest.mark.parametrize("eager", [slow(True), False], ids=["run_eagerly", "traced"])
 def test_a_gradient_after_the_first_update(home, eager):
     """One persistent tape of a GAN: the second gradient is by the weights of the forward pass."""
     needs_train_step(home)
@@ -85,7 +85,7 @@ def test_a_tape_within_the_call(home, loss, eager):
     check(home, make, twice=loss != "mse")
 
 
-@pytest.mark.parametrize("order", [1, 2])
+@pytest.mark.parametrize("order", [slow(1), 2])
 def test_derivatives_by_inputs(home, order):
     """A training step whose loss has them, as for a differential equation."""
     needs_train_step(home)
@@ -141,7 +141,7 @@ def test_activations_outside_of_a_trace(home):
     assert len(most) >= 16 and max(most) <= 3, most
 
 
-@pytest.mark.parametrize("recompute", [None, False])
+@pytest.mark.parametrize("recompute", [slow(None), False])
 def test_a_loss_that_reads_a_weight(home, recompute):
     """Center loss has such a penalty."""
     tf = home.tf
@@ -206,7 +206,7 @@ def test_a_ragged_tensor_between_two_models(home):
     check(home, make, batch_size=None)
 
 
-@pytest.mark.parametrize("recompute", [None, True])
+@pytest.mark.parametrize("recompute", [None, slow(True)])
 def test_a_call_that_autograph_rewrites(home, recompute):
     """With an `if` over a tensor, in the call and in the loss."""
     needs_train_step(home)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import skips
 from kinds import RATE
+from slow import slow, slow_but
 from test_micro_batch import start_anew  # noqa: F401
 
 import legacyga
@@ -122,7 +123,7 @@ def focal(tf, y_true, y_pred):
 LOSSES = {each.__name__: each for each in (supervised_contrastive, info_nce, nt_xent, triplet, dice, focal)}
 
 
-@pytest.mark.parametrize("name", sorted(LOSSES))
+@pytest.mark.parametrize("name", slow_but(["info_nce", "triplet"], sorted(LOSSES)))
 def test_losses_that_join_samples(home, name):
     tf = home.tf
 
@@ -137,7 +138,7 @@ def test_losses_that_join_samples(home, name):
     check(home, make)
 
 
-@pytest.mark.parametrize("way", ["run_eagerly", "steps_per_execution", "jit_compile"])
+@pytest.mark.parametrize("way", ["run_eagerly", slow("steps_per_execution"), "jit_compile"])
 def test_ways_to_train(home, way):
     if home.mode == "graph":
         skips.senseless("graph mode")
@@ -178,7 +179,7 @@ def sequences(home, outputs=1, masks=1):
     return start(model), x[0] if one else x, y[0] if one else y
 
 
-@pytest.mark.parametrize("outputs, masks", [(1, 1), (2, 2), (2, 1)])
+@pytest.mark.parametrize("outputs, masks", [slow(1, 1), (2, 2), slow(2, 1)])
 def test_masks(home, outputs, masks):
     def make():
         model, x, y = sequences(home, outputs, masks)
@@ -193,7 +194,7 @@ def has_objects(home):
         skips.keras_lacks("losses that are objects")
 
 
-@pytest.mark.parametrize("reduction", ["sum", "none", "mean_with_sample_weight"])
+@pytest.mark.parametrize("reduction", ["sum", slow("none"), "mean_with_sample_weight"])
 def test_reductions(home, reduction):
     has_objects(home)
     if reduction == "mean_with_sample_weight" and (not home.is_keras3 or home.is_keras3_before(3, 7)):
@@ -352,7 +353,7 @@ def by_hand(home, model, loss, x, y):
 
 
 @pytest.mark.parametrize("kind", ["batch normalization", "dropout", "counter"])
-@pytest.mark.parametrize("way", ["graph", "eager"])
+@pytest.mark.parametrize("way", ["graph", slow("eager")])
 def test_nothing_of_the_first_pass_is_left(home, kind, way):
     """Averages, random states and counters are those of one pass over the slices."""
     if home.mode == "graph":
@@ -456,7 +457,7 @@ def test_embeddings_stay_rows(home):
     assert all(each == [True, False, False] for each in seen)
 
 
-@pytest.mark.parametrize("named", [False, True], ids=["lists", "dicts"])
+@pytest.mark.parametrize("named", [slow(False), True], ids=["lists", "dicts"])
 def test_several_inputs_and_outputs(home, named):
     if named and home.mode == "graph":
         skips.senseless("graph mode feeds a list")

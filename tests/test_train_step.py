@@ -119,7 +119,7 @@ def assert_reports(home, reported, wanted):
 
 
 @pytest.mark.capability("train_step")
-@pytest.mark.parametrize("name, steps", [(name, 4) for name in sorted(CASES)] + [("two outputs", 2)])
+@pytest.mark.parametrize("name, steps", [(name, 4) for name in sorted(CASES)] + [slow("two outputs", 2)])
 def test_equals_the_large_batch(home, name, steps):
     """Weights, loss and metrics of `fit`, with a last window that is not full, or whose batches are unequal."""
     trained_by_train_step(home)

@@ -144,7 +144,7 @@ def test_a_changed_keras_is_found(home, tmp_path, monkeypatch, capsys):
     assert "\nDRIFT " in capsys.readouterr().out
 
 
-@pytest.mark.long(only=TWO, in_core=True)
+@pytest.mark.slow
 def test_every_keras_that_is_here(home, tmp_path, monkeypatch, capsys):
     """Standalone Keras first, though tf.keras is exact; the exit code is that of the worst."""
     names = [name for name, mode in homes.available() if mode == home.mode]

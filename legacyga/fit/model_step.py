@@ -1,7 +1,6 @@
 """Replaces the training step of an eager model with one that counts samples and can slice batches."""
 
 import copy
-import types
 import weakref
 
 from legacyga.backend import homes, replicas
@@ -98,8 +97,6 @@ class TrainStep(object):
         if copied is None:
             # The model itself is not copied: the step stays with it.
             return self
-        if self.size is None:
-            return types.MethodType(type(copied).train_step, copied)
         # The copy starts to count at its own fit.
         step = copy.copy(self)
         step._model, step._counts = weakref.ref(copied), None

@@ -1,5 +1,6 @@
 """micro_batch beside what is no mean over the samples, what raises, and what has nothing to train."""
 
+import copy
 import functools
 
 import numpy as np
@@ -669,3 +670,34 @@ def test_an_old_detector(home, size):
         ends.append((model.get_weights(), history))
     assert len(ends[0][1]) == 6
     assert_alike(ends[1], ends[0], bar=4e-6)
+
+
+@pytest.mark.slow
+def test_a_deep_copy_trains_itself(home):
+    """deepcopy up to TF 2.4 copies a model's attributes, among them its training step, which refers to the model."""
+    if home.mode == "graph":
+        skips.keras_lacks("deepcopy of a model")
+
+    class Own(home.keras.Model):
+        def __init__(self):
+            super(Own, self).__init__()
+            self.dense = home.keras.layers.Dense(Y.shape[1])
+
+        def call(self, x):
+            return self.dense(x)
+
+    model = Own()
+    model.compile(home.keras.optimizers.SGD(RATE), "mse")
+    model.build((None,) + X.shape[1:])
+    try:
+        copy.deepcopy(model).fit(X, Y, verbose=0)
+    except Exception:
+        skips.keras_lacks("deepcopy of a model")
+    legacyga.micro_batch(model, 3)
+    copied, before = copy.deepcopy(model), model.get_weights()
+    copied.fit(X, Y, batch_size=8, shuffle=False, verbose=0)
+    for one, other in zip(before, model.get_weights()):
+        np.testing.assert_array_equal(one, other)
+    model.fit(X, Y, batch_size=8, shuffle=False, verbose=0)
+    for one, other in zip(copied.get_weights(), model.get_weights()):
+        np.testing.assert_allclose(one, other, atol=4e-6)

@@ -14,6 +14,16 @@ def _is_number(tf, leaf):
     return tf.TensorShape(getattr(leaf, "shape", ())).ndims == 0
 
 
+def is_shared(tf, leaf):
+    """Whether a tensor is one row that all samples share, such as the numbers of positions."""
+    return known_size(tf, leaf) == 1
+
+
+def _of_samples(tf, leaves):
+    """Return the tensors with a row for each sample. A batch may consist of one sample."""
+    return [leaf for leaf in leaves if not is_shared(tf, leaf)] or leaves
+
+
 def samples_in(tf, data):
     """Return the number of samples in a batch, a scalar tensor: the first dimension of its first target.
 
@@ -21,7 +31,7 @@ def samples_in(tf, data):
     batches of graphs. Without targets, the first input decides.
     """
     targets = parts_of(tf, data[1:2]) if isinstance(data, (tuple, list)) else []
-    return size_of(tf, (targets or parts_of(tf, data))[0])
+    return size_of(tf, _of_samples(tf, targets + parts_of(tf, data))[0])
 
 
 def number_in(tf, data):
@@ -29,7 +39,7 @@ def number_in(tf, data):
 
     Raises ValueError if two static dimensions differ.
     """
-    static = {known_size(tf, leaf) for leaf in parts_of(tf, data)} - {None}
+    static = {known_size(tf, leaf) for leaf in _of_samples(tf, parts_of(tf, data))} - {None}
     if len(static) > 1:
         raise ValueError(SIZES.format(*sorted(static)[:2]))
     return int(static.pop()) if static else samples_in(tf, data)
@@ -43,11 +53,11 @@ def is_cut(tf, data, size):
 
 def checked(tf, data, samples):
     """Return operations that raise if parts of the data have unequal numbers of samples; [] if sizes are static."""
-    sizes = [known_size(tf, leaf) for leaf in parts_of(tf, data)]
-    if isinstance(samples, int) and None not in sizes:
+    leaves = _of_samples(tf, parts_of(tf, data))
+    if isinstance(samples, int) and None not in [known_size(tf, leaf) for leaf in leaves]:
         return []
     message = SIZES.format("other", "of the first part")
-    checks = [tf.debugging.assert_equal(size_of(tf, leaf), samples, message) for leaf in parts_of(tf, data)]
+    checks = [tf.debugging.assert_equal(size_of(tf, leaf), samples, message) for leaf in leaves]
     return [each for each in checks if each is not None]
 
 
@@ -60,8 +70,8 @@ def size_of(tf, tensor):
 
 
 def slice_of(tf, leaf, begin, length):
-    """Return `length` samples of a tensor, starting at `begin`. None and scalars come back unchanged."""
-    if leaf is None or _is_number(tf, leaf):
+    """Return `length` samples of a tensor, starting at `begin`. None, scalars and shared rows come back unchanged."""
+    if leaf is None or _is_number(tf, leaf) or is_shared(tf, leaf):
         return leaf
     if isinstance(leaf, tf.SparseTensor):
         others = leaf.dense_shape[1:]

@@ -13,6 +13,12 @@ ROWS = (
     "micro_batch can join an output of several slices only if it has a row for each sample. Received: {} of a slice "
     "of {} samples of {}. Let it have such rows, or compute it in the loss."
 )
+OUTSIDE = (
+    "The gradient of a model in slices must be taken where the model is called. Received: {}, an operation of a call "
+    "within a tf.function, tf.map_fn, tf.while_loop or tf.cond, and a gradient from outside of it, or by tf.gradients. "
+    "Call the model in the train_step itself, or take the gradient by a GradientTape within the function."
+)
+_REFUSES = "LegacygaGradientFromOutside"
 
 
 def arguments(model, x):
@@ -23,13 +29,17 @@ def arguments(model, x):
 
 @contextlib.contextmanager
 def replaced(model, call):
-    """A context in which the model's `call` is another function, or the class's method if `call` is None."""
+    """A context in which the model's `call` is another function, or its own again if `call` is None."""
     attributes = vars(model)
     before = {name: value for name, value in attributes.items() if name == "call"}
     attributes.pop("call", None)
-    if call is not None:
+    # The user, or a SavedModel, may have set a `call` on the object.
+    own = getattr(before.get("call"), "before", before)
+    if call is None:
+        attributes.update(own)
+    else:
         # Replicas take turns within a step, and the function of another replica may still be in place.
-        call.before = before = getattr(before.get("call"), "before", before)
+        call.before = before = own
         attributes["call"] = call
     try:
         yield
@@ -40,7 +50,7 @@ def replaced(model, call):
 
 @contextlib.contextmanager
 def uncut(models):
-    """A context in which the `call` of each model is its class's method."""
+    """A context in which the `call` of each model is its own again."""
     with contextlib.ExitStack() as stack:
         for each in models:
             stack.enter_context(replaced(each, None))
@@ -72,7 +82,7 @@ class SlicedCall(object):
         # tensor: how many tensors of row lengths follow}.
         self.scalars, self.ragged = {}, {}
         # The outputs of a slice, and the layers that added the losses.
-        self._template, self._adding = None, []
+        self._template, self._adding, self._variables = None, [], None
 
     def part(self, nested, begin, length):
         """Return a slice of nested tensors."""
@@ -133,8 +143,11 @@ class SlicedCall(object):
         return pairs
 
     def variables(self):
-        """Return [(trainable variable, TensorFlow's variable in it)]."""
-        return [(each, _raw(each)) for each in self.model.trainable_variables]
+        """Return [(trainable variable, TensorFlow's variable in it)], as they were at the first call."""
+        # A step may freeze or free a model before it takes the gradient, as that of a GAN.
+        if self._variables is None:
+            self._variables = [(each, _raw(each)) for each in self.model.trainable_variables]
+        return self._variables
 
     def recorded(self, joined, inputs, backward):
         """Return the outputs of the whole batch; `backward` computes their gradients with respect to variables and
@@ -150,12 +163,29 @@ class SlicedCall(object):
         for i in at:
             # The tape has recorded the slices, too.
             joined[i] = self.tf.stop_gradient(joined[i])
+        with self.tape.stop_recording():
+            for i, each in zip(at, self._refusing([joined[i] for i in at] + self.values + inputs)):
+                joined[i] = each
 
         def call_backward(*upstream):
             return backward({i: self.tf.convert_to_tensor(each) for i, each in zip(at, upstream) if each is not None})
 
         self.tape.record_operation("LegacygaSlices", [joined[i] for i in at], self.values + inputs, call_backward)
         return self._put_together(joined)
+
+    def _refusing(self, tensors):
+        """Return tensors whose gradient only the tape of this graph can take; a gradient of the graph raises."""
+        tf, here = self.tf, self.ops.graph_here()
+        if here is None:
+            return tensors
+
+        def refuse(operation, *upstream):
+            raise ValueError(OUTSIDE.format(shown(operation.name)))
+
+        with contextlib.suppress(KeyError):
+            tf.RegisterGradient(_REFUSES)(refuse)
+        with here.gradient_override_map({"IdentityN": _REFUSES}):
+            return tf.identity_n(tensors)
 
     def _put_together(self, joined):
         """Return the outputs of the whole batch with their masks, and add the layers' losses to their layers."""

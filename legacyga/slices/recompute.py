@@ -16,7 +16,7 @@ from legacyga.backend import ops as _ops
 from legacyga.backend.messages import shown
 from legacyga.slices import batches, losses, means
 from legacyga.slices.calls import ROWS, SlicedCall, arguments, has_gradient, replaced, uncut, values_of
-from legacyga.slices.loop import Nothing, Rows, joins_gradient
+from legacyga.slices.loop import Nothing, Rows, Total, joins_gradient
 
 RANDOM = (
     "Where slices are computed twice, random layers must draw the same numbers twice. Received: {}, whose operation "
@@ -81,10 +81,11 @@ class _Cut(object):
         tf, given = self._home.tf, (args, kwargs)
         self.was_called = True
         samples = batches.number_in(tf, given)
+        checked = batches.checked(tf, given, samples)
         if isinstance(samples, int) and samples <= self._size:
-            with uncut(self._models):
+            with uncut(self._models), _ops.Ops(tf).after(checked):
                 return self.model(*args, **kwargs)
-        with _ops.Ops(tf).after(batches.checked(tf, given, samples)):
+        with _ops.Ops(tf).after(checked):
             samples = samples if isinstance(samples, int) else tf.identity(samples)
         return _Twice(self._home, self.model, given, samples, self._size, self._models).outputs()
 
@@ -96,7 +97,7 @@ class _Twice(SlicedCall):
         seen = self.seen()
         if seen.random:
             raise ValueError(RANDOM.format(shown(self.model), shown(seen.random)))
-        before = self._read(seen.written)
+        before, others = self._read(seen.written), self._read(seen.read)
         # Outside of a trace Keras's tape would keep the activations of all slices.
         # A stop would also stop a tape in the call.
         stops = self.tf.executing_eagerly() and not seen.differentiates
@@ -108,13 +109,16 @@ class _Twice(SlicedCall):
 
         def backward(upstream):
             written, values = seen.written, before
-            if self._may_write_since(made):
+            if self._may_write_since(made, seen.read):
                 # A step that updates before it takes a gradient, as with a persistent tape.
-                written = written + [(raw.handle, raw.dtype) for _, raw in self.variables()]
-                values = before + self.values
+                written, values = written + seen.read, before + others
             now = self._read(written)
             self._write(written, values)
+            # A step may read the losses of layers after its gradient.
+            added = [(each, list(features.losses_kept_by(each))) for each in features.layers_of(self.model)]
             gradients = self.loop.run(self._backward(upstream, joined, inputs))
+            for layer, losses_before in added:
+                features.losses_kept_by(layer)[:] = losses_before
             self._write(written, now)
             return gradients
 
@@ -124,12 +128,12 @@ class _Twice(SlicedCall):
         """Return the operations of the graph that is being traced, None if there is none."""
         return None if self.tf.executing_eagerly() else self.ops.graph_here().get_operations()
 
-    def _may_write_since(self, made):
-        """Whether an operation newer than those in the list `made` may write a trainable variable."""
+    def _may_write_since(self, made, variables):
+        """Whether an operation newer than those in the list `made` may write one of [(handle, dtype)]."""
         found = self._operations()
         if not made or not found or made[0] is not found[0]:
             return True
-        captured = [self.ops.graph_here().capture(raw.handle).name for _, raw in self.variables()]
+        captured = {self.ops.graph_here().capture(handle).name for handle, _ in variables}
         newer = [each for each in found[len(made) :] if each.type not in READS]
         return any(each.name in captured for operation in newer for each in operation.inputs)
 
@@ -164,7 +168,8 @@ class _Twice(SlicedCall):
             sources = [raw for _, raw in variables] + watched
             gradients = tape.gradient([found[i] for i in upstream], sources, output_gradients=parts)
             kinds = [joins_gradient(self.ops, each, gradients[i]) for i, (each, _) in enumerate(variables)]
-            kinds += [Nothing if each is None else Rows for each in gradients[len(variables) :]]
+            shares = [Total if batches.is_shared(tf, each) else Rows for each in inputs]
+            kinds += [Nothing if each is None else kind for kind, each in zip(shares, gradients[len(variables) :])]
             return list(zip(kinds, gradients))
 
         return take
@@ -231,6 +236,7 @@ class Seen(object):
 
     Attributes:
         written: [(handle, dtype)] of the variables that it writes, or may write within a loop or branch.
+        read: [(handle, dtype)] of the variables that it only reads.
         random: the name of an operation for which `is_random` is true, None if there is none.
         differentiates: whether the call itself takes a gradient, of a tape within it.
         masked: whether an output has a mask.
@@ -243,12 +249,13 @@ class Seen(object):
         self.ranks = [tf.TensorShape(getattr(each, "shape", ())).ndims for each in outputs]
         self.adds_rows = any(each.shape.ndims != 0 for each in added)
         self.random, self.differentiates = _first_of(graph, is_random), bool(_first_of(graph, _is_of_tape))
-        self.written = []
+        self.written, self.read = [], []
         for outer, inner in zip(graph.external_captures, graph.internal_captures):
             data = getattr(outer, "_handle_data", None)
             is_known = inner.dtype == tf.resource and data is not None and data.is_set
-            if is_known and any(each.type not in READS for each in inner.consumers()):
-                self.written.append((outer, tf.as_dtype(data.shape_and_type[0].dtype)))
+            if is_known:
+                writes = any(each.type not in READS for each in inner.consumers())
+                (self.written if writes else self.read).append((outer, tf.as_dtype(data.shape_and_type[0].dtype)))
 
 
 def _first_of(graph, is_one):

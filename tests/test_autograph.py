@@ -206,6 +206,11 @@ def wrapped(gradient):
     optimizer.apply_gradients([(gradient, variable)])
     return legacyga.flush(optimizer)
 
+if hasattr(home.keras.Model, "train_step"):
+    model = home.keras.models.Sequential([home.keras.layers.Dense(1, input_shape=(2,))])
+    model.compile(legacyga.wrap(home.keras.optimizers.SGD(0.5), 2), "mse")
+    model.fit(tf.ones([2, 2]), tf.ones([2, 1]), verbose=0)
+    tf.function(lambda x, y: legacyga.train_step(model, (x, y)))(tf.ones([2, 2]), tf.ones([2, 1]))
 print(accumulated(tf.constant([4.0, 2.0])).numpy().tolist(), bool(wrapped(tf.constant([1.0, 0.0]))), told)
 """
 

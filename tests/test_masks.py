@@ -311,6 +311,26 @@ def test_an_ignored_class(home, masked):
     assert max(np.abs(now - then).max() for now, then in zip(ends[1], START)) > 0.02
 
 
+def test_ragged_targets(home):
+    """Keras divides by all elements of the batch's rows, which have 1 to 6 of them."""
+    tf, layers = home.tf, home.keras.layers
+    if home.is_keras3 or home.tf_version < (2, 10):
+        skips.keras_lacks("ragged inputs and targets")
+    lengths, random, ends = [(5 * i) % 6 + 1 for i in range(21)], np.random.RandomState(0), []
+    x = tf.RaggedTensor.from_row_lengths(random.randn(sum(lengths), 1).astype("float32"), lengths)
+    for steps in (3, 1):
+        home.reset()
+        inputs = home.keras.Input((None, 1), ragged=True)
+        outputs = layers.TimeDistributed(layers.Dense(1, kernel_initializer="ones"))(inputs)
+        model = home.keras.models.Model(inputs, outputs)
+        optimizer = home.bare_sgd(lr=RATE, momentum=MOMENTUM)
+        model.compile(legacyga.wrap(optimizer, 3) if steps == 3 else optimizer, "mse")
+        given = [legacyga.GradientAccumulationCallback()] if steps == 3 else []
+        model.fit(x, 2.0 * x + 1.0, batch_size=12 // steps, epochs=2, shuffle=False, verbose=0, callbacks=given)
+        ends.append(model.get_weights())
+    assert_close(*ends)
+
+
 @pytest.mark.slow
 def test_in_mixed_precision(home):
     """Keras 3 casts a half output, which loses its mask on the way to the loss."""

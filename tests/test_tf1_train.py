@@ -546,3 +546,20 @@ def test_workers_of_a_parameter_server(home):
         assert (int(iterations), int(mini_step)) == (30, 0)
         # The sum of all gradients, a quarter of each: 60 of 1, 60 of 2.
         np.testing.assert_array_equal(variable, np.full(1000, -45.0, "float32"))
+
+
+@pytest.mark.capability("R15 a quiet guest")
+def test_the_seeds_of_later_operations(home):
+    """TensorFlow 1 derives the seed of an operation from the number of those before it."""
+    graph_only(home)
+    found = []
+    for steps in (1, 4):
+        with graph_of_its_own(home) as (v1, session):
+            v1.set_random_seed(1)
+            optimizer = v1.train.AdamOptimizer(0.1)
+            if steps == 4:
+                legacyga.wrap(optimizer, steps)
+            weight = v1.get_variable("w", [3])
+            session.run(v1.global_variables_initializer())
+            found.append(session.run(weight))
+    np.testing.assert_array_equal(*found)

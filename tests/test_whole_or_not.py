@@ -5,6 +5,7 @@ import itertools
 import os
 import signal
 import sys
+import threading
 
 import kinds
 import needs
@@ -135,3 +136,28 @@ def test_a_call_of_an_accumulator_that_is_interrupted(home, interrupted):
         assert dense.numpy().tolist() == [5.0] * 3 and table.values.numpy().tolist() == [[5.0, 5.0]] * 2, number
         number += 1 + number // 3
     assert number > 20
+
+
+def test_threads_that_share_an_optimizer(home, kind):
+    """As in asynchronous reinforcement learning: every gradient is 1, and so is the mean of each window."""
+    tf = home.tf
+    variable = (home.keras.Variable if kind.generation == "keras3" else tf.Variable)([0.0])
+    optimizer = kind.make(4)
+    switch = sys.getswitchinterval()
+
+    def work():
+        for _ in range(20):
+            optimizer.apply_gradients([(tf.constant([1.0]), variable)])
+
+    # The first mini-step makes the variables.
+    optimizer.apply_gradients([(tf.constant([1.0]), variable)])
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    sys.setswitchinterval(1e-5)
+    try:
+        for each in threads:
+            each.start()
+        for each in threads:
+            each.join()
+    finally:
+        sys.setswitchinterval(switch)
+    assert (int(home.value(optimizer.iterations)), int(home.value(optimizer.mini_step))) == (20, 1)

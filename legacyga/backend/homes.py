@@ -27,7 +27,10 @@ def installed_version(name):
 
 def _tensorflow():
     try:
-        return importlib.import_module("tensorflow")
+        # Not by importlib: AutoGraph, which may rewrite this function, cannot rewrite that.
+        import tensorflow
+
+        return tensorflow
     except ImportError as error:
         raise ImportError(
             "legacyga works on the TensorFlow of your project and found none to import ({}). "

@@ -39,6 +39,7 @@ class Ops(object):
     def __init__(self, tf):
         self.tf = tf
         self.replicas = replicas.Replicas(tf)
+        self._lock = threading.RLock()
         self.v1 = v1 = features.v1_of(tf)
         # Only compat.v1's cond takes `strict`, which keeps a list of one a list.
         self.cond = functools.partial(v1.cond, strict=True)
@@ -74,21 +75,27 @@ class Ops(object):
 
     @contextlib.contextmanager
     def uninterrupted(self):
-        """In eager mode, delay a Ctrl-C until the context ends, so that either all of its writes happen or none."""
-        # Python raises a Ctrl-C in the main thread, and nowhere else.
-        is_main = threading.current_thread() is threading.main_thread()
-        handler = signal.getsignal(signal.SIGINT) if is_main and self.tf.executing_eagerly() else None
-        if not callable(handler):
+        """In eager mode, let one thread at a time into the context, and delay a Ctrl-C until the context ends, so that
+        either all of its writes happen or none."""
+        if not self.tf.executing_eagerly():
             yield
             return
-        came = []
-        signal.signal(signal.SIGINT, lambda *args: came.append(args))
-        try:
-            yield
-        finally:
-            signal.signal(signal.SIGINT, handler)
-            if came:
-                handler(*came[-1])
+        # Python raises a Ctrl-C in the main thread, and nowhere else.
+        is_main = threading.current_thread() is threading.main_thread()
+        handler = signal.getsignal(signal.SIGINT) if is_main else None
+        # The threads of replicas wait for each other within the context.
+        with contextlib.ExitStack() if self.replicas.are_several else self._lock:
+            if not callable(handler):
+                yield
+                return
+            came = []
+            signal.signal(signal.SIGINT, lambda *args: came.append(args))
+            try:
+                yield
+            finally:
+                signal.signal(signal.SIGINT, handler)
+                if came:
+                    handler(*came[-1])
 
     def completed(self, function):
         """Return `function()`, a boolean tensor, available once everything that it creates has run."""

@@ -201,9 +201,8 @@ class _Callback(object):
     def on_batch_end(self, batch, logs=None):
         # `start_fit` counts only if the model trains by Keras's own train_step.
         if self._counts is None and not self.home.graph_mode and model_step.keras_train_step(type(self.model)):
-            sample_counts.say_unweighed(
-                self._optimizers, "The model has a train_step of its own, which may call legacyga.train_step."
-            )
+            several = len(self._optimizers) > 1
+            sample_counts.say_unweighed(self._optimizers, sample_counts.SEVERAL if several else sample_counts.OWN_STEP)
         if self._is_first_batch:
             with self.home.default_session():
                 for windows in self._windows:

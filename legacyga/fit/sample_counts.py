@@ -7,6 +7,8 @@ from legacyga.optimizers import lookup, surface
 from legacyga.slices import checks, losses
 
 UNKNOWN = "The loss is no sum over a batch that is divided by a count, such as the number of samples."
+OWN_STEP = "The model has a train_step of its own, which may call legacyga.train_step."
+SEVERAL = "The model has several optimizers, and nothing counts the samples for each of them."
 UNTOLD = "Keras does not tell an optimizer here how many samples a batch has."
 ONE_NUMBER = (
     "The loss {} is one number for a whole batch. With sample_weight or class_weight {} multiplies it by the mean of "

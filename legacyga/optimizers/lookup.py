@@ -5,6 +5,8 @@ from legacyga.backend.messages import shown
 from legacyga.backend.tensors import variable_key
 from legacyga.optimizers import surface
 
+SEVERAL = "flush takes one optimizer that accumulates, and {} are within this. Received: {}. Flush each of them."
+
 
 def optimizers_in(value):
     """The distinct accumulating optimizers in a value: itself, in a list or dict, or inside a wrapper."""
@@ -41,8 +43,8 @@ def flush(optimizer):
         True if there was an update, else False. Inside a `tf.function`, a boolean tensor.
 
     Raises:
-        ValueError: `optimizer` does not accumulate; or it is a tf.compat.v1.train optimizer in graph mode and there is
-            no default session.
+        ValueError: `optimizer` does not accumulate, or holds several that do; or it is a tf.compat.v1.train optimizer
+            in graph mode and there is no default session.
 
     Examples:
         >>> from tensorflow import keras
@@ -51,7 +53,9 @@ def flush(optimizer):
         False
     """
     found = optimizers_in(optimizer)
-    if len(found) != 1:
+    if len(found) > 1:
+        raise ValueError(SEVERAL.format(len(found), shown(optimizer)))
+    if not found:
         raise ValueError(
             "flush takes an optimizer that legacyga.wrap or legacyga.MySGD returned. Received: {}. Give it the one "
             "that the model was compiled with, model.optimizer. If that is a bare optimizer, it updates with every "

@@ -150,7 +150,7 @@ class Registry(object):
         """Run `make(window)`, in graph mode with the session; returns its boolean. Errors name the `action`."""
         owner, counter = self._owner, window.kept.mini_step
         if not self.is_graph:
-            with owner.ops.replicas.scope_of(counter):
+            with owner.ops.uninterrupted(), owner.ops.replicas.scope_of(counter):
                 # TF 2.4's collectives take no IndexedSlices when run eagerly. Delete with TF 2.4.
                 function = owner.home.tf.function if owner.ops.replicas.are_elsewhere else lambda each: each
                 done = function(lambda: make(window))()

@@ -24,11 +24,17 @@ class Inner(_inner.Inner):
 
     def __init__(self, *args):
         super(Inner, self).__init__(*args)
-        self.iterations = self.ops.constant(0, "int64")
+        # None until the first variables are known.
+        self._iterations = None
         # {(graph, keys of the updated variables): the variables that an update made}.
         self._made_by_updates = {}
         # In graph mode, {id of a gradient that `compute_gradients` returned: (the gradient, its loss)}.
         self.computed = {}
+
+    @property
+    def iterations(self):
+        """The number of updates, made on demand: a new operation in a graph changes the seeds of those after it."""
+        return self.ops.constant(0, "int64") if self._iterations is None else self._iterations
 
     def inherit(self, optimizer):
         if not isinstance(vars(optimizer).get("_slots"), dict) or not hasattr(optimizer, "_non_slot_dict"):
@@ -56,7 +62,7 @@ class Inner(_inner.Inner):
 
         # Cross-replica context, like the bare optimizer: in a graph only the first replica could make variables.
         self.ops.replicas.on_all(create_slots, (var_list,))
-        self.iterations = self._iterations_beside(var_list[0])
+        self._iterations = self._iterations_beside(var_list[0])
         if self.steps.has_windows:
             for var in var_list:
                 _graph.check_branches_can_write(self.home.tf, var)

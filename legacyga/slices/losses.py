@@ -133,7 +133,7 @@ def divisor(home, given, y_pred, sample_weight):
     """Return the divisor of a batch's loss, and the reason if it is not an exact weight for a micro-batch.
 
     Returns:
-        A pair: the number of elements that the masks keep, a scalar tensor, or None if the number of samples divides;
+        A pair: the number of elements that masks and ragged targets have, or None if the number of samples divides;
         and a sentence for the user, None if the weight is exact.
     """
     tf, divides = home.tf, features.divides_by_masks(home)
@@ -147,6 +147,8 @@ def divisor(home, given, y_pred, sample_weight):
     for i, each in enumerate(given):
         mask = mask_of(outputs[min(i, len(outputs) - 1)]) if is_lost else each.mask if divides else None
         found = [part for part in (mask, each.ignored) if part is not None and _is_mean(each.loss)]
+        # Keras takes a mean over all elements of ragged targets.
+        found += [tf.ones_like(each.losses.flat_values)] if isinstance(each.losses, tf.RaggedTensor) else []
         if loss_of_one_number(home, [each]) is not None:
             # A loss that is one number ignores masks.
             found = []

@@ -415,6 +415,29 @@ def test_nothing_of_the_first_pass_is_left(home, kind, way):
             home.keras.backend.experimental.disable_tf_random_generator()
 
 
+@pytest.mark.parametrize("eager", [False, slow(True)], ids=["traced", "run_eagerly"])
+def test_numbers_that_numpy_draws(home, eager):
+    """In a layer's call, as in RandomFlip of TF 2.10. The loss is linear in the weights, so it is their gradient's."""
+    if home.mode == "graph":
+        skips.senseless("a graph is built once")
+
+    class Noise(home.keras.layers.Layer):
+        def call(self, x):
+            return x * np.random.rand(1, 6).astype("float32")
+
+        def compute_output_shape(self, shape):
+            return shape
+
+    model = home.keras.models.Sequential([Noise(), home.keras.layers.Dense(1, use_bias=False)])
+    model.build((None, 6))
+    model.compile(home.keras.optimizers.SGD(1.0), lambda y, found: home.tf.reduce_mean(found), run_eagerly=eager)
+    legacyga.micro_batch(model, 2, recompute=True)
+    for _ in range(2):
+        before = model.get_weights()[0]
+        loss = float(np.ravel(model.train_on_batch(np.ones((6, 6), "float32"), np.zeros((6, 1), "float32")))[0])
+        assert np.sum(before * (before - model.get_weights()[0])) == pytest.approx(loss, rel=1e-4)
+
+
 def test_numbers_that_cannot_be_drawn_again(home):
     tf = home.tf
 

@@ -8,6 +8,8 @@ part of this gradient backward.
 
 import contextlib
 import inspect
+import random
+import sys
 import weakref
 
 from legacyga.backend import autograph, features
@@ -97,7 +99,7 @@ class _Twice(SlicedCall):
         seen = self.seen()
         if seen.random:
             raise ValueError(RANDOM.format(shown(self.model), shown(seen.random)))
-        before, others = self._read(seen.written), self._read(seen.read)
+        before, others, drawn = self._read(seen.written), self._read(seen.read), _random_states()
         # Outside of a trace Keras's tape would keep the activations of all slices.
         # A stop would also stop a tape in the call.
         stops = self.tf.executing_eagerly() and not seen.differentiates
@@ -116,7 +118,10 @@ class _Twice(SlicedCall):
             self._write(written, values)
             # A step may read the losses of layers after its gradient.
             added = [(each, list(features.losses_kept_by(each))) for each in features.layers_of(self.model)]
+            drawn_since = _random_states()
+            _draw_from(drawn)
             gradients = self.loop.run(self._backward(upstream, joined, inputs))
+            _draw_from(drawn_since)
             for layer, losses_before in added:
                 features.losses_kept_by(layer)[:] = losses_before
             self._write(written, now)
@@ -263,6 +268,17 @@ def _first_of(graph, is_one):
     found = graph.get_operations()
     name = next((each.name for each in found if is_one(each.type, each.name)), None)
     return name or graphs.function_with(graph, found, is_one)
+
+
+def _random_states():
+    """Return the states of Python's and NumPy's random numbers. TensorFlow has imported NumPy."""
+    return random.getstate(), sys.modules["numpy"].random.get_state()
+
+
+def _draw_from(states):
+    """Let Python and NumPy draw from these states on. RandomFlip of TensorFlow 2.10 draws by NumPy."""
+    random.setstate(states[0])
+    sys.modules["numpy"].random.set_state(states[1])
 
 
 def is_random(kind, name):

@@ -27,10 +27,8 @@ def installed_version(name):
 
 def _tensorflow():
     try:
-        # Not by importlib: AutoGraph, which may rewrite this function, cannot rewrite that.
-        import tensorflow
-
-        return tensorflow
+        # AutoGraph, which may rewrite this function, warns that it cannot rewrite importlib.
+        return sys.modules.get("tensorflow") or importlib.import_module("tensorflow")
     except ImportError as error:
         raise ImportError(
             "legacyga works on the TensorFlow of your project and found none to import ({}). "

@@ -40,6 +40,8 @@ READS = ("ReadVariableOp", "ResourceGather", "ResourceGatherNd", "VariableShape"
 
 # {model: {description of the arguments: Seen}}, for calls outside traced functions.
 _SEEN = weakref.WeakKeyDictionary()
+# {model that trains: the size of the last slices that its train_step called it with}
+_CUT = weakref.WeakKeyDictionary()
 
 
 def look(home, model, data, size):
@@ -67,8 +69,11 @@ def cut(home, model, size):
             call.__signature__ = inspect.signature(each.model.call)
             stack.enter_context(replaced(each.model, call))
         yield
-    # Replicas take turns within a step, and one may have called what another has put in place.
-    if not any(each.was_called for each in cuts) and not _ops.Ops(home.tf).replicas.are_several:
+    if any(each.was_called for each in cuts):
+        _CUT[model] = size
+    # Replicas take turns within a step, and one may have called what another has put in place. A tf.function in the
+    # train_step calls the model in its first trace only.
+    elif _CUT.get(model) != size and not _ops.Ops(home.tf).replicas.are_several:
         raise ValueError(NO_CALL.format(shown(model)))
 
 

@@ -363,3 +363,262 @@ def test_a_train_step_that_calls_layers_alone(home):
         model.fit(X, Y, batch_size=8, verbose=0)
     for now, then in zip(model.get_weights(), before):
         np.testing.assert_array_equal(now, then)
+
+
+def update(model, tape, loss, variables=None):
+    """The end of a training step. The variables are by default those of the model."""
+    variables = model.trainable_variables if variables is None else variables
+    model.optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
+    return {"loss": loss}
+
+
+def dense(home, outputs=2, inputs=3, **kwargs):
+    """A model within another: one layer."""
+    return home.keras.Sequential([home.keras.layers.Dense(outputs, input_shape=(inputs,), **kwargs)])
+
+
+@pytest.mark.parametrize("way", ["function", slow("while_loop")])
+def test_a_gradient_from_outside_of_a_function(home, way):
+    """The graph of the function would give no gradient of the slices, and the weights would be wrong without a word."""
+    needs_train_step(home)
+    tf = home.tf
+
+    class Outside(home.keras.Model):
+        def __init__(self):
+            super(Outside, self).__init__()
+            self.inner = dense(home)
+
+        def call(self, x):
+            return self.inner(x)
+
+        @tf.function
+        def in_function(self, x):
+            return tf.reduce_mean(tf.square(self(x)))
+
+        def in_loop(self, x):
+            def body(i, found):
+                return i + 1, found + tf.reduce_mean(tf.square(self(x)))
+
+            return tf.while_loop(lambda i, _: i < 2, body, (0, 0.0))[1]
+
+        def train_step(self, data):
+            x, y = data
+            with tf.GradientTape() as tape:
+                more = self.in_function(x) if way == "function" else self.in_loop(x)
+                loss = tf.reduce_mean(tf.square(self(x) - y)) + more
+            return update(self, tape, loss)
+
+    model = Outside()
+    model(X[:2])
+    model.compile(sgd(home))
+    start(model)
+    legacyga.micro_batch(model, 3)
+    before = model.get_weights()
+    with pytest.raises(ValueError, match="The gradient of a model in slices must be taken where the model is called"):
+        model.fit(X, Y, batch_size=7, verbose=0)
+    for now, then in zip(model.get_weights(), before):
+        np.testing.assert_array_equal(now, then)
+
+
+@pytest.mark.parametrize("way", [slow("train_step"), "helper"])
+def test_a_gradient_within_a_function(home, way):
+    """A tf.function that has both the call and the tape is no obstacle."""
+    needs_train_step(home)
+    tf = home.tf
+
+    class Inside(home.keras.Model):
+        def __init__(self):
+            super(Inside, self).__init__()
+            self.inner = dense(home)
+
+        def call(self, x):
+            return self.inner(x)
+
+        def gradients(self, x, y):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(tf.square(self(x) - y)) + tf.reduce_mean(tf.square(self(2 * x)))
+            return loss, tape.gradient(loss, self.trainable_variables)
+
+        def train_step(self, data):
+            loss, gradients = self.gradients(*data)
+            self.optimizer.apply_gradients(zip(gradients, self.trainable_variables))
+            return {"loss": loss}
+
+        if way == "train_step":
+            train_step = tf.function(train_step)
+        else:
+            gradients = tf.function(gradients)
+
+    def make():
+        model = Inside()
+        model(X[:2])
+        model.compile(sgd(home))
+        return start(model), X, Y
+
+    check(home, make, batch_size=7)
+
+
+@pytest.mark.parametrize("by", ["add_loss", slow("activity_regularizer")])
+def test_losses_that_are_read_after_the_gradient(home, by):
+    """The second computation of the slices adds losses too, each of one slice. A VQ-VAE logs its own so."""
+    needs_train_step(home)
+    tf, layers = home.tf, home.keras.layers
+
+    class Adding(layers.Layer):
+        def call(self, x):
+            self.add_loss(tf.reduce_mean(tf.square(x)))
+            return x
+
+    class Trainer(home.keras.Model):
+        def __init__(self):
+            super(Trainer, self).__init__()
+            self.inner = dense(home, 3, **({} if by == "add_loss" else {"activity_regularizer": "l2"}))
+            if by == "add_loss":
+                self.inner.add(Adding())
+            self.added = home.keras.metrics.Mean(name="added")
+
+        def train_step(self, data):
+            x, _ = data
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(tf.square(self.inner(x) - x)) + sum(self.inner.losses)
+            logs = update(self, tape, loss, self.inner.trainable_variables)
+            self.added.update_state(sum(self.inner.losses))
+            return dict(logs, added=self.added.result())
+
+    def make():
+        model = Trainer()
+        model.built = True
+        start(model.inner)
+        model.compile(sgd(home))
+        return model, X, Y
+
+    check(home, make, batch_size=7)
+
+
+@pytest.mark.parametrize("row", ["numbers", slow("a weight")])
+@pytest.mark.parametrize("size", ["unknown", "static"])
+def test_a_row_that_all_samples_share(home, row, size):
+    """Numbers of positions are of shape [1, length], and so are learned embeddings of positions. No slice cuts them."""
+    needs_train_step(home)
+    tf, layers = home.tf, home.keras.layers
+    counting, seen = largest_call(home)
+    ids = np.random.RandomState(4).randint(0, 9, (21, 5)).astype("int32")
+
+    class Encoder(home.keras.Model):
+        def __init__(self):
+            super(Encoder, self).__init__()
+            self.tokens, self.places = layers.Embedding(9, 4), layers.Embedding(5, 4)
+
+        def call(self, ids, position=None):
+            return counting(self.tokens(ids)) + (self.places(position) if row == "numbers" else position)
+
+    class Outer(home.keras.Model):
+        def __init__(self):
+            super(Outer, self).__init__()
+            self.encoder, self.head = Encoder(), dense(home, 2, 4)
+            if row == "a weight":
+                self.row = self.add_weight(name="row", shape=(1, 5, 4), initializer="zeros", trainable=True)
+
+        def call(self, x):
+            position = tf.range(5)[None] if row == "numbers" else tf.convert_to_tensor(self.row)
+            return self.head(tf.reduce_mean(tf.tanh(self.encoder(x, position=position)), 1))
+
+        def train_step(self, data):
+            x, y = data
+            position = tf.range(5)[None]
+            with tf.GradientTape() as tape:
+                if row == "a weight":
+                    position = tf.convert_to_tensor(self.row)
+                hidden = tf.tanh(self.encoder(x, position=position))
+                loss = tf.reduce_mean(tf.square(self.head(tf.reduce_mean(hidden, 1)) - y))
+            return update(self, tape, loss)
+
+    def make():
+        model = Outer()
+        model(ids[:2])
+        model.compile(sgd(home), **({"jit_compile": False} if home.is_keras3 else {}))
+        data = tf.data.Dataset.from_tensor_slices((ids, Y))
+        return start(model), data.batch(7, drop_remainder=size == "static"), None
+
+    model = check(home, make, batch_size=None)
+    data = make()[1]
+    del seen[:]
+    model.fit(data, verbose=0)
+    assert max(seen) == 3, seen
+
+
+@pytest.mark.parametrize("loss", ["mse", slow("dice")])
+def test_a_call_that_an_object_has(home, loss):
+    """A user sets one on a model of the functional API, and a SavedModel has one."""
+    needs_train_step(home)
+
+    def make():
+        model = embedded(home)
+        own = model.call
+        model.call = lambda inputs, training=None, mask=None: 2.0 * own(inputs)
+        model.compile(sgd(home), loss if loss == "mse" else lambda *each: dice(home.tf, *each))
+        return model, X, Y if loss == "mse" else LABELS
+
+    check(home, make, twice=loss != "mse", batch_size=7)
+
+
+def test_a_part_that_is_frozen_during_the_forward_pass(home):
+    """As the judge of a GAN is while the maker trains."""
+    needs_train_step(home)
+    tf = home.tf
+
+    class Gan(home.keras.Model):
+        def __init__(self):
+            super(Gan, self).__init__()
+            self.maker, self.judge = dense(home), dense(home, 1, 2)
+
+        def call(self, x):
+            return self.judge(self.maker(x))
+
+        def train_step(self, data):
+            x, _ = data
+            self.judge.trainable = False
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(tf.nn.softplus(-self.judge(self.maker(x))))
+            self.judge.trainable = True
+            return update(self, tape, loss, self.maker.trainable_variables)
+
+    def make():
+        model = Gan()
+        model(X[:2])
+        model.compile(sgd(home))
+        return start(model), X, Y
+
+    check(home, make, batch_size=7)
+
+
+@pytest.mark.parametrize("eager", [slow(True), False], ids=["run_eagerly", "traced"])
+def test_a_variable_that_is_assigned_before_the_gradient(home, eager):
+    """The gradient is by the value that the forward pass has read."""
+    needs_train_step(home)
+    tf = home.tf
+
+    class Annealed(home.keras.Model):
+        def __init__(self):
+            super(Annealed, self).__init__()
+            self.inner = dense(home)
+            self.heat = self.add_weight(name="heat", shape=(), initializer="ones", trainable=False)
+
+        def call(self, x):
+            return self.inner(x) / tf.convert_to_tensor(self.heat)
+
+        def train_step(self, data):
+            x, y = data
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(tf.square(self(x) - y))
+            self.heat.assign(self.heat * 1.25)
+            return update(self, tape, loss)
+
+    def make():
+        model = Annealed()
+        model(X[:2])
+        model.compile(sgd(home), run_eagerly=eager)
+        model.inner.set_weights(start(dense(home)).get_weights())
+        return model, X, Y
+
+    check(home, make, batch_size=7)

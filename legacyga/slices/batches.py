@@ -19,8 +19,9 @@ def is_shared(tf, leaf):
     return known_size(tf, leaf) == 1
 
 
-def _of_samples(tf, leaves):
-    """Return the tensors with a row for each sample. A batch may consist of one sample."""
+def of_samples(tf, given):
+    """Return those arguments of a call that have a row for each sample: a list. A batch may consist of one sample."""
+    leaves = parts_of(tf, given)
     return [leaf for leaf in leaves if not is_shared(tf, leaf)] or leaves
 
 
@@ -31,7 +32,7 @@ def samples_in(tf, data):
     batches of graphs. Without targets, the first input decides.
     """
     targets = parts_of(tf, data[1:2]) if isinstance(data, (tuple, list)) else []
-    return size_of(tf, _of_samples(tf, targets + parts_of(tf, data))[0])
+    return size_of(tf, (targets or parts_of(tf, data))[0])
 
 
 def number_in(tf, data):
@@ -39,7 +40,7 @@ def number_in(tf, data):
 
     Raises ValueError if two static dimensions differ.
     """
-    static = {known_size(tf, leaf) for leaf in _of_samples(tf, parts_of(tf, data))} - {None}
+    static = {known_size(tf, leaf) for leaf in parts_of(tf, data)} - {None}
     if len(static) > 1:
         raise ValueError(SIZES.format(*sorted(static)[:2]))
     return int(static.pop()) if static else samples_in(tf, data)
@@ -53,7 +54,7 @@ def is_cut(tf, data, size):
 
 def checked(tf, data, samples):
     """Return operations that raise if parts of the data have unequal numbers of samples; [] if sizes are static."""
-    leaves = _of_samples(tf, parts_of(tf, data))
+    leaves = parts_of(tf, data)
     if isinstance(samples, int) and None not in [known_size(tf, leaf) for leaf in leaves]:
         return []
     message = SIZES.format("other", "of the first part")

@@ -87,8 +87,10 @@ class _Cut(object):
     def __call__(self, *args, **kwargs):
         tf, given = self._home.tf, (args, kwargs)
         self.was_called = True
-        samples = batches.number_in(tf, given)
-        checked = batches.checked(tf, given, samples)
+        # A list of one, for none of them are targets.
+        cut = [batches.of_samples(tf, given)]
+        samples = batches.number_in(tf, cut)
+        checked = batches.checked(tf, cut, samples)
         if isinstance(samples, int) and samples <= self._size:
             with uncut(self._models), _ops.Ops(tf).after(checked):
                 return self.model(*args, **kwargs)

@@ -263,9 +263,10 @@ def test_several_optimizers_and_covers_are_found(home):
         fit(home, model, [legacyga.GradientAccumulationCallback(2)], epochs=1)
     (message,) = [str(each.message) for each in caught if "optimizers that accumulate" in str(each.message)]
     assert message.startswith("The model has 2 optimizers that accumulate.") and called in message
-    # It has no train_step of its own.
-    reasons = [str(each.message) for each in caught if "weigh alike" in str(each.message) and home.mode == "eager"]
-    assert all("The model has several optimizers, and nothing counts" in each for each in reasons)
+    reasons = [str(each.message) for each in caught if "weigh alike" in str(each.message)]
+    if home.mode == "eager" and hasattr(model, "train_step"):
+        # It has no train_step of its own.
+        assert reasons and all("The model has several optimizers, and nothing counts" in each for each in reasons)
     with pytest.raises(ValueError, match="flush takes one optimizer that accumulates, and 2 are within this"):
         legacyga.flush([one, other])
     assert (one.gradient_accumulation_steps, other.gradient_accumulation_steps) == (2, 2)

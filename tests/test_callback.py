@@ -233,6 +233,7 @@ def test_steps_per_execution(home):
     assert_as_expected(weights, logs, expected(home, 2, lambda epoch, updates: schedule(updates), "carry"))
 
 
+@pytest.mark.slow
 def test_windows_larger_than_an_epoch(home):
     """One warning says what will happen, and that is what happens."""
     for partial_window, says, updates in (

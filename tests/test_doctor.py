@@ -56,6 +56,7 @@ def test_mysgd_is_exact(home, tmp_path, capsys):
     assert printed.count("\nexact ") == number and "All {} are exact".format(number) in printed
 
 
+@pytest.mark.slow
 def test_the_line_of_the_matrix(home, tmp_path, capsys):
     """That of the versions at hand, as the page has it."""
     _, found = examined(home, tmp_path)

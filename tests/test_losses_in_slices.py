@@ -241,6 +241,7 @@ def test_inputs_that_are_not_dense(home, form):
     check(home, make, batch_size=None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["supervised_contrastive", slow("dice")])
 def test_in_windows(home, name):
     """K = 2: two whole batches in slices are one update, with the mean of their gradients."""

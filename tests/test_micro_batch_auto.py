@@ -111,7 +111,7 @@ def assert_same(found, wanted):
         np.testing.assert_array_equal(values, wanted[2][name])
 
 
-@pytest.mark.parametrize("way", ["fit", "train_on_batch"])
+@pytest.mark.parametrize("way", ["fit", slow("train_on_batch")])
 def test_the_size_that_fits_is_found(home, way):
     """Slices of 8 and of 4 do not fit, those of 2 do."""
     with pytest.warns(UserWarning, match="found slices of 2 samples.*legacyga.micro_batch.model, 2."):
@@ -142,6 +142,7 @@ def test_a_batch_begins_again_from_its_own_state(home, place):
         np.testing.assert_allclose(now, then, rtol=0, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ["slices", slow("optimizer")])
 @pytest.mark.parametrize("recompute", [slow(False), True])
 @pytest.mark.parametrize("seed", [1, slow(2)])
@@ -192,6 +193,7 @@ def test_nothing_fits(home):
         np.testing.assert_array_equal(now, then)
 
 
+@pytest.mark.slow
 def test_what_fits_trains_whole(home):
     found = trained(home, "auto")
     assert legacyga.micro_batch_size(found[0]) is None

@@ -75,6 +75,7 @@ def test_validation_and_callbacks_see_the_epochs_last_update(home):
     assert_as_expected(early.weights, logs, wanted)
 
 
+@pytest.mark.slow
 def test_training_that_is_stopped_within_an_epoch(home):
     """The epoch ends as any other, after as many batches as that Keras takes."""
     for partial_window, wanted_updates in (("flush", (1, 2)), ("drop", (0, 1)), ("carry", (0, 1))):

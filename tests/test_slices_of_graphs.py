@@ -474,7 +474,7 @@ def test_a_shape_that_layers_and_loss_read(home):
         model.train_on_batch(X, Y)
 
 
-@pytest.mark.parametrize("by", ["callback", "micro_batch"])
+@pytest.mark.parametrize("by", [slow("callback"), "micro_batch"])
 def test_moving_averages_move_once_a_batch(home, by):
     """Asking for the masks of outputs must not call the layers again, which would add their updates once more."""
     ends = []

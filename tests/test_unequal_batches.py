@@ -46,6 +46,7 @@ def test_a_smaller_last_batch_equals_the_large_batch(home, steps):
     assert_as_expected(weights, logs, wanted)
 
 
+@pytest.mark.slow
 def test_what_does_not_weigh(home):
     """A sum, and the mini-steps before fit."""
     if not counts(home):

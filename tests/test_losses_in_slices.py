@@ -242,7 +242,7 @@ def test_inputs_that_are_not_dense(home, form):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["supervised_contrastive", slow("dice")])
+@pytest.mark.parametrize("name", ["supervised_contrastive", "dice"])
 def test_in_windows(home, name):
     """K = 2: two whole batches in slices are one update, with the mean of their gradients."""
 

@@ -143,7 +143,7 @@ def test_a_batch_begins_again_from_its_own_state(home, place):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("place", ["slices", slow("optimizer")])
+@pytest.mark.parametrize("place", ["slices", "optimizer"])
 @pytest.mark.parametrize("recompute", [slow(False), True])
 @pytest.mark.parametrize("seed", [1, slow(2)])
 def test_an_allocator_that_fails_at_random(home, place, recompute, seed):

@@ -158,19 +158,19 @@ class SlicedCall(object):
             backward: a function of {place: upstream gradient} that returns the gradients, those of the inputs last.
         """
         # The tape records these reads, which connect the outputs to the variables.
-        self.values = [raw.read_value() for _, raw in self.variables()]
+        values = [raw.read_value() for _, raw in self.variables()]
         at = [i for i, each in enumerate(joined) if has_gradient(each)]
         for i in at:
             # The tape has recorded the slices, too.
             joined[i] = self.tf.stop_gradient(joined[i])
         with self.tape.stop_recording():
-            for i, each in zip(at, self._refusing([joined[i] for i in at] + self.values + inputs)):
+            for i, each in zip(at, self._refusing([joined[i] for i in at] + values + inputs)):
                 joined[i] = each
 
         def call_backward(*upstream):
             return backward({i: self.tf.convert_to_tensor(each) for i, each in zip(at, upstream) if each is not None})
 
-        self.tape.record_operation("LegacygaSlices", [joined[i] for i in at], self.values + inputs, call_backward)
+        self.tape.record_operation("LegacygaSlices", [joined[i] for i in at], values + inputs, call_backward)
         return self._put_together(joined)
 
     def _refusing(self, tensors):

@@ -590,7 +590,7 @@ def test_what_cannot_be_accumulated(home):
     with pytest.raises(ValueError, match="are there after its first call. Received: no call yet. Call it with"):
         _ = accumulator.gradients
     for value in ([], [None, None]):
-        with pytest.raises(ValueError, match="gradients must hold one that is not None. Received: .*GradientTape"):
+        with pytest.raises(ValueError, match="gradients must contain one that is not None. Received: .*GradientTape"):
             accumulator(value)
     for value in (one, 1.0, None, "gradient"):
         with pytest.raises(ValueError, match="gradients must be a list with a tensor, an IndexedSlices or None"):

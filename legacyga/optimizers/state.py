@@ -74,10 +74,9 @@ def _misfit(optimizer, wanted, values):
     """The error if the values do not match, else None."""
     if len(values) != len(wanted):
         return ValueError(
-            "{} has {} variables, {} of them the inner optimizer's. Received: {} values. They are of another "
-            "optimizer, or of one for another model, or of one that has trained other lists of variables, as before a "
-            "layer was frozen, or hold a window under way that this one does not have, or this one must be built "
-            "first. Nothing was written.".format(
+            "{} has {} variables, {} of them the inner optimizer's. Received: {} values. They come from "
+            "another optimizer or another model, or from before a layer was frozen, or they hold an open window that "
+            "this optimizer does not have, or this optimizer must be built first. Nothing was written.".format(
                 shown(optimizer), len(variables_of(optimizer)), len(wanted), len(values)
             )
         )
@@ -85,8 +84,8 @@ def _misfit(optimizer, wanted, values):
         shape, received = _shape_of(variable), _shape_of(value)
         if shape != received:
             return ValueError(
-                "The optimizer's variable {} has the shape {}. Received: a value of the shape {}. It is of another "
-                "optimizer, or of one for another model. Nothing was written.".format(variable.name, shape, received)
+                "The optimizer's variable {} has the shape {}. Received: a value of the shape {}. It comes from "
+                "another optimizer or another model. Nothing was written.".format(variable.name, shape, received)
             )
 
 

@@ -48,7 +48,7 @@ def check_gradients(ops, gradients, number):
         )
     if all(gradient is None for gradient in gradients):
         raise ValueError(
-            "gradients must hold one that is not None. Received: {}. Compute the loss inside of the "
+            "gradients must contain one that is not None. Received: {}. Compute the loss inside of the "
             "GradientTape, from the variables whose gradients are asked for.".format(shown(gradients))
         )
     return gradients

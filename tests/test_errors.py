@@ -596,7 +596,7 @@ def test_before_an_optimizer_is_built(home, kind, first):
     trained.step([np.ones(2, "float32")])
     weights = home.optimizer_weights(trained.optimizer)
     if first == "set_weights":
-        with pytest.raises(ValueError, match="this one must be built first. Nothing|has not yet been built"):
+        with pytest.raises(ValueError, match="this optimizer must be built first. Nothing|has not yet been built"):
             new.set_weights(weights)
     variables = home.variables([np.ones(2, "float32")])
     new.apply_gradients([(home.tf.ones(2), variables[0])])

@@ -346,6 +346,36 @@ def test_a_penalty_on_the_batch(home):
     assert_alike(ends[1], ends[0])
 
 
+@pytest.mark.parametrize("by", ["rows", slow("share")])
+def test_a_mean_over_chosen_samples(home, by):
+    """add_loss of a mean over those samples that a condition keeps: unequal numbers of them in the slices."""
+    if home.mode == "eager":
+        skips.senseless("graph mode: in eager mode what a layer adds is one number a slice")
+    tf, backend = home.tf, home.backend
+
+    def chosen(tensors):
+        inputs, outputs = tensors
+        loss, kept = backend.mean(backend.square(outputs), -1), inputs[:, 0] > 0.5
+        if by == "rows":
+            return tf.reduce_mean(tf.boolean_mask(loss, kept))
+        kept = backend.cast(kept, "float32")
+        return backend.mean(loss * kept) / backend.mean(kept)
+
+    ends = []
+    for size in (None, 3):
+        home.reset()
+        model = home.network(START)
+        model = home.keras.models.Model(model.inputs, model.outputs)
+        added = home.keras.layers.Lambda(chosen, output_shape=())([model.inputs[0], model.outputs[0]])
+        model.add_loss(added)
+        model.compile(optimizer=legacyga.MySGD(RATE, steps_per_update=1, keras=home.keras), loss="mse")
+        legacyga.micro_batch(model, size)
+        fit(model)
+        assert legacyga.recomputes(model) == (None if size is None else True)
+        ends.append((model.get_weights(), {}))
+    assert_alike(ends[1], ends[0])
+
+
 # --------------------------------------------------------------------------------------------------- ways to train
 
 

@@ -6,6 +6,8 @@ batch is computed there. In all other cases it finds nothing, and all batches we
 """
 
 import collections
+import functools
+import operator
 
 from legacyga.backend import features, graph
 
@@ -14,6 +16,14 @@ DIVISIONS = {"RealDiv", "Div", "DivNoNan"}
 REDUCTIONS = {"Mean", "Sum"}
 SAME = {"Identity", "Cast", "Reshape", "Squeeze", "ExpandDims", "Neg", "CheckNumerics"}
 SELECTIONS = {"Select", "SelectV2"}
+# Operations, in losses of Keras, whose results have the rows of their inputs.
+KEEPING_ROWS = SAME | DIVISIONS | SELECTIONS | REDUCTIONS | {
+    "Add", "AddV2", "Sub", "Mul", "Square", "SquaredDifference", "Abs", "Pow", "Exp", "Log", "Log1p", "Maximum",
+    "Minimum", "ClipByValue", "Relu", "Sigmoid", "Softplus", "Softmax", "SoftmaxCrossEntropyWithLogits",
+    "SparseSoftmaxCrossEntropyWithLogits",
+}  # fmt: skip
+# Operations whose results have as many rows as the data say, as in tf.boolean_mask.
+CHOOSING = {"Where", "DynamicPartition"}
 FEEDING = ("Placeholder", "IteratorGetNext")
 WITHOUT_GRADIENT = {"StopGradient", "ZerosLike", "OnesLike"}
 # In loops, the scalars of these operations stand for arrays.
@@ -26,14 +36,15 @@ class _UnknownError(Exception):
     """Not every term of the loss is a sum over the batch, divided by a number."""
 
 
-class _Number(collections.namedtuple("_Number", ["value", "counted", "degree", "sums"])):
+class _Number(collections.namedtuple("_Number", ["value", "counted", "degree", "sums", "means"])):
     """A scalar computed from a batch, which divides some term of the loss.
 
     value: a float64 tensor, or 1.0 for numbers that are the same in each batch.
     counted: `value` without a lower bound, so that the values of two batches add up to that of both: n for max(1, n).
     degree: the power of the number of samples with which it grows: 1, 0 for a share, -1 for an inverse, ...
-    sums: how many sums over the batch's data, such as a mask, it is a product of. Means of such data, as in Keras up to
-        2.2, are not counted: the product of two of them is not that of the large batch, but near it.
+    sums: how many sums over the batch's data, such as a mask, it is a product of.
+    means: how many means of such data. Keras up to 2.2 divides by them: the product of two of them is not that of the
+        large batch, but near it.
     """
 
     def times(self, other):
@@ -45,10 +56,10 @@ class _Number(collections.namedtuple("_Number", ["value", "counted", "degree", "
         return self._with(values, self.degree - other.degree, other)
 
     def _with(self, values, degree, other):
-        return _Number(values[0], values[1], degree, self.sums + other.sums)
+        return _Number(values[0], values[1], degree, self.sums + other.sums, self.means + other.means)
 
 
-ONE = _Number(1.0, 1.0, 0, 0)
+ONE = _Number(1.0, 1.0, 0, 0, 0)
 
 
 def find(ops, loss, params):
@@ -79,7 +90,7 @@ def is_mean(ops, loss, params):
     """Whether the number of rows divides a scalar loss, as in a mean over the samples; None if that is unknown."""
     with loss.graph.as_default():
         found = _terms(ops, loss, params)
-    return None if found is None else all((each.degree, each.sums) == (1, 0) for each in found)
+    return None if found is None else all((each.degree, each.sums, each.means) == (1, 0, 0) for each in found)
 
 
 def _terms(ops, loss, params):
@@ -101,6 +112,9 @@ class _Divisors(object):
         variables = [graph.operation_of(each) for each in params]
         learning = self._of_batch & graph.descendants(variables, self._carries_gradient)
         self._learning = {each for each in learning if each.type not in WITHOUT_GRADIENT}
+        # A number within a loop is that of one pass, such as a counter of K.rnn.
+        loops = [each for each in within if each.type in ("Enter", "RefEnter")]
+        self._of_loops = graph.descendants(loops, lambda tensor: not tensor.op.type.endswith("Exit"))
         # Operations that `_check_plain` has searched and passed.
         self._plain = set()
 
@@ -148,7 +162,11 @@ class _Divisors(object):
         if operation.type in SAME:
             return self._of_factor(inputs[0])
         if factor.shape.ndims == 0:
-            return ONE.over(self._number(factor))
+            number = self._number(factor)
+            if number.means:
+                # Such as the share of the labeled samples: it may be 0, and does not divide.
+                raise _UnknownError()
+            return ONE.over(number)
         if operation.type == "Mul":
             return self._of_factor(inputs[0]).times(self._of_factor(inputs[1]))
         if operation.type in DIVISIONS and inputs[1].shape.ndims == 0:
@@ -194,11 +212,11 @@ class _Divisors(object):
         self._check_plain(inner.op)
         if not _has_rows(operation.inputs[0]):
             # Sample weights of one row, their default. Delete with TF 1.13.
-            return _Number(value, value, 0, 0)
+            return _Number(value, value, 0, 0, 0)
         if not self._takes_rows(operation):
             raise _UnknownError()
         is_sum = int(operation.type == "Sum")
-        return _Number(value, value, is_sum, is_sum)
+        return _Number(value, value, is_sum, is_sum, 1 - is_sum)
 
     def _is_bound(self, tensor, most):
         """Whether a number is a constant up to `most`, or a OnesLike: it only keeps a count away from 0."""
@@ -206,17 +224,32 @@ class _Divisors(object):
         return tensor.op.type == "OnesLike" if value is None else bool(0 <= value <= most)
 
     def _dimension(self, tensor):
-        """Return i if a number is the size of another tensor's dimension i; None if it is no such size."""
+        """Return i if a tensor is the size of another one's dimension i, or the sizes from i > 0 on; else None."""
         operation = tensor.op
         is_size = operation.type == "StridedSlice" and operation.inputs[0].op.type == "Shape"
-        begin = features.static_value(self._tf)(operation.inputs[1]) if is_size and tensor.shape.ndims == 0 else None
-        return None if begin is None else int(begin[0])
+        begin = features.static_value(self._tf)(operation.inputs[1]) if is_size else None
+        return int(begin[0]) if begin is not None and (tensor.shape.ndims == 0 or begin[0] > 0) else None
 
     def _rows(self, tensor):
         if not _has_rows(tensor):
             return ONE
-        rows = self._ops.cast(self._tf.shape(tensor)[0], "float64")
-        return _Number(rows, rows, 1, 0)
+        rows = self._ops.cast(self._tf.shape(_unflattened(tensor))[0], "float64")
+        return _Number(rows, rows, 1, int(self._is_chosen(tensor)), 0)
+
+    def _is_chosen(self, tensor):
+        """Whether the data decide how many rows a tensor has, as in tf.boolean_mask."""
+        seen = set()
+        while tensor.op in self._of_batch - seen:
+            operation = tensor.op
+            seen.add(operation)
+            if operation.type in CHOOSING:
+                return True
+            inputs = [each for each in operation.inputs if _has_rows(each)]
+            if not inputs:
+                break
+            # The indices of a Gather stand last.
+            tensor = inputs[-1 if "Gather" in operation.type else 0]
+        return False
 
     def _takes_rows(self, reduction):
         """Whether a reduction is over the first dimension, alone or with others."""
@@ -230,13 +263,37 @@ class _Divisors(object):
         """Raise if a number of the batch is computed behind an operation: it may divide."""
         behind = (graph.ancestors([operation], self._plain) & self._of_batch) - self._plain
         for each in behind:
-            if not each.type.startswith(OF_LOOPS) and any(map(self._is_number, each.inputs)):
+            if each not in self._of_loops and any(map(self._is_number, each.inputs)):
                 raise _UnknownError()
         self._plain |= behind
 
     def _is_number(self, tensor):
         is_scalar = tensor.dtype.base_dtype.is_floating and tensor.shape.ndims == 0
         return is_scalar and tensor.op in self._of_batch and not tensor.op.type.startswith(OF_LOOPS)
+
+
+def _unflattened(tensor):
+    """Return what a tensor was made of by reshapes that multiply the rows by a constant, as K.flatten does."""
+    # The Dense of Keras flattens, too, and undoes it: of all tensors on the way, take the first with the fewest rows.
+    rows = fewest = 1.0
+    each = tensor
+    while each.op.type in KEEPING_ROWS:
+        inputs = [inner for inner in each.op.inputs if _has_rows(inner)]
+        if not inputs:
+            break
+        if each.op.type == "Reshape":
+            sizes = [made.shape.as_list()[1:] for made in (each, inputs[0])]
+            if None in sizes[0] + sizes[1] or 0 in sizes[1]:
+                break
+            rows *= _product(sizes[0]) / _product(sizes[1])
+        each = inputs[0]
+        if rows < fewest:
+            tensor, fewest = each, rows
+    return tensor
+
+
+def _product(sizes):
+    return functools.reduce(operator.mul, sizes, 1.0)
 
 
 def _unshaped(tensor):

@@ -154,6 +154,7 @@ def test_what_keras_rewrites_in_an_update_is_rewritten(home, steps):
     assert trained(home, optimizer).numpy() == [-1.5 / steps]
 
 
+@pytest.mark.slow
 def test_a_method_of_no_module(home):
     namespace = dict(super_of=lambda self: super(Made, self), getattr=getattr)
     exec("def apply_gradients(self, pairs): return super_of(self).apply_gradients(pairs)", namespace)

@@ -280,7 +280,7 @@ def linear_gradients(weights, x, y):
     return [x.T.dot(error), error.sum(axis=0)]
 
 
-@pytest.mark.long(in_core=True)
+@pytest.mark.long
 def test_a_program_that_replaces_keras_models_model(home, tmpdir):
     """By a class of its own, and by a function. The home is told by something else: the same numbers as ever."""
     ways, path = ["class", "function"], tmpdir.join("program.py")

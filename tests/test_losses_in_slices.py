@@ -258,7 +258,8 @@ def test_in_windows(home, name):
     assert home.value(model.optimizer.iterations) == 3
 
 
-@pytest.mark.parametrize("steps", [slow(2), 3])
+@pytest.mark.slow
+@pytest.mark.parametrize("steps", [2, 3])
 def test_several_steps_of_one_execution(home, steps):
     if home.mode == "graph" or home.tf_version < (2, 4) or home.is_keras3_before(3, 10):
         skips.keras_lacks("steps_per_execution that leaves a rest")

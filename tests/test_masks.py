@@ -208,6 +208,7 @@ def test_several_outputs_with_masks_of_their_own(home, equal):
             assert_close([value], [wanted[i]])
 
 
+@pytest.mark.slow
 def test_a_masked_output_without_a_loss(home):
     """Its mask divides nothing: batches of one size weigh alike."""
     ids = np.concatenate([each[0] for each in batches_of((12,))])

@@ -120,7 +120,7 @@ def test_the_size_that_fits_is_found(home, way):
     assert_same(found, trained(home, 2, way))
 
 
-@pytest.mark.parametrize("place", [slow("first slice"), "later slice", "optimizer"])
+@pytest.mark.parametrize("place", [slow("first slice"), "later slice", slow("optimizer")])
 def test_a_batch_begins_again_from_its_own_state(home, place):
     """The second batch fails once: in slices of 4 it goes on from where it began."""
     if place == "optimizer":
@@ -225,7 +225,8 @@ def test_several_steps_of_one_execution(home, most):
         np.testing.assert_allclose(history[name], wanted_history[name], rtol=1e-6)
 
 
-@pytest.mark.parametrize("call", [slow(1), slow(2), slow(3), 4])
+@pytest.mark.slow
+@pytest.mark.parametrize("call", [1, 2, 3, 4])
 def test_a_step_of_two_optimizers(home, call):
     """A GAN that exhausts the memory in that call of its step: the last two come after the first update."""
     if home.mode == "graph" or home.tf_version < (2, 2):

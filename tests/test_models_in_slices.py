@@ -21,7 +21,8 @@ def needs_train_step(home):
         skips.senseless("no train_step, or no GradientTape that a model's call may have")
 
 
-@pytest.mark.parametrize("eager", [slow(True), False], ids=["run_eagerly", "traced"])
+@pytest.mark.slow
+@pytest.mark.parametrize("eager", [True, False], ids=["run_eagerly", "traced"])
 def test_a_gradient_after_the_first_update(home, eager):
     """One persistent tape of a GAN: the second gradient is by the weights of the forward pass."""
     needs_train_step(home)
@@ -496,7 +497,7 @@ def test_losses_that_are_read_after_the_gradient(home, by):
 
 
 @pytest.mark.parametrize("row", ["numbers", slow("a weight")])
-@pytest.mark.parametrize("size", ["unknown", "static"])
+@pytest.mark.parametrize("size", [slow("unknown"), "static"])
 def test_a_row_that_all_samples_share(home, row, size):
     """Numbers of positions are of shape [1, length], and so are learned embeddings of positions. No slice cuts them."""
     needs_train_step(home)

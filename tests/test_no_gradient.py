@@ -289,6 +289,7 @@ def test_a_function_that_xla_compiles(home, compiled):
         dense.assert_close([np.array(home.value(each)) for each in variables], wanted)
 
 
+@pytest.mark.slow
 def test_a_model_that_is_compiled_again_with_a_second_output(home):
     """The first training function knows no gradient of the second head, and is never called again."""
     needs.eager_only(home, since=(2, 2))

@@ -622,6 +622,7 @@ def test_a_step_that_reads_what_keras_has_computed(home, adam, steps, sparse):
         assert_close(run(legacyga.wrap(bare(), steps), fed, traced), run(bare(), means, traced))
 
 
+@pytest.mark.slow
 def test_the_operations_of_an_update(home, adam):
     """What an update of 40 variables adds to the bare optimizer's is the sums' own, whatever the optimizer."""
     needs.eager_only(home)

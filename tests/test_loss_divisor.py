@@ -131,7 +131,8 @@ def test_masks(home, monkeypatch):
     check(home, monkeypatch, masked, "mse", sequences(SIZES))
 
 
-@pytest.mark.parametrize("embeddings, outputs", [slow(0, 2), slow(1, 2), (2, 2)])
+@pytest.mark.slow
+@pytest.mark.parametrize("embeddings, outputs", [(0, 2), (1, 2), (2, 2)])
 def test_two_outputs(home, monkeypatch, embeddings, outputs):
     """Of samples, of one mask, and of a mask each, which leave the same, for all these homes know."""
     batches = sequences(SIZES, seed=3) if embeddings else test_weights.batches_of(SIZES, seed=3)
@@ -184,7 +185,7 @@ def losses(home):
     )
 
 
-@pytest.mark.parametrize("name", ["one_number", "of_positives", slow("total"), "of_pairs"])
+@pytest.mark.parametrize("name", [slow("one_number"), "of_positives", slow("total"), "of_pairs"])
 def test_losses_of_ones_own(home, monkeypatch, name):
     """A mean, a detector's by its positives; a sum and one that is no sum over samples are left as they are."""
     loss, is_found = losses(home)[name]

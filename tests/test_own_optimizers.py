@@ -717,6 +717,7 @@ def joining(sgd, way):
     return Joining
 
 
+@pytest.mark.slow
 @pytest.mark.capability("errors")
 def test_what_a_wrapper_of_the_v1_api_may_not(home, sgd):
     needs.graph_only(home)

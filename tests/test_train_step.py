@@ -4,7 +4,7 @@ import numpy as np
 import oracle
 import pytest
 import skips
-from slow import slow
+from slow import slow, slow_but
 
 import legacyga
 from legacyga.slices import batches
@@ -83,7 +83,6 @@ CASES = {
     "regularizers": (regularized, dict(x=X, y=Y)),
     "two outputs": (two_outputs, TWO),
 }
-SHORT, LONG = ["plain", "sample_weight", "class_weight"], ["regularizers", "two outputs"]
 
 
 def sgd(home):
@@ -120,7 +119,8 @@ def assert_reports(home, reported, wanted):
 
 
 @pytest.mark.capability("train_step")
-@pytest.mark.parametrize("name, steps", [(name, 4) for name in SHORT] + [slow(name, 4) for name in LONG] + [slow("two outputs", 2)])
+@pytest.mark.parametrize("name", slow_but(["class_weight", "plain", "sample_weight"], sorted(CASES)))
+@pytest.mark.parametrize("steps", [slow(2), 4])
 def test_equals_the_large_batch(home, name, steps):
     """Weights, loss and metrics of `fit`, with a last window that is not full, or whose batches are unequal."""
     trained_by_train_step(home)

@@ -136,8 +136,9 @@ def test_a_parameter_that_is_written_twice(home, sgd, steps):
         assert_has(home, variables, weights)
 
 
-@pytest.mark.parametrize("steps", [slow(1), 4])
-@pytest.mark.parametrize("decay", [slow(0.0), 0.5])
+@pytest.mark.slow
+@pytest.mark.parametrize("steps", [1, 4])
+@pytest.mark.parametrize("decay", [0.0, 0.5])
 def test_what_is_read_after_an_unlisted_write(home, sgd, steps, decay):
     """bert4keras's extend_with_lookahead: what `super().get_updates()` writes is not listed, and so written where it
     was made. Read after that are `iterations`, by the decay too, and the parameters."""

@@ -380,6 +380,20 @@ SHAPES = {
         ),
         True,
     ),
+    "a number in a loop": (
+        lambda tf, y, out, mask: tf.reduce_sum(
+            tf.while_loop(
+                lambda i, _: i < 1,
+                lambda i, x: (i + 1, x / tf.reduce_sum(mask)),
+                [tf.constant(0), per_step(tf, y, out)],
+            )[1]
+        ),
+        False,
+    ),
+    "times an inverse mean": (
+        lambda tf, y, out, mask: tf.reduce_mean(per_step(tf, y, out) * mask) * (1 / tf.reduce_mean(mask)),
+        True,
+    ),
     "times a mean": (
         lambda tf, y, out, mask: tf.reduce_mean(per_step(tf, y, out)) * tf.reduce_mean(mask),
         False,

@@ -26,8 +26,8 @@ KEEPING_ROWS = SAME | DIVISIONS | SELECTIONS | REDUCTIONS | {
 CHOOSING = {"Where", "DynamicPartition"}
 FEEDING = ("Placeholder", "IteratorGetNext")
 WITHOUT_GRADIENT = {"StopGradient", "ZerosLike", "OnesLike"}
-# In loops, the scalars of these operations stand for arrays.
-OF_LOOPS = ("TensorArray", "Enter", "Exit", "Merge", "Switch", "NextIteration")
+# The scalars of these operations stand for arrays.
+OF_ARRAYS = ("TensorArray", "Merge", "Switch")
 # The largest number that may be added to a count, against a division by 0.
 EPSILON = 1e-3
 
@@ -43,20 +43,21 @@ class _Number(collections.namedtuple("_Number", ["value", "counted", "degree", "
     counted: `value` without a lower bound, so that the values of two batches add up to that of both: n for max(1, n).
     degree: the power of the number of samples with which it grows: 1, 0 for a share, -1 for an inverse, ...
     sums: how many sums over the batch's data, such as a mask, it is a product of.
-    means: how many means of such data. Keras up to 2.2 divides by them: the product of two of them is not that of the
-        large batch, but near it.
+    means: the power of means of such data. Keras up to 2.2 divides by them: the product of two of them is not that of
+        the large batch, but near it. A loss that is multiplied by a mean has an inverse one.
     """
 
     def times(self, other):
         values = [b if isinstance(a, float) else a if isinstance(b, float) else a * b for a, b in zip(self, other[:2])]
-        return self._with(values, self.degree + other.degree, other)
+        return self._with(values, other, 1)
 
     def over(self, other):
         values = [a if isinstance(b, float) else a / b for a, b in zip(self, other[:2])]
-        return self._with(values, self.degree - other.degree, other)
+        return self._with(values, other, -1)
 
-    def _with(self, values, degree, other):
-        return _Number(values[0], values[1], degree, self.sums + other.sums, self.means + other.means)
+    def _with(self, values, other, power):
+        degree, means = self.degree + power * other.degree, self.means + power * other.means
+        return _Number(values[0], values[1], degree, self.sums + other.sums, means)
 
 
 ONE = _Number(1.0, 1.0, 0, 0, 0)
@@ -75,7 +76,7 @@ def find(ops, loss, params):
         return None
     with loss.graph.as_default():
         found = _terms(ops, loss, params)
-        if not found or any((each.degree, each.sums) not in ((1, 0), (1, 1)) for each in found):
+        if not found or any(each.degree != 1 or each.sums > 1 or each.means < 0 for each in found):
             return None
         value, counted = found[0][:2]
         # Without samples some numbers are NaN.
@@ -112,7 +113,7 @@ class _Divisors(object):
         variables = [graph.operation_of(each) for each in params]
         learning = self._of_batch & graph.descendants(variables, self._carries_gradient)
         self._learning = {each for each in learning if each.type not in WITHOUT_GRADIENT}
-        # A number within a loop is that of one pass, such as a counter of K.rnn.
+        # A number within a loop is no number of the batch, such as a counter in a state of K.rnn.
         loops = [each for each in within if each.type in ("Enter", "RefEnter")]
         self._of_loops = graph.descendants(loops, lambda tensor: not tensor.op.type.endswith("Exit"))
         # Operations that `_check_plain` has searched and passed.
@@ -162,11 +163,7 @@ class _Divisors(object):
         if operation.type in SAME:
             return self._of_factor(inputs[0])
         if factor.shape.ndims == 0:
-            number = self._number(factor)
-            if number.means:
-                # Such as the share of the labeled samples: it may be 0, and does not divide.
-                raise _UnknownError()
-            return ONE.over(number)
+            return ONE.over(self._number(factor))
         if operation.type == "Mul":
             return self._of_factor(inputs[0]).times(self._of_factor(inputs[1]))
         if operation.type in DIVISIONS and inputs[1].shape.ndims == 0:
@@ -263,13 +260,13 @@ class _Divisors(object):
         """Raise if a number of the batch is computed behind an operation: it may divide."""
         behind = (graph.ancestors([operation], self._plain) & self._of_batch) - self._plain
         for each in behind:
-            if each not in self._of_loops and any(map(self._is_number, each.inputs)):
+            if any(map(self._is_number, each.inputs)):
                 raise _UnknownError()
         self._plain |= behind
 
     def _is_number(self, tensor):
         is_scalar = tensor.dtype.base_dtype.is_floating and tensor.shape.ndims == 0
-        return is_scalar and tensor.op in self._of_batch and not tensor.op.type.startswith(OF_LOOPS)
+        return is_scalar and tensor.op in self._of_batch - self._of_loops and not tensor.op.type.startswith(OF_ARRAYS)
 
 
 def _unflattened(tensor):

@@ -6,8 +6,6 @@ batch is computed there. In all other cases it finds nothing, and all batches we
 """
 
 import collections
-import functools
-import operator
 
 from legacyga.backend import features, graph
 
@@ -271,7 +269,7 @@ class _Divisors(object):
 
 def _unflattened(tensor):
     """Return what a tensor was made of by reshapes that multiply the rows by a constant, as K.flatten does."""
-    # The Dense of Keras flattens, too, and undoes it: of all tensors on the way, take the first with the fewest rows.
+    # Keras's Dense flattens too, and undoes it: of all tensors on the way, take the first with the fewest rows.
     rows = fewest = 1.0
     each = tensor
     while each.op.type in KEEPING_ROWS:
@@ -279,18 +277,14 @@ def _unflattened(tensor):
         if not inputs:
             break
         if each.op.type == "Reshape":
-            sizes = [made.shape.as_list()[1:] for made in (each, inputs[0])]
-            if None in sizes[0] + sizes[1] or 0 in sizes[1]:
+            sizes = [made.shape[1:].num_elements() for made in (each, inputs[0])]
+            if None in sizes or 0 in sizes:
                 break
-            rows *= _product(sizes[0]) / _product(sizes[1])
+            rows *= sizes[0] / sizes[1]
         each = inputs[0]
         if rows < fewest:
             tensor, fewest = each, rows
     return tensor
-
-
-def _product(sizes):
-    return functools.reduce(operator.mul, sizes, 1.0)
 
 
 def _unshaped(tensor):

@@ -143,6 +143,7 @@ def test_two_outputs(home, monkeypatch, embeddings, outputs):
     check(home, monkeypatch, make, "mse", batches, outputs=outputs)
 
 
+@pytest.mark.slow
 def test_two_outputs_with_unlike_weights(home, monkeypatch):
     """Where Keras divides by how many sample weights are not 0 nothing is right for both, and all weigh the same."""
     random = np.random.RandomState(5)

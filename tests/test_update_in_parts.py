@@ -174,7 +174,8 @@ def test_what_is_read_after_an_unlisted_write(home, sgd, steps, decay):
     assert_has(home, variables, weights)
 
 
-@pytest.mark.parametrize("steps", [slow(1), 2])
+@pytest.mark.slow
+@pytest.mark.parametrize("steps", [1, 2])
 def test_what_is_read_before_an_unlisted_write(home, sgd, steps):
     """A counter that is written on the way, twice: each value is computed of what it was where it was made, and a
     parameter that is written at the end is read as it was, whatever was made in between."""

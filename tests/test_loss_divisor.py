@@ -286,6 +286,15 @@ def of_number(tf, y, out, mask):
     return tf.reduce_sum(per_step(tf, y, out) * mask) / tf.reduce_sum(mask)
 
 
+def looped(tf, losses, count):
+    """A mean of losses that a loop divides by a number of the batch, which `count()` computes within it."""
+    return tf.reduce_mean(tf.while_loop(lambda i, _: i < 1, lambda i, x: (i + 1, x / count()), [0, losses])[1])
+
+
+def looped_with(tf, losses, count):
+    return looped(tf, losses, lambda: count)
+
+
 # {name: (a loss of the targets, the outputs and a mask, whether what divides it is found)}
 SHAPES = {
     "sum / n": (of_number, True),
@@ -382,13 +391,11 @@ SHAPES = {
         True,
     ),
     "a number in a loop": (
-        lambda tf, y, out, mask: tf.reduce_sum(
-            tf.while_loop(
-                lambda i, _: i < 1,
-                lambda i, x: (i + 1, x / tf.reduce_sum(mask)),
-                [tf.constant(0), per_step(tf, y, out)],
-            )[1]
-        ),
+        lambda tf, y, out, mask: looped_with(tf, per_step(tf, y, out), tf.reduce_sum(mask)),
+        False,
+    ),
+    "a number made in a loop": (
+        lambda tf, y, out, mask: looped(tf, per_step(tf, y, out), lambda: tf.reduce_sum(mask)),
         False,
     ),
     "times an inverse mean": (
@@ -415,6 +422,8 @@ def test_shapes_of_losses(home, monkeypatch, name):
     """Whatever is found is the large batch; where it cannot be known, all batches weigh the same."""
     tf, backend, random = home.tf, home.backend, np.random.RandomState(13)
     loss_of, is_found = SHAPES[name]
+    if name == "a number made in a loop" and home.tf_version >= (2, 0):
+        skips.we_lack("the search does not look into loops of TensorFlow 2, which are functions")
     counts = [1, 9, 0 if "without" in name or name == "an epsilon" else 4, 3]
     start, data = random.randn(3, 2).astype("float32"), []
     for i, (size, count) in enumerate(zip(SIZES, counts)):

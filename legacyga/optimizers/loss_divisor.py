@@ -111,7 +111,7 @@ class _Divisors(object):
         variables = [graph.operation_of(each) for each in params]
         learning = self._of_batch & graph.descendants(variables, self._carries_gradient)
         self._learning = {each for each in learning if each.type not in WITHOUT_GRADIENT}
-        # A number within a loop is no number of the batch, such as a counter in a state of K.rnn.
+        # In loops only reductions make numbers of the batch: others are one of many, as a counter in a state of K.rnn.
         loops = [each for each in within if each.type in ("Enter", "RefEnter")]
         self._of_loops = graph.descendants(loops, lambda tensor: not tensor.op.type.endswith("Exit"))
         # Operations that `_check_plain` has searched and passed.
@@ -263,8 +263,10 @@ class _Divisors(object):
         self._plain |= behind
 
     def _is_number(self, tensor):
-        is_scalar = tensor.dtype.base_dtype.is_floating and tensor.shape.ndims == 0
-        return is_scalar and tensor.op in self._of_batch - self._of_loops and not tensor.op.type.startswith(OF_ARRAYS)
+        operation, is_scalar = tensor.op, tensor.dtype.base_dtype.is_floating and tensor.shape.ndims == 0
+        if operation in self._of_loops and operation.type not in REDUCTIONS:
+            return False
+        return is_scalar and operation in self._of_batch and not operation.type.startswith(OF_ARRAYS)
 
 
 def _unflattened(tensor):

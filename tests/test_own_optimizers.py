@@ -737,9 +737,14 @@ def test_what_a_wrapper_of_the_v1_api_may_not(home, sgd):
     with pytest.raises(ValueError, match="within this one accumulates already, over 3 mini-steps"):
         legacyga.wrap(Following(legacyga.wrap(sgd(lr=RATE), 3), targets), 2)
     text = r"Following\.get_updates runs a session .* cannot stand in the branch .*legacyga\.micro_batch\(model, size\)"
+    made = lambda value: home.backend.eval(home.backend.square(value))  # noqa: E731
     with pytest.raises(ValueError, match=text):
-        made = lambda value: home.backend.eval(home.backend.square(value))  # noqa: E731
         steps_of(home, legacyga.wrap(Following(sgd(lr=RATE), targets, made), 2), fed)
+    # At K = 1 there is no branch. The session must not need what feeds the gradients.
+    variables, step = steps_of(home, legacyga.wrap(Following(sgd(lr=RATE), targets, made), 1), fed)
+    step(0)
+    wanted = [value - RATE * gradient for value, gradient in zip(START, fed[0])]
+    assert_close(home.values(variables), wanted)
 
 
 def test_a_step_that_is_a_function_of_tensorflow(home, sgd):

@@ -68,7 +68,7 @@ class Accumulation(object):
         if not self.steps.has_windows:
             self.steps.are_bare = True
             # A graph must compute all gradients before any write, even before a weight decay that reads none of them.
-            with ops.after([gradient for gradient, _ in present]):
+            with ops.after([] if self.inner.orders_writes else [gradient for gradient, _ in present]):
                 return self.inner.update(grads_and_vars, args, kwargs)
         horovod.check_inside(self.optimizer)
         ops.replicas.check_workers_wait()

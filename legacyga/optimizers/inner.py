@@ -65,6 +65,8 @@ class Inner(object):
     exchanging = ()
     # Whether the state can be read while a function is traced.
     reads_when_traced = True
+    # Whether the update itself makes its writes wait for all gradients, and lets nothing else wait.
+    orders_writes = False
 
     def __init__(self, optimizer, home, ops, steps):
         self.optimizer, self.home, self.ops, self.steps = optimizer, home, ops, steps

@@ -206,7 +206,7 @@ class _Divisors(object):
             return self._number(inner)
         self._check_plain(inner.op)
         if not _has_rows(operation.inputs[0]):
-            # Sample weights of one row, their default. Delete with TF 1.13.
+            # Without sample weights Keras feeds one, not one for each sample. Delete with TF 1.13.
             return _Number(value, value, 0, 0, 0)
         if not self._takes_rows(operation):
             raise _UnknownError()

@@ -26,6 +26,9 @@ RUNS_SESSION = (
 class Inner(_inner.Inner):
     """The hooks of the `v1` generation."""
 
+    # A get_updates may run a session, as keras-lookahead's does, and must not wait for a batch that nobody feeds there.
+    orders_writes = True
+
     def __init__(self, *args):
         super(Inner, self).__init__(*args)
         # The reduced gradients while the inner optimizer makes an update, else None.

@@ -117,6 +117,51 @@ def test_a_loss_along_the_samples(home):
         model.fit(x, y, batch_size=BATCH, verbose=0)
 
 
+@pytest.mark.parametrize("loss", ["kullback_leibler_divergence", slow("cosine_similarity")])
+def test_a_loss_over_classes_of_an_output_without_any(home, loss):
+    """Its sums over the last dimension are over the samples then."""
+    if home.mode == "graph":
+        skips.keras_lacks("an output of one dimension, in graph mode")
+    losses = home.keras.losses
+    by = getattr(losses, loss, None) or (losses.kl_divergence if loss[0] == "k" else losses.CosineSimilarity())
+
+    def make():
+        layers, model = home.keras.layers, embedded(home, 1)
+        vector = layers.Lambda(lambda each: home.tf.sigmoid(each[:, 0]), output_shape=())(model.outputs[0])
+        model = home.keras.models.Model(model.inputs[0], vector)
+        model.compile(sgd(home), by)
+        return model, X, np.abs(X[:, 0])
+
+    check(home, make)
+    check(home, make, recompute=True)
+
+
+@pytest.mark.parametrize("eager", [slow(True), False], ids=["run_eagerly", "traced"])
+@pytest.mark.parametrize("recompute", [False, True], ids=["once", "twice"])
+@pytest.mark.parametrize("way", ["softmax", slow("sigmoid"), "of TensorFlow", slow("sigmoid of TensorFlow")])
+def test_probabilities_that_saturate(home, way, recompute, eager):
+    """Keras computes crossentropies from the logits behind them: of 0, a clipped one has no gradient."""
+    if eager and (home.mode == "graph" or "TensorFlow" in way):
+        skips.senseless("without a trace Keras finds no operation behind an output")
+    if "sigmoid" in way and home.tf_version < (1, 15):
+        skips.keras_lacks("a binary crossentropy of saturated logits: it clips")
+    tf, layers = home.tf, home.keras.layers
+    x = (300.0 * X).astype("float32")
+
+    def make():
+        model = embedded(home, 3, penalty=None)
+        of_tensorflow = tf.sigmoid if "sigmoid" in way else tf.nn.softmax
+        last = layers.Lambda(of_tensorflow, output_shape=(3,)) if "TensorFlow" in way else layers.Activation(way)
+        wide = layers.Lambda(lambda each: 300.0 * each, output_shape=(3,))(model.outputs[0])
+        model = home.keras.models.Model(model.inputs[0], last(wide))
+        loss = "binary_crossentropy" if "sigmoid" in way else "categorical_crossentropy"
+        kwargs = dict(run_eagerly=True) if eager else {}
+        model.compile(legacyga.MySGD(1e-3, steps_per_update=1, keras=home.keras), loss, **kwargs)
+        return model, x, np.eye(3, dtype="float32")[LABELS[:, 0].astype("int32")]
+
+    check(home, make, recompute=recompute, bar=1e-5)
+
+
 @pytest.mark.parametrize("recompute", [None, slow(True)])
 def test_float64(home, recompute):
     """A slice's share of the batch is as exact as the weights: slices of 2, 3, 3 and of 2, 3."""

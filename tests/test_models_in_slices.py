@@ -272,6 +272,123 @@ def test_a_tensor_that_the_call_stores(home, eager):
         np.testing.assert_array_equal(now, then)
 
 
+def test_a_tensor_that_a_layer_stores(home):
+    """Untraced, the loss would read the last slice's."""
+    needs_train_step(home)
+    tf, layers = home.tf, home.keras.layers
+
+    class Storing(layers.Layer):
+        def call(self, x):
+            self.kept = x
+            return 2.0 * x
+
+    storing = Storing()
+    model = embedded(home, more=[storing])
+    loss = lambda y_true, y_pred: tf.reduce_mean(tf.square(y_true - y_pred)) + tf.reduce_mean(storing.kept)  # noqa: E731
+    model.compile(sgd(home), loss, run_eagerly=True)
+    legacyga.micro_batch(model, 3)
+    before = model.get_weights()
+    with pytest.raises(ValueError, match="stores in an attribute belongs to one slice.*'kept'.*Return the tensor"):
+        model.fit(X, Y, batch_size=8, verbose=0)
+    for now, then in zip(model.get_weights(), before):
+        np.testing.assert_array_equal(now, then)
+
+
+@pytest.mark.parametrize("eager", [slow(True), False], ids=["run_eagerly", "traced"])
+def test_an_output_that_the_step_does_not_read(home, eager):
+    """Its variables have no gradient, which is not one of zeros: Ftrl makes weights 0 by that."""
+    needs_train_step(home)
+    tf, layers = home.tf, home.keras.layers
+
+    class Model(home.keras.Model):
+        def __init__(self):
+            super(Model, self).__init__()
+            self.trunk, self.one, self.other = [layers.Dense(size, activation="tanh") for size in (4, 2, 2)]
+
+        def call(self, x):
+            return self.one(self.trunk(x)), self.other(self.trunk(x))
+
+        def train_step(self, data):
+            x, y = data
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(tf.square(self(x, training=True)[0] - y))
+            gradients = tape.gradient(loss, self.trainable_variables)
+            pairs = [pair for pair in zip(gradients, self.trainable_variables) if pair[0] is not None]
+            assert len(pairs) == 4
+            self.optimizer.apply_gradients(pairs)
+            return {"loss": loss}
+
+    def make():
+        model = Model()
+        model(X[:2])
+        optimizer = home.keras.optimizers.Ftrl(0.05)
+        if hasattr(optimizer, "build"):
+            optimizer.build(model.trainable_variables)
+        model.compile(optimizer, run_eagerly=eager)
+        return start(model), X, Y
+
+    check(home, make)
+
+
+@pytest.mark.parametrize("size", [1, slow(3)])
+def test_an_output_that_has_no_rows(home, size):
+    """Of one sample it looks like a row, as the loss that transformers' models of words return."""
+    needs_train_step(home)
+    tf = home.tf
+
+    class Model(home.keras.Model):
+        def __init__(self):
+            super(Model, self).__init__()
+            self.dense = home.keras.layers.Dense(2)
+
+        def call(self, x):
+            found = self.dense(x)
+            return found, tf.reshape(tf.reduce_mean(found), [1])
+
+        def train_step(self, data):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_sum(self(data[0], training=True)[1])
+            kernel = self.dense.kernel
+            self.optimizer.apply_gradients([(tape.gradient(loss, kernel), kernel)])
+            return {"loss": loss}
+
+    model = Model()
+    model(X[:2])
+    model.compile(sgd(home))
+    legacyga.micro_batch(model, size)
+    with pytest.raises(ValueError, match=r"only if it has a row for each sample. Received: .*shape=\(1,\)"):
+        model.fit(X, Y, batch_size=8, verbose=0)
+
+
+@pytest.mark.parametrize("size", [1, slow(3)])
+def test_an_output_with_as_many_rows_as_the_data_say(home, size):
+    needs_train_step(home)
+    tf = home.tf
+
+    class Model(home.keras.Model):
+        def __init__(self):
+            super(Model, self).__init__()
+            self.dense = home.keras.layers.Dense(2)
+
+        def call(self, x):
+            rows = tf.boolean_mask(tf.repeat(x, 4, axis=0), tf.repeat(x[:, 0], 4) > 0.0)
+            return self.dense(rows)
+
+        def train_step(self, data):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(tf.square(self(data[0], training=True)))
+            kernel = self.dense.kernel
+            self.optimizer.apply_gradients([(tape.gradient(loss, kernel), kernel)])
+            return {"loss": loss}
+
+    model = Model()
+    model(X[:2])
+    model.compile(sgd(home), **({"jit_compile": False} if home.is_keras3 else {}))
+    legacyga.micro_batch(model, size)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="only if it has a row for each sample"):
+        model.fit(X, Y, batch_size=8, verbose=0)
+
+
 def largest_call(home):
     """A layer that changes nothing, and a list of the numbers of samples that it was called with."""
     seen = []

@@ -60,8 +60,8 @@ def uncut(models):
 class SlicedCall(object):
     """One call of a model in slices.
 
-    Each slice yields a flat list of tensors: its outputs (a ragged one as values and row lengths), their masks, and
-    what its layers added to the loss.
+    Each slice yields a flat list of tensors: its outputs (a ragged one as values and row lengths, a softmax or sigmoid
+    as its logits), their masks, their attached logits, and what its layers added to the loss.
 
     Args:
         given: (args, kwargs) of the whole batch.
@@ -121,8 +121,15 @@ class SlicedCall(object):
                 continue
             if not tf.is_tensor(leaf) or not shape.ndims or isinstance(length, int) and shape[0] not in (None, length):
                 raise ValueError(ROWS.format(shown(leaf), length, shown(self.model)))
-            found.append(leaf)
-        found += [losses.mask_of(each) for each in leaves if losses.mask_of(each) is not None]
+            rows = leaf if losses.activation_of(tf, leaf) is None else leaf.op.inputs[0]
+            if shape[0] is None:
+                # A tf.boolean_mask in the call, for example, leaves as many rows as the data say.
+                message = ROWS.format(shown(leaf), "some", shown(self.model))
+                with self.ops.after(tf.debugging.assert_equal(tf.shape(rows)[0], length, message) or []):
+                    rows = tf.identity(rows)
+            found.append(rows)
+        for attached in (losses.mask_of, losses.logits_of):
+            found += [attached(each) for each in leaves if attached(each) is not None]
         for loss, is_sum, _ in added:
             if loss.shape.ndims == 0:
                 self.scalars[len(found)] = is_sum
@@ -166,12 +173,30 @@ class SlicedCall(object):
         with self.tape.stop_recording():
             for i, each in zip(at, self._refusing([joined[i] for i in at] + values + inputs)):
                 joined[i] = each
+        read = set()
 
         def call_backward(*upstream):
-            return backward({i: self.tf.convert_to_tensor(each) for i, each in zip(at, upstream) if each is not None})
+            # The tape passes zeros for the others, and an optimizer moves variables whose gradient is zero, not None.
+            found = {i: self.tf.convert_to_tensor(each) for i, each in zip(at, upstream) if i in read}
+            read.clear()
+            return backward(found)
 
         self.tape.record_operation("LegacygaSlices", [joined[i] for i in at], values + inputs, call_backward)
+        for i in at:
+            joined[i] = self._noting(joined[i], lambda i=i: read.add(i))
         return self._put_together(joined)
+
+    def _noting(self, tensor, note):
+        """Return the same tensor; `note()` is called when a tape passes its gradient on."""
+        with self.tape.stop_recording():
+            noted = self.tf.identity(tensor)
+
+        def backward(upstream):
+            note()
+            return [upstream]
+
+        self.tape.record_operation("LegacygaOutput", [noted], [tensor], backward)
+        return noted
 
     def _refusing(self, tensors):
         """Return tensors whose gradient only the tape of this graph can take; a gradient of the graph raises."""
@@ -196,11 +221,15 @@ class SlicedCall(object):
                 leaves.append(tf.RaggedTensor.from_nested_row_lengths(values, lengths, validate=False))
                 continue
             leaves.append(leaf if leaf is None else next(joined))
+            activation = losses.activation_of(tf, leaf)
+            if activation is not None:
+                leaves[-1] = activation(leaves[-1])
             if leaf is not None and leaf.shape.ndims and isinstance(self.samples, int):
                 leaves[-1].set_shape([self.samples] + list(leaf.shape[1:]))
-        for leaf, made in zip(template, leaves):
-            if leaf is not None and losses.mask_of(leaf) is not None:
-                made._keras_mask = next(joined)
+        for name, attached in (("_keras_mask", losses.mask_of), ("_keras_logits", losses.logits_of)):
+            for leaf, made in zip(template, leaves):
+                if leaf is not None and attached(leaf) is not None:
+                    setattr(made, name, next(joined))
         for layer, loss in zip(self._adding, joined):
             # The add_loss of a functional model in Keras 3 raises, so use the one of Layer.
             self.home.module.layers.Layer.add_loss(layer, loss)

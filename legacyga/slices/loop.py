@@ -13,7 +13,7 @@ class Loop(object):
     """
 
     def __init__(self, ops, samples, size):
-        self.ops, self.samples, self._size = ops, samples, size
+        self.ops, self.samples, self.size = ops, samples, size
         full = (samples - 1) // size
         self._full = full if isinstance(samples, int) else ops.maximum(full, 0)
         self.rest = samples - self._full * size
@@ -36,7 +36,7 @@ class Loop(object):
         kinds, first = [kind(self) for kind, _ in first], [value for _, value in first]
 
         def body(number, states):
-            values = [value for _, value in take(self.rest + number * self._size, self._size)]
+            values = [value for _, value in take(self.rest + number * self.size, self.size)]
             states = [kind.added(state, value, number + 1) for kind, state, value in zip(kinds, states, values)]
             # The next slice waits for this one, so that memory never holds the activations of both.
             with ops.after(values):

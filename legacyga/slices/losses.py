@@ -100,6 +100,20 @@ def mask_of(tensor):
     return getattr(tensor, "_keras_mask", None)
 
 
+def logits_of(tensor):
+    """Return the logits that Keras attaches to its softmax and sigmoid, and computes crossentropies from; else None."""
+    return getattr(tensor, "_keras_logits", None)
+
+
+def activation_of(tf, tensor):
+    """Return TensorFlow's function for the softmax or sigmoid that made a tensor in a trace, else None.
+
+    Without attached logits, Keras computes crossentropies from the input of such an operation.
+    """
+    activations = {"Softmax": tf.nn.softmax, "Sigmoid": tf.sigmoid}
+    return activations.get(getattr(getattr(tensor, "op", None), "type", None)) if logits_of(tensor) is None else None
+
+
 def loss_of_one_number(home, given):
     """Return the first loss that gives one number for a whole batch, as the user gave it; else None. Eager mode."""
     found = (each.loss for each in given if home.tf.TensorShape(getattr(each.losses, "shape", ())).ndims == 0)

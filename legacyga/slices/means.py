@@ -13,6 +13,9 @@ TWICE = (
     "recompute=False to compute each slice once. recompute=True silences this warning."
 )
 
+# In the names of Keras's losses that are no mean over the last dimension of an output: it holds the classes.
+OVER_CLASSES = ("categorical", "kl", "kullback", "cosine")
+
 # {model: whether its last batch in slices computed them twice}
 _CHOSEN = weakref.WeakKeyDictionary()
 
@@ -87,6 +90,9 @@ def doubt_of_batch(home, model, data, look):
     if found:
         return found
     seen = look()
+    found = doubt_of_ranks(model, seen.ranks)
+    if found:
+        return found
     if seen.masked and features.divides_by_masks(home):
         return Doubt("an output with a mask, by which the loss is divided", True)
     if weighted and given_losses(model) and any(rank is not None and rank < 2 for rank in seen.ranks):
@@ -117,6 +123,20 @@ def doubt_of_compiled(home, model, weighted):
     if not _is_homes_method(home, model, "compute_loss"):
         return Doubt("a compute_loss of the model's own", True)
     return None
+
+
+def doubt_of_ranks(model, ranks):
+    """Return the `Doubt` about losses that reduce an output's last dimension, None if there is none.
+
+    Args:
+        ranks: the ranks of the outputs. An output of rank 1 has no other dimension than the samples.
+    """
+    if all(rank is None or rank > 1 for rank in ranks):
+        return None
+    found = next((each for each in given_losses(model) if any(part in _name(each) for part in OVER_CLASSES)), None)
+    return found and Doubt(
+        "the loss {}, for which an output of one dimension is one sample".format(shown(found)), False
+    )
 
 
 def is_trained_by_keras(home, model):
@@ -154,10 +174,13 @@ def _joins_samples(loss):
     """Whether a loss combines the samples: its `axis` may be theirs, or it takes sums over the batch, or pairs."""
     axes = _argument(loss, "axis")
     if axes is None:
-        name = loss if isinstance(loss, str) else getattr(loss, "__name__", type(loss).__name__)
-        return name.lower() in ("dice", "tversky", "circle")
+        return _name(loss) in ("dice", "tversky", "circle")
     # -2 is the axis of the samples if an output has two.
     return any(axis == 0 or axis < -1 for axis in (axes if isinstance(axes, (list, tuple)) else (axes,)))
+
+
+def _name(loss):
+    return (loss if isinstance(loss, str) else getattr(loss, "__name__", type(loss).__name__)).lower()
 
 
 def given_losses(model):

@@ -212,12 +212,15 @@ class _Twice(SlicedCall):
     def _look(self):
         graph, outputs, added = self._trace(self.loop.rest)
         shapes = [self.tf.TensorShape(getattr(each, "shape", ())) for each in outputs]
-        if any(shape.ndims and any(dim in (None, shape[0]) for dim in shape[1:]) for shape in shapes):
-            # In a matrix of all pairs of samples, one more sample makes another dimension longer, too.
+        are_alike = any(shape.ndims and any(dim in (None, shape[0]) for dim in shape[1:]) for shape in shapes)
+        if are_alike or self.loop.size == 1:
+            # In a matrix of all pairs of samples, one more sample makes another dimension longer, too. Of one sample, a
+            # number of the shape (1,) looks like a row.
             length = self.loop.rest + 1 if isinstance(self.loop.rest, int) else 3
             for shape, each in zip(shapes, self._trace(length)[1]):
                 others = zip(shape[1:] if shape.ndims else (), each.shape[1:])
-                if any(dim in (None, shape[0]) and other == length for dim, other in others):
+                is_no_row = shape.ndims and each.shape[0] not in (None, length)
+                if is_no_row or any(dim in (None, shape[0]) and other == length for dim, other in others):
                     raise ValueError(ROWS.format(shown(each), length, shown(self.model)))
         return Seen(self.tf, graph, outputs, added)
 
@@ -229,10 +232,12 @@ class _Twice(SlicedCall):
             found.extend(self.call(self.part(self.given, 0, length)))
 
         graph = self.tf.function(autograph.as_written(self.tf, call), autograph=False).get_concrete_function().graph
-        if not means.is_trained_by_keras(self.home, self.models[0]):
-            for name, value in vars(self.model).items():
+        # If the step is traced, TensorFlow itself raises where a loss reads a tensor that a layer of the model stores.
+        layers = features.layers_of(self.model) if self.tf.executing_eagerly() else [self.model]
+        if self.tf.executing_eagerly() or not means.is_trained_by_keras(self.home, self.models[0]):
+            for layer, (name, value) in ((each, pair) for each in layers for pair in vars(each).items()):
                 if getattr(value, "graph", None) is graph:
-                    raise ValueError(STORED.format(shown(self.model), shown(name)))
+                    raise ValueError(STORED.format(shown(layer), shown(name)))
         return graph, self.tf.nest.flatten(found[0]), [loss for loss, _, _ in found[1]]
 
     def _read(self, written):

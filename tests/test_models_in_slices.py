@@ -330,6 +330,49 @@ def test_an_output_that_the_step_does_not_read(home, eager):
     check(home, make)
 
 
+def test_a_mask_from_one_part_to_the_next(home):
+    """A model whose call takes no mask finds it on its input."""
+    needs_train_step(home)
+    tf, layers = home.tf, home.keras.layers
+
+    class Reader(home.keras.Model):
+        def __init__(self):
+            super(Reader, self).__init__()
+            self.states, self.last = layers.LSTM(4), layers.Dense(2)
+
+        def call(self, x):
+            return self.last(self.states(x))
+
+    class Model(home.keras.Model):
+        def __init__(self):
+            super(Model, self).__init__()
+            self.words = home.keras.Sequential([layers.Embedding(9, 3, mask_zero=True)])
+            self.reader = Reader()
+
+        def call(self, x):
+            return self.reader(self.words(x))
+
+        def train_step(self, data):
+            x, y = data
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(tf.square(self.reader(self.words(x)) - y))
+            gradients = tape.gradient(loss, self.trainable_variables)
+            self.optimizer.apply_gradients(zip(gradients, self.trainable_variables))
+            return {"loss": loss}
+
+    random = np.random.RandomState(5)
+    x = random.randint(1, 9, (21, 5))
+    x[np.arange(5) >= random.randint(1, 6, (21, 1))] = 0
+
+    def make():
+        model = Model()
+        model(x[:2])
+        model.compile(sgd(home))
+        return start(model), x, Y
+
+    check(home, make)
+
+
 @pytest.mark.parametrize("size", [1, slow(3)])
 def test_an_output_that_has_no_rows(home, size):
     """Of one sample it looks like a row, as the loss that transformers' models of words return."""

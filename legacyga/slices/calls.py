@@ -86,7 +86,14 @@ class SlicedCall(object):
 
     def part(self, nested, begin, length):
         """Return a slice of nested tensors."""
-        return self.tf.nest.map_structure(lambda leaf: batches.slice_of(self.tf, leaf, begin, length), nested)
+        return self.tf.nest.map_structure(lambda leaf: self.argument(leaf, begin, length), nested)
+
+    def argument(self, leaf, begin, length):
+        """Return a slice of a tensor that the model is called with, and of its mask."""
+        part, mask = batches.slice_of(self.tf, leaf, begin, length), losses.mask_of(leaf)
+        if mask is not None and part is not leaf:
+            part._keras_mask = batches.slice_of(self.tf, mask, begin, length)
+        return part
 
     def call(self, part):
         """Return the outputs of one slice, and [(loss from add_loss, whether it is a sum, its layer)]."""

@@ -157,7 +157,7 @@ class _Twice(SlicedCall):
         """
 
         def part(leaf):
-            return cut[id(leaf)] if id(leaf) in cut else batches.slice_of(self.tf, leaf, begin, length)
+            return cut[id(leaf)] if id(leaf) in cut else self.argument(leaf, begin, length)
 
         return self.tensors_of(*self.call(self.tf.nest.map_structure(part, self.given)), length)
 
@@ -172,7 +172,7 @@ class _Twice(SlicedCall):
         def take(begin, length):
             with tf.GradientTape(watch_accessed_variables=False) as tape:
                 tape.watch([raw for _, raw in variables])
-                slices = [batches.slice_of(tf, each, begin, length) for each in inputs]
+                slices = [self.argument(each, begin, length) for each in inputs]
                 watched = [values_of(each) for each in slices]
                 tape.watch(watched)
                 found = self._take(begin, length, dict(zip(map(id, inputs), slices)))

@@ -330,6 +330,32 @@ def test_an_output_that_the_step_does_not_read(home, eager):
     check(home, make)
 
 
+@pytest.mark.parametrize("way", ["Keras", slow("TensorFlow")])
+def test_a_sigmoid_of_one_number(home, way):
+    """An output of one number is its mean over the slices, which are alike here."""
+    needs_train_step(home)
+    if home.is_keras3:
+        skips.keras_lacks("a loss of an output without dimensions")
+    tf, layers = home.tf, home.keras.layers
+    sigmoid = home.keras.activations.sigmoid if way == "Keras" else tf.sigmoid
+
+    class Model(home.keras.Model):
+        def __init__(self):
+            super(Model, self).__init__()
+            self.rows, self.gate = layers.Dense(2), layers.Dense(1)
+
+        def call(self, x):
+            return self.rows(x), sigmoid(tf.reduce_mean(self.gate(x)))
+
+    def make():
+        model = Model()
+        model(X[:2])
+        model.compile(sgd(home), [home.keras.losses.MeanSquaredError(), lambda y_true, y_pred: y_pred])
+        return start(model), np.ones_like(X), [np.ones_like(Y), np.ones_like(LABELS)]
+
+    check(home, make, recompute=False)
+
+
 def test_a_mask_from_one_part_to_the_next(home):
     """A model whose call takes no mask finds it on its input."""
     needs_train_step(home)

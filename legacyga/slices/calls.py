@@ -228,10 +228,12 @@ class SlicedCall(object):
                 leaves.append(tf.RaggedTensor.from_nested_row_lengths(values, lengths, validate=False))
                 continue
             leaves.append(leaf if leaf is None else next(joined))
+            if leaf is None or not leaf.shape.ndims:
+                continue
             activation = losses.activation_of(tf, leaf)
             if activation is not None:
                 leaves[-1] = activation(leaves[-1])
-            if leaf is not None and leaf.shape.ndims and isinstance(self.samples, int):
+            if isinstance(self.samples, int):
                 leaves[-1].set_shape([self.samples] + list(leaf.shape[1:]))
         for name, attached in (("_keras_mask", losses.mask_of), ("_keras_logits", losses.logits_of)):
             for leaf, made in zip(template, leaves):

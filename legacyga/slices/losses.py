@@ -102,7 +102,9 @@ def mask_of(tensor):
 
 def logits_of(tensor):
     """Return the logits that Keras attaches to its softmax and sigmoid, and computes crossentropies from; else None."""
-    return getattr(tensor, "_keras_logits", None)
+    logits = getattr(tensor, "_keras_logits", None)
+    # A single number is no probability of a sample.
+    return logits if logits is not None and logits.shape.ndims else None
 
 
 def activation_of(tf, tensor):

@@ -159,7 +159,7 @@ def test_probabilities_that_saturate(home, way, recompute, eager):
         model.compile(legacyga.MySGD(1e-3, steps_per_update=1, keras=home.keras), loss, **kwargs)
         return model, x, np.eye(3, dtype="float32")[LABELS[:, 0].astype("int32")]
 
-    check(home, make, recompute=recompute, bar=1e-5)
+    check(home, make, recompute=recompute)
 
 
 @pytest.mark.parametrize("recompute", [None, slow(True)])

@@ -399,10 +399,8 @@ def test_a_mask_from_one_part_to_the_next(home):
     check(home, make)
 
 
-@pytest.mark.parametrize("size", [1, slow(3)])
-def test_an_output_that_has_no_rows(home, size):
-    """Of one sample it looks like a row, as the loss that transformers' models of words return."""
-    needs_train_step(home)
+def calling(home, call, loss):
+    """A model whose outputs are `call(dense, x)`, and whose `dense` learns by `loss(outputs)`."""
     tf = home.tf
 
     class Model(home.keras.Model):
@@ -411,19 +409,28 @@ def test_an_output_that_has_no_rows(home, size):
             self.dense = home.keras.layers.Dense(2)
 
         def call(self, x):
-            found = self.dense(x)
-            return found, tf.reshape(tf.reduce_mean(found), [1])
+            return call(self.dense, x)
 
         def train_step(self, data):
             with tf.GradientTape() as tape:
-                loss = tf.reduce_sum(self(data[0], training=True)[1])
+                value = loss(self(data[0], training=True))
             kernel = self.dense.kernel
-            self.optimizer.apply_gradients([(tape.gradient(loss, kernel), kernel)])
-            return {"loss": loss}
+            self.optimizer.apply_gradients([(tape.gradient(value, kernel), kernel)])
+            return {"loss": value}
 
     model = Model()
     model(X[:2])
-    model.compile(sgd(home))
+    model.compile(sgd(home), **({"jit_compile": False} if home.is_keras3 else {}))
+    return model
+
+
+@pytest.mark.parametrize("size", [1, slow(3)])
+def test_an_output_that_has_no_rows(home, size):
+    """Of one sample it looks like a row, as the loss that transformers' models of words return."""
+    needs_train_step(home)
+    tf = home.tf
+    number = lambda dense, x: (dense(x), tf.reshape(tf.reduce_mean(dense(x)), [1]))  # noqa: E731
+    model = calling(home, number, lambda outputs: tf.reduce_sum(outputs[1]))
     legacyga.micro_batch(model, size)
     with pytest.raises(ValueError, match=r"only if it has a row for each sample. Received: .*shape=\(1,\)"):
         model.fit(X, Y, batch_size=8, verbose=0)
@@ -433,26 +440,8 @@ def test_an_output_that_has_no_rows(home, size):
 def test_an_output_with_as_many_rows_as_the_data_say(home, size):
     needs_train_step(home)
     tf = home.tf
-
-    class Model(home.keras.Model):
-        def __init__(self):
-            super(Model, self).__init__()
-            self.dense = home.keras.layers.Dense(2)
-
-        def call(self, x):
-            rows = tf.boolean_mask(tf.repeat(x, 4, axis=0), tf.repeat(x[:, 0], 4) > 0.0)
-            return self.dense(rows)
-
-        def train_step(self, data):
-            with tf.GradientTape() as tape:
-                loss = tf.reduce_mean(tf.square(self(data[0], training=True)))
-            kernel = self.dense.kernel
-            self.optimizer.apply_gradients([(tape.gradient(loss, kernel), kernel)])
-            return {"loss": loss}
-
-    model = Model()
-    model(X[:2])
-    model.compile(sgd(home), **({"jit_compile": False} if home.is_keras3 else {}))
+    chosen = lambda x: tf.boolean_mask(tf.repeat(x, 4, axis=0), tf.repeat(x[:, 0], 4) > 0.0)  # noqa: E731
+    model = calling(home, lambda dense, x: dense(chosen(x)), lambda outputs: tf.reduce_mean(tf.square(outputs)))
     legacyga.micro_batch(model, size)
     with pytest.raises(tf.errors.InvalidArgumentError, match="only if it has a row for each sample"):
         model.fit(X, Y, batch_size=8, verbose=0)

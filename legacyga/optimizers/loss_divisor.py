@@ -206,7 +206,7 @@ class _Divisors(object):
             return self._number(inner)
         self._check_plain(inner.op)
         if not _has_rows(operation.inputs[0]):
-            # Without sample weights Keras feeds one, not one for each sample. Delete with TF 1.13.
+            # Keras's default sample weights are one row for the whole batch. Delete with TF 1.13.
             return _Number(value, value, 0, 0, 0)
         if not self._takes_rows(operation):
             raise _UnknownError()

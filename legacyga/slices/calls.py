@@ -128,13 +128,7 @@ class SlicedCall(object):
                 continue
             if not tf.is_tensor(leaf) or not shape.ndims or isinstance(length, int) and shape[0] not in (None, length):
                 raise ValueError(ROWS.format(shown(leaf), length, shown(self.model)))
-            rows = leaf if losses.activation_of(tf, leaf) is None else leaf.op.inputs[0]
-            if shape[0] is None:
-                # A tf.boolean_mask in the call, for example, leaves as many rows as the data say.
-                message = ROWS.format(shown(leaf), "some", shown(self.model))
-                with self.ops.after(tf.debugging.assert_equal(tf.shape(rows)[0], length, message) or []):
-                    rows = tf.identity(rows)
-            found.append(rows)
+            found.append(self._rows(leaf, length))
         for attached in (losses.mask_of, losses.logits_of):
             found += [attached(each) for each in leaves if attached(each) is not None]
         for loss, is_sum, _ in added:
@@ -143,6 +137,17 @@ class SlicedCall(object):
             found.append(loss)
         self._template, self._adding = outputs, [layer for _, _, layer in added]
         return found
+
+    def _rows(self, leaf, length):
+        """Return an output to join, or the logits of a softmax or sigmoid; an operation checks its number of rows."""
+        tf = self.tf
+        rows = leaf if losses.activation_of(tf, leaf) is None else leaf.op.inputs[0]
+        if leaf.shape[0] is not None:
+            return rows
+        # A tf.boolean_mask in the call, for example, leaves as many rows as the data say.
+        message = ROWS.format(shown(leaf), "some", shown(self.model))
+        with self.ops.after(tf.debugging.assert_equal(tf.shape(rows)[0], length, message) or []):
+            return tf.identity(rows)
 
     def share(self, place, length, dtype):
         """Return the weight of a slice's number at a place in the batch: 1 for a sum."""
@@ -180,10 +185,11 @@ class SlicedCall(object):
         with self.tape.stop_recording():
             for i, each in zip(at, self._refusing([joined[i] for i in at] + values + inputs)):
                 joined[i] = each
+        # The places of those that the gradient under way goes through.
         read = set()
 
         def call_backward(*upstream):
-            # The tape passes zeros for the others, and an optimizer moves variables whose gradient is zero, not None.
+            # For the others the tape passes zeros, not None, and optimizers move variables whose gradient is zero.
             found = {i: self.tf.convert_to_tensor(each) for i, each in zip(at, upstream) if i in read}
             read.clear()
             return backward(found)

@@ -90,13 +90,14 @@ def doubt_of_batch(home, model, data, look):
     if found:
         return found
     seen = look()
-    found = doubt_of_ranks(model, seen.ranks)
-    if found:
-        return found
     if seen.masked and features.divides_by_masks(home):
         return Doubt("an output with a mask, by which the loss is divided", True)
-    if weighted and given_losses(model) and any(rank is not None and rank < 2 for rank in seen.ranks):
-        return Doubt("sample weights for an output of one dimension, whose loss is one number", True)
+    if any(rank is not None and rank < 2 for rank in seen.ranks):
+        if weighted and given_losses(model):
+            return Doubt("sample weights for an output of one dimension, whose loss is one number", True)
+        loss = next((each for each in given_losses(model) if any(part in _name(each) for part in OVER_CLASSES)), None)
+        if loss is not None:
+            return Doubt("the loss {}, for which an output of one dimension is one sample".format(shown(loss)), False)
     if seen.adds_rows:
         return Doubt("what add_loss is given, which has a number for each sample", True)
     return None
@@ -123,20 +124,6 @@ def doubt_of_compiled(home, model, weighted):
     if not _is_homes_method(home, model, "compute_loss"):
         return Doubt("a compute_loss of the model's own", True)
     return None
-
-
-def doubt_of_ranks(model, ranks):
-    """Return the `Doubt` about losses that reduce an output's last dimension, None if there is none.
-
-    Args:
-        ranks: the ranks of the outputs. An output of rank 1 has no other dimension than the samples.
-    """
-    if all(rank is None or rank > 1 for rank in ranks):
-        return None
-    found = next((each for each in given_losses(model) if any(part in _name(each) for part in OVER_CLASSES)), None)
-    return found and Doubt(
-        "the loss {}, for which an output of one dimension is one sample".format(shown(found)), False
-    )
 
 
 def is_trained_by_keras(home, model):

@@ -96,6 +96,28 @@ def test_a_training_under_way_goes_on(home):
     assert_alike(ends)
 
 
+def test_a_loss_that_only_compile_knows_by_its_name(home):
+    """A string, registered within a scope: nobody knows later whether it is a mean over the samples."""
+    backend = home.keras.backend
+
+    def spread(y_true, y_pred):
+        return backend.mean(backend.square(y_pred - backend.mean(y_pred, axis=0)), axis=-1)
+
+    ends = []
+    for size in (None, 3):
+        home.reset(plain_session=True)
+        model, _, two, _ = stages(home)
+        two.trainable = False
+        with home.keras.utils.CustomObjectScope({"spread": spread}):
+            model.compile(optimizer=sgd(home), loss="spread")
+        legacyga.micro_batch(model, size)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            train(model)
+        ends.append(model.get_weights())
+    assert_alike(ends)
+
+
 @pytest.mark.slow
 def test_two_models_of_one_optimizer(home):
     """A model that has not trained begins without the moments of the other."""

@@ -175,8 +175,11 @@ def contexts(context):
     return [] if context is None else [context] + contexts(context.outer_context)
 
 
-def function_with(graph, operations, is_one):
-    """The name of an operation that `is_one(type, name)` within the functions that operations call, else None."""
+def operation_with(graph, operations, is_one):
+    """The name of an operation, of these or in a function that they call, for which `is_one(type, name)`; else None."""
+    name = next((each.name for each in operations if is_one(each.type, each.name)), None)
+    if name:
+        return name
     called = {value.func.name for each in operations for value in each.node_def.attr.values() if value.func.name}
     functions = {each.signature.name: each for each in graph.as_graph_def().library.function} if called else {}
     seen = set()

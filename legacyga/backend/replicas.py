@@ -131,10 +131,6 @@ class Replicas(object):
             value = strategy.extended.call_for_each_replica(self._tf.identity, (value,))
         return strategy.reduce(self._distribute.ReduceOp.SUM, value, axis=None)
 
-    def sum_of_scalars(self, value):
-        """In cross-replica context, sum a scalar like `sum`, in float64."""
-        return self._tf.cast(self.sum(value), "float64")
-
     def mean(self, value):
         """In replica context, return the mean of the replicas' scalars."""
         if not self.are_several:

@@ -215,6 +215,7 @@ class _Callback(object):
             self._end_epoch()
 
     def _follow_schedule(self):
+        """Set K by a function or an int; `on_epoch_begin` follows a dict."""
         if callable(self.schedule):
             _schedule.ask(self.home, self._optimizers, self.schedule)
         elif isinstance(self.schedule, int):

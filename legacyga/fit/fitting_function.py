@@ -5,7 +5,7 @@ import weakref
 
 from legacyga.backend import autograph, features, homes
 from legacyga.fit import model_step
-from legacyga.slices import batches, fitting
+from legacyga.slices import batches, fitting, recompute
 
 
 class FittingFunction(object):
@@ -61,7 +61,7 @@ class FittingFunction(object):
             # A trace that never runs creates the missing variables with their initial values.
             one_step = autograph.as_written(tf, lambda data: model.train_step(data))
             trace = tf.function(one_step).get_concrete_function(data)
-            self._variables = variables_of(tf, trace.graph)
+            self._variables = [(handle, dtype) for handle, dtype, _ in recompute.variables_of(tf, trace.graph)]
         return found.take(tf, samples, step, self._read, self._write)
 
     def _read(self):
@@ -85,16 +85,6 @@ def _dataset_of(tf, data, spec):
 
     dataset = tf.data.Dataset.from_tensors(data)
     return dataset if spec is None else dataset.map(relax)
-
-
-def variables_of(tf, graph):
-    """Return [(handle, dtype)] of the variables that a traced function reads or writes."""
-    found = []
-    for handle in graph.external_captures:
-        data = getattr(handle, "_handle_data", None)
-        if handle.dtype == tf.resource and data is not None and data.is_set:
-            found.append((handle, tf.as_dtype(data.shape_and_type[0].dtype)))
-    return found
 
 
 def _without_none(data):
@@ -122,6 +112,4 @@ def install(model, step, recompute):
 
     function = FittingFunction(model, cut)
     attributes["make_train_function"] = function.make
-    is_made, model.train_function = model.train_function is not None, None
-    if is_made:
-        model.make_train_function()
+    model_step.make_anew(model)

@@ -76,19 +76,9 @@ def micro_batch(model, size, recompute=None):
             "model.compile first.".format(shown(model), shown(optimizer))
         )
     means.check_recompute(recompute)
-    found = fitting.fitting_of(model)
-    before = found.size, found.looks
-    found.set(size)
-    try:
-        _install(model, home, size, recompute)
-    except ValueError:
-        found.size, found.looks = before
-        raise
-
-
-def _install(model, home, size, recompute):
     if home.graph_mode and not home.is_standalone_in_eager_mode:
         graph.install(model, home, size, recompute)
+        fitting.fitting_of(model).set(size)
     else:
         _cut_train_step(model, home, size, recompute)
 
@@ -110,4 +100,5 @@ def _cut_train_step(model, home, size, recompute):
         checks.check_compiled(home, model, size)
     if size != fitting.AUTO:
         step.cut(size, recompute)
+    fitting.fitting_of(model).set(size)
     fitting_function.install(model, step, recompute)

@@ -30,12 +30,11 @@ def train_step(model, data, optimizer=None, weight=None, size=None, recompute=No
         own: the `train_step`, a function of the model and the data, if it is not Keras's.
     """
     home = homes.home_of(model.optimizer)
-    keras_own = keras_train_step(type(model))
     is_cut = size is not None and batches.is_cut(home.tf, data, size)
     if is_cut:
         checks.check_strategy(home, model)
     is_twice = is_cut and means.choose(model, recompute, lambda: _doubt(home, model, data, size, own))
-    own = own or keras_own
+    own = own or keras_train_step(type(model))
 
     def step():
         if not is_cut:
@@ -126,16 +125,11 @@ class TrainStep(object):
 
     def __call__(self, data):
         model, ops = self._model(), self._ops
-        if not _has_keras_train_step(model):
-            own = type(model).train_step
-            if self.size is None:
-                # Its class was given a train_step since.
-                return own(model, data)
-            return train_step(model, data, None, None, self.size, self.recompute, own)
+        # Since the step was installed, the class may have got a train_step, or the model another optimizer.
+        own = None if _has_keras_train_step(model) else type(model).train_step
         optimizers = lookup.optimizers_in(model.optimizer)
-        if self._counts is None or not are_counted(optimizers):
-            # The model may have been compiled again, with another optimizer.
-            return train_step(model, data, None, None, self.size, self.recompute)
+        if own is not None or self._counts is None or not are_counted(optimizers):
+            return train_step(model, data, None, None, self.size, self.recompute, own)
         counts, samples = ops.replicas.local(self._counts), ops.cast(batches.samples_in(ops.tf, data), "int64")
         largest, all_of_them = ops.unstack(counts.read_value(), 2)
         counts.assign(ops.tf.stack([ops.maximum(largest, samples), all_of_them + samples]))

@@ -52,19 +52,13 @@ def steps_at(schedule, epoch):
     return schedule[max(begun)] if begun else None
 
 
-def _steps_to_come(schedule, epochs):
-    """The values of K that a schedule sets within this number of epochs, unless it is a function."""
-    if isinstance(schedule, dict):
-        return [steps for epoch, steps in schedule.items() if epoch < epochs]
-    return [schedule] if isinstance(schedule, int) else []
-
-
 def check_steps_to_come(optimizers, schedule, epochs, batches, partial_window):
     """Raise before the first batch if a later K must fail, and warn of a K larger than an epoch.
 
     The numbers of a fit's `epochs` and of an epoch's `batches` are None if Keras does not know them.
     """
-    to_come = _steps_to_come(schedule, epochs or float("inf"))
+    by_epoch = schedule if isinstance(schedule, dict) else {0: schedule} if isinstance(schedule, int) else {}
+    to_come = [steps for epoch, steps in by_epoch.items() if epochs is None or epoch < epochs]
     most = max(to_come + [2 if callable(schedule) else 1])
     for optimizer in optimizers:
         accumulation = surface.accumulation_of(optimizer)

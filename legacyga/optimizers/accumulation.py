@@ -117,7 +117,7 @@ class Accumulation(object):
         def take(run, gradients, value=None):
             if value is not None and is_handed_sums:
                 # The gradients are equal on all replicas; equal weights keep the sums equal too.
-                value = ops.replicas.sum_of_scalars(value) / ops.replicas.count
+                value = ops.replicas.sum(value) / ops.replicas.count
             mini_step = MiniStep(gradients, places, forms, weight and weight._replace(value=value), before)
             window.call = call
             updated = window.take(mini_step, self.inner.update_of(window), run)

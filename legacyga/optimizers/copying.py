@@ -164,5 +164,4 @@ def _beside_keeper(optimizer):
 
 def attributes_that_are_variables(optimizer):
     """An optimizer's attributes that are variables, as {name: variable}."""
-    values = vars(optimizer).items()
-    return {name: value for name, value in values if hasattr(value, "assign_add") and is_variable(value)}
+    return {name: value for name, value in vars(optimizer).items() if is_variable(value)}

@@ -235,9 +235,8 @@ class AccumulatingOptimizer(_config.ConfiguredOptimizer):
             inner.take(self._legacyga, "apply", grads, trainable_variables, args, kwargs)
 
     def _all_reduce_sum_gradients(self, grads_and_vars):
-        if self._legacyga.inner.is_applying_exchanged:
-            return list(grads_and_vars)
-        return super(AccumulatingOptimizer, self)._all_reduce_sum_gradients(grads_and_vars)
+        own = super(AccumulatingOptimizer, self)._all_reduce_sum_gradients
+        return self._legacyga.inner.exchanged_once(own, grads_and_vars)
 
     def finalize_variable_values(self, var_list):
         # A fit can end before the first update. Do not overwrite the weights by averages of no update.

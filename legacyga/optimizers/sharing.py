@@ -28,12 +28,12 @@ class Sharing(object):
         """Set the keys of all windows, each a tuple of its variables' keys."""
         self._pairs = [pair for pair in itertools.combinations(keys, 2) if set(pair[0]) & set(pair[1])]
 
-    def look(self, under_way, accumulation):
-        """Warn, once, if both windows of a pair are open; `under_way()` reads the keys of the open windows."""
+    def look(self, open_keys, accumulation):
+        """Warn, once, if both windows of a pair are open; `open_keys()` reads the keys of the open windows."""
         if not self._pairs or self._is_said:
             return
         try:
-            keys = under_way()
+            keys = open_keys()
         except accumulation.home.tf.errors.FailedPreconditionError:
             # A window made in a function that is still being traced is not initialized yet.
             return

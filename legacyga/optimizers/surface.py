@@ -58,7 +58,8 @@ def class_for(cls, home, form=(), inner_form=(), **attributes):
 def _step_of(made, name, own):
     """Make the method `name` of the accumulating class `made`, which updates one variable through the user's `own`.
 
-    It keeps the signature of `own`, because OptimizerV2 passes the precomputed rate and bias correction only to methods
+    It raises outside of an update, and calls `own` only if the window has a gradient of the variable (`Inner.step`). It
+    keeps the signature of `own`, because OptimizerV2 passes the precomputed rate and bias correction only to methods
     with an argument named `apply_state`.
     """
 
@@ -165,7 +166,7 @@ class AccumulatingOptimizer(object):
 
     @property
     def mini_step(self):
-        """The number of mini-steps in the current window, 0 to K - 1: a variable.
+        """The number of mini-steps in the current window, 0 to K - 1: a variable. Of several windows, the last used.
 
         Until the optimizer is built, and at K = 1, it is a constant: 0, or the value from a restored checkpoint.
         """

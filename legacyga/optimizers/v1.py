@@ -172,6 +172,7 @@ class Inner(_inner.Inner):
         return weights, window
 
     def _all_weights(self, accumulation, weights, window):
+        """Return the list for `optimizer.weights`, and tell the registry what it leaves out."""
         iterations, registry = self.optimizer.iterations, accumulation.registry()
         # Some stock optimizers do not list `iterations`, so the bare ones do not save it either.
         registry.unlisted = [iterations] if all(weight is not iterations for weight in weights) else []

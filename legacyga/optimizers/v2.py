@@ -133,9 +133,8 @@ class AccumulatingOptimizer(config.ConfiguredOptimizer):
             return updates.guarded(super(AccumulatingOptimizer, self).get_updates(loss, params), self._legacyga)
 
     def _aggregate_gradients(self, grads_and_vars):
-        if self._legacyga.inner.is_applying_exchanged:
-            return list(grads_and_vars)
-        return super(AccumulatingOptimizer, self)._aggregate_gradients(grads_and_vars)
+        own = super(AccumulatingOptimizer, self)._aggregate_gradients
+        return self._legacyga.inner.exchanged_once(own, grads_and_vars)
 
     def _create_all_weights(self, var_list):
         self._legacyga.inner.create_inner_weights(var_list)

@@ -77,8 +77,7 @@ class AccumulatingOptimizer(config.ConfiguredOptimizer):
 
     def build(self, var_list):
         self._legacyga.inner.build_inner(var_list)
-        if self._legacyga.steps.has_windows:
-            self._legacyga.registry().build(list(var_list))
+        self._legacyga.registry().build(list(var_list))
 
     def apply_gradients(self, grads_and_vars, *args, **kwargs):
         """Make one mini-step. The last one of a window calls the inner optimizer's own method, with these arguments."""
@@ -91,9 +90,8 @@ class AccumulatingOptimizer(config.ConfiguredOptimizer):
             return accumulation.ops.identity(self.iterations)
 
     def aggregate_gradients(self, grads_and_vars):
-        if self._legacyga.inner.is_applying_exchanged:
-            return list(grads_and_vars)
-        return super(AccumulatingOptimizer, self).aggregate_gradients(grads_and_vars)
+        own = super(AccumulatingOptimizer, self).aggregate_gradients
+        return self._legacyga.inner.exchanged_once(own, grads_and_vars)
 
     def finalize_variable_values(self, var_list):
         # Keras calls this at the end of fit, so it is the place to warn; a custom loop does not come here.

@@ -110,15 +110,6 @@ def part_of(value, samples, part):
     return (value.tocsr() if hasattr(value, "tocsr") else value)[part]
 
 
-def joined(arrays):
-    """Concatenate NumPy arrays. The package itself does not import NumPy."""
-    result, start = arrays[0].take([0] * sum(len(each) for each in arrays), axis=0), 0
-    for each in arrays:
-        result[start : start + len(each)] = each
-        start += len(each)
-    return result
-
-
 def inner_model(model):
     """Return the model that trains: up to Keras 2.1 a Sequential wraps another model. Delete with Keras 2.1."""
     return vars(model).get("model") or model

@@ -38,13 +38,10 @@ def check_compiled(home, model, size):
 
 def check_strategy(home, model, size=None):
     """Raise ValueError under a strategy whose replicas cannot slice their parts of a batch."""
-    distribute = getattr(home.tf, "distribute", None)
-    if not hasattr(distribute, "has_strategy") or not distribute.has_strategy():
+    strategy = _ops.Ops(home.tf).replicas.entered_strategy
+    if strategy is None or isinstance(strategy, home.tf.distribute.OneDeviceStrategy):
         return
-    strategy = distribute.get_strategy()
-    if isinstance(strategy, distribute.OneDeviceStrategy):
-        return
-    if home.graph_mode or type(strategy) is not distribute.MirroredStrategy:
+    if home.graph_mode or type(strategy) is not home.tf.distribute.MirroredStrategy:
         raise ValueError(REPLICAS.format(shown(strategy), strategy.num_replicas_in_sync))
     if size == "auto":
         raise ValueError(AUTO_ON_REPLICAS.format(shown(strategy)))
@@ -60,7 +57,7 @@ def doubt_in_graph(home, model, loss, params):
         loss: the model's loss, a tensor.
         params: the variables that it is differentiated by.
     """
-    if is_divided_by_masks(home, model):
+    if any(each is not None for each in dividing_masks(home, model)):
         return means.Doubt("an output with a mask, by which the loss is divided", True)
     # In TensorFlow 1 a dimension is an object with a `value`.
     if any(getattr(each, "value", each) != 1 for each in loss.shape.dims or ()):
@@ -73,13 +70,10 @@ def doubt_in_graph(home, model, loss, params):
         if hasattr(each, "op") and each.shape.ndims == 0:
             is_mean = loss_divisor.is_mean(_ops.Ops(home.tf), each, params)
             # Slices of random layers cannot be computed twice. So there an unknown number counts as a mean.
-            if is_mean is False or is_mean is None and not _draws(each):
+            draws = any(is_random(part.type, part.name) for part in graph.ancestors([each.op]))
+            if is_mean is False or is_mean is None and not draws:
                 return means.Doubt("the number {} of add_loss".format(shown(each)), is_mean is False)
     return means.doubt_of_compiled(home, model, False)
-
-
-def _draws(tensor):
-    return any(is_random(each.type, each.name) for each in graph.ancestors([tensor.op]))
 
 
 def _all_layers(model):
@@ -87,11 +81,6 @@ def _all_layers(model):
     for layer in layers:
         layers.extend(getattr(layer, "layers", ()))
     return layers
-
-
-def is_divided_by_masks(home, model):
-    """Whether graph mode divides the loss of an output by the number of elements that its mask keeps."""
-    return any(each is not None for each in dividing_masks(home, model))
 
 
 def dividing_masks(home, model):

@@ -4,6 +4,8 @@ A session accepts a feed for any tensor. So we feed the slices' joined outputs a
 own graph computes the loss and the metrics of the whole batch, without the layers.
 """
 
+import sys
+
 from legacyga.backend import graph
 from legacyga.backend.messages import shown
 from legacyga.slices import batches
@@ -48,7 +50,11 @@ class Passes(object):
             needs_layers = graph.ancestors([each.op for each in step.divisor], cut) & (body - cut)
             self._divisor, of_slice = (step.divisor, []) if not needs_layers else ([], step.divisor)
             if is_twice:
-                self._check_random(step.loss.graph)
+                # A slice that is computed again would draw other numbers.
+                drawn = graph.ancestors([each.op for each in self._cut])
+                random = graph.operation_with(step.loss.graph, drawn, is_random)
+                if random:
+                    raise ValueError(RANDOM.format(shown(model), shown(random)))
                 upstream, gradients, by_cut, others = self._gradients_of(step)
                 second += by_cut
             else:
@@ -80,14 +86,6 @@ class Passes(object):
         shapes = [each.get_shape() for each in (tensor, self._model._feed_inputs[0])]
         size, of_batch = [[None] if each.ndims is None else each.as_list()[:1] for each in shapes]
         return size in ([None], of_batch)
-
-    def _check_random(self, whole_graph):
-        """Raise if a slice that is computed again would draw other random numbers."""
-        found = graph.ancestors([each.op for each in self._cut])
-        name = next((each.name for each in found if is_random(each.type, each.name)), None)
-        name = name or graph.function_with(whole_graph, found, is_random)
-        if name:
-            raise ValueError(RANDOM.format(shown(self._model), shown(name)))
 
     def _gradients_of(self, step):
         """Return (placeholders, gradients to feed into them, mini-steps with these, mini-steps with the rest)."""
@@ -156,7 +154,8 @@ class Passes(object):
         for value, size in zip(values, sizes):
             if not self._has_rows(tensor) or not value.shape or len(value) != size:
                 raise ValueError(ROWS.format(shown(tensor), size, shown(self._model)))
-        return batches.joined(values)
+        # TensorFlow has imported NumPy.
+        return sys.modules["numpy"].concatenate(values)
 
 
 def variables_of_metrics(model):

@@ -62,18 +62,14 @@ class _Looked(object):
         return getattr(self._container, name)
 
     def __call__(self, y_true, y_pred, sample_weight=None, **kwargs):
-        given = []
+        found = features.losses_in(self._home, self._container, y_true, y_pred)
+        objects, given = {id(each): each for each in found if each is not None}, []
         with contextlib.ExitStack() as entered:
-            for loss in self._objects(y_true, y_pred):
+            for loss in objects.values():
                 entered.enter_context(_noted(loss, given))
             value = self._container(y_true, y_pred, sample_weight, **kwargs)
         self._look(given, y_pred, sample_weight)
         return value
-
-    def _objects(self, y_true, y_pred):
-        """Return the loss objects, each once. The first batch makes them."""
-        found = features.losses_in(self._home, self._container, y_true, y_pred)
-        return list({id(each): each for each in found if each is not None}.values())
 
 
 @contextlib.contextmanager

@@ -119,7 +119,7 @@ def doubt_of_compiled(home, model, weighted):
             return Doubt("the loss {} with ignore_class={}".format(shown(loss), ignored), True)
         if _joins_samples(loss):
             return Doubt("the loss {}, which takes all samples of a batch together".format(shown(loss)), True)
-        if not _is_homes(home, loss, home.module.losses):
+        if not _is_homes(home, loss):
             return Doubt("the loss {}, which Keras does not know".format(shown(loss)), False)
     if not _is_homes_method(home, model, "compute_loss"):
         return Doubt("a compute_loss of the model's own", True)
@@ -136,14 +136,14 @@ def _is_homes_method(home, model, name):
     return method is None or method.__module__.startswith(home.root + ".")
 
 
-def _is_homes(home, given, module):
-    """Whether a loss or metric is Keras's own, given as a name, a function or an object."""
+def _is_homes(home, given):
+    """Whether a loss is Keras's own, given as a name, a function or an object."""
     if isinstance(given, str):
         try:
-            given = module.get(given)
+            given = home.module.losses.get(given)
         except ValueError:
-            # Only a compiled model resolves names such as "accuracy".
-            return True
+            # The program registered it only while it compiled the model.
+            return False
     parts = [given] + [getattr(given, name, None) for name in ("fn", "_fn")]
     modules = [getattr(each, "__module__", None) or "" for each in parts if each is not None]
     return all(each.startswith(home.root + ".") for each in modules)

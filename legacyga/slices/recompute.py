@@ -265,21 +265,23 @@ class Seen(object):
         self.masked = any(losses.mask_of(each) is not None for each in outputs)
         self.ranks = [tf.TensorShape(getattr(each, "shape", ())).ndims for each in outputs]
         self.adds_rows = any(each.shape.ndims != 0 for each in added)
-        self.random, self.differentiates = _first_of(graph, is_random), bool(_first_of(graph, _is_of_tape))
+        operations = graph.get_operations()
+        self.random = graphs.operation_with(graph, operations, is_random)
+        self.differentiates = bool(graphs.operation_with(graph, operations, _is_of_tape))
         self.written, self.read = [], []
-        for outer, inner in zip(graph.external_captures, graph.internal_captures):
-            data = getattr(outer, "_handle_data", None)
-            is_known = inner.dtype == tf.resource and data is not None and data.is_set
-            if is_known:
-                writes = any(each.type not in READS for each in inner.consumers())
-                (self.written if writes else self.read).append((outer, tf.as_dtype(data.shape_and_type[0].dtype)))
+        for outer, dtype, inner in variables_of(tf, graph):
+            writes = any(each.type not in READS for each in inner.consumers())
+            (self.written if writes else self.read).append((outer, dtype))
 
 
-def _first_of(graph, is_one):
-    """Return the name of an operation of a graph, or of a function in it, that `is_one(type, name)`; else None."""
-    found = graph.get_operations()
-    name = next((each.name for each in found if is_one(each.type, each.name)), None)
-    return name or graphs.function_with(graph, found, is_one)
+def variables_of(tf, graph):
+    """Return [(handle, dtype, the graph's own tensor for it)] of the variables that a traced function uses."""
+    found = []
+    for outer, inner in zip(graph.external_captures, graph.internal_captures):
+        data = getattr(outer, "_handle_data", None)
+        if inner.dtype == tf.resource and data is not None and data.is_set:
+            found.append((outer, tf.as_dtype(data.shape_and_type[0].dtype), inner))
+    return found
 
 
 def _random_states():

@@ -174,7 +174,7 @@ class Window(object):
         if weight is None:
             return None, 1, unit
         replicas = ops.replicas
-        total, one = replicas.sum_of_scalars(weight.value), ops.ones_like(unit)
+        total, one = replicas.sum(weight.value), ops.ones_like(unit)
         if self.sums.reduction == "sum":
             return one, total / replicas.count, unit
         unit = ops.where(unit > 0, unit, total if weight.is_sample_count else one * replicas.count)

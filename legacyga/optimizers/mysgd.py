@@ -252,11 +252,14 @@ class _Keras3SGD(_MySGD):
     def _decay_argument(self):
         return self.decay
 
-    lr = property(
-        lambda self: self.learning_rate,
-        lambda self, value: setattr(self, "learning_rate", value),
-        doc="The learning rate.",
-    )
+    @property
+    def lr(self):
+        """The learning rate."""
+        return self.learning_rate
+
+    @lr.setter
+    def lr(self, value):
+        self.learning_rate = value
 
     def update_step(self, gradient, variable, learning_rate):
         if self.decay > 0:

@@ -11,7 +11,8 @@ from legacyga.slices.loop import Loop, Rows, Total
 
 ROWS = (
     "micro_batch can join an output of several slices only if it has a row for each sample. Received: {} of a slice "
-    "of {} samples of {}. Let it have such rows, or compute it in the loss."
+    "of {} samples of {}. Let it have such rows, or compute it in the loss. If it is one number, a mean over the "
+    "samples, give recompute=False."
 )
 OUTSIDE = (
     "The gradient of a model in slices must be taken where the model is called. Received: {}, an operation of a call "

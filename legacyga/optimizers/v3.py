@@ -77,7 +77,9 @@ class AccumulatingOptimizer(config.ConfiguredOptimizer):
 
     def build(self, var_list):
         self._legacyga.inner.build_inner(var_list)
-        self._legacyga.registry().build(list(var_list))
+        # Keras calls this in each step: at K = 1 it must cost nothing.
+        if self._legacyga.steps.has_windows:
+            self._legacyga.registry().build(list(var_list))
 
     def apply_gradients(self, grads_and_vars, *args, **kwargs):
         """Make one mini-step. The last one of a window calls the inner optimizer's own method, with these arguments."""

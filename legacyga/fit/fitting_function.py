@@ -5,7 +5,8 @@ import weakref
 
 from legacyga.backend import autograph, features, homes
 from legacyga.fit import model_step
-from legacyga.slices import batches, fitting, recompute
+from legacyga.slices import batches, fitting
+from legacyga.slices import recompute as slices_recompute
 
 
 class FittingFunction(object):
@@ -61,7 +62,7 @@ class FittingFunction(object):
             # A trace that never runs creates the missing variables with their initial values.
             one_step = autograph.as_written(tf, lambda data: model.train_step(data))
             trace = tf.function(one_step).get_concrete_function(data)
-            self._variables = [(handle, dtype) for handle, dtype, _ in recompute.variables_of(tf, trace.graph)]
+            self._variables = [each[:2] for each in slices_recompute.variables_of(tf, trace.graph)]
         return found.take(tf, samples, step, self._read, self._write)
 
     def _read(self):

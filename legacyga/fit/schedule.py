@@ -58,7 +58,7 @@ def check_steps_to_come(optimizers, schedule, epochs, batches, partial_window):
     The numbers of a fit's `epochs` and of an epoch's `batches` are None if Keras does not know them.
     """
     by_epoch = schedule if isinstance(schedule, dict) else {0: schedule} if isinstance(schedule, int) else {}
-    to_come = [steps for epoch, steps in by_epoch.items() if epochs is None or epoch < epochs]
+    to_come = [steps for epoch, steps in by_epoch.items() if not epochs or epoch < epochs]
     most = max(to_come + [2 if callable(schedule) else 1])
     for optimizer in optimizers:
         accumulation = surface.accumulation_of(optimizer)

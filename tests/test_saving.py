@@ -655,7 +655,7 @@ def test_a_layer_frozen_between_a_state_and_its_return(home, kind):
     fresh = [model_of(home, kind.make(steps)) for steps in (3, 1)]
     for each in fresh:
         train(each, BATCHES[:1])
-        with pytest.raises(ValueError, match="a window under way that this one does not have.* Nothing was written"):
+        with pytest.raises(ValueError, match="an open window that this optimizer does not have.* Nothing was written"):
             each.optimizer.set_weights(begun)
         each.set_weights(last)
         each.optimizer.set_weights(ended)

@@ -84,10 +84,9 @@ class Home(TensorFlow):
     def __init__(self, module):
         super(Home, self).__init__()
         self.module = module
-        implemented_in = _implementation_of(module)
-        self.root = implemented_in.split(".callbacks")[0]
-        # tf.keras keeps all callbacks in one file, Keras 3 in a folder.
-        self.is_keras3 = implemented_in == "keras.src.callbacks.callback"
+        self.root = _implementation_of(module).split(".callbacks")[0]
+        # Or newer. From TF 2.16 on tf.keras is Keras 3; in TF 2.13 to 2.15 it has no version of its own.
+        self.is_keras3 = version_of(module) >= (3,)
         top = self.root.split(".")[0]
         self.is_standalone = top == "keras" and not self.is_keras3 and version_of(sys.modules["keras"]) < (2, 4)
         self.name = "keras" if self.is_standalone or self.is_keras3 else "tf_keras" if top == "tf_keras" else "tf.keras"

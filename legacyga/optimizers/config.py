@@ -17,6 +17,9 @@ UNKNOWN = (
     "legacyga.load_model(path, custom_objects={{{4}: {1}}})."
 )
 
+# The generations whose optimizers need not be built before they have a state.
+ALWAYS_BUILT = ("v1", "v2")
+
 
 def _optimizer_class(home, generation, name, module):
     """The optimizer class that a config names: one that the user registered, or Keras's own of this generation."""
@@ -132,7 +135,7 @@ class ConfiguredOptimizer(surface.AccumulatingOptimizer):
         """
         if _is_built(self):
             weights = state.fitting(self, self._legacyga, weights)
-        if not _is_built(self) or not hasattr(self, "update_step"):
+        if not _is_built(self) or homes.generation_of(type(self)) in ALWAYS_BUILT:
             super(ConfiguredOptimizer, self).set_weights(weights)
             return
         # v3 optimizers that hold another optimizer report themselves as unbuilt, or leave its variables out.
@@ -157,5 +160,5 @@ class ConfiguredOptimizer(surface.AccumulatingOptimizer):
 
 def _is_built(optimizer):
     keeper = copying.keeper_of(optimizer)
-    # v1 and OptimizerV2 optimizers have neither attribute and count as built. Those of v3 get one when built.
-    return getattr(keeper, "built", getattr(keeper, "_built", not hasattr(keeper, "update_step")))
+    # Those that are built later get one of these attributes when they are.
+    return getattr(keeper, "built", getattr(keeper, "_built", homes.generation_of(type(keeper)) in ALWAYS_BUILT))

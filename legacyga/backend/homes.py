@@ -85,7 +85,7 @@ class Home(TensorFlow):
         super(Home, self).__init__()
         self.module = module
         self.root = _implementation_of(module).split(".callbacks")[0]
-        # Or newer. From TF 2.16 on tf.keras is Keras 3; in TF 2.13 to 2.15 it has no version of its own.
+        # Or newer. A tf.keras that is older has the version of its TensorFlow, or none.
         self.is_keras3 = version_of(module) >= (3,)
         top = self.root.split(".")[0]
         self.is_standalone = top == "keras" and not self.is_keras3 and version_of(sys.modules["keras"]) < (2, 4)

@@ -1,5 +1,7 @@
 """Slices under MirroredStrategy: each replica cuts its own part of a batch, and ends as without slices."""
 
+import json
+
 import homes
 import numpy as np
 import pytest
@@ -14,6 +16,8 @@ START = [(0.5 * RANDOM.randn(*shape)).astype("float32") for shape in ((3, 4), (4
 PROGRAM = """
 import sys
 import numpy as np
+import json
+
 import homes
 import legacyga
 import test_recompute
@@ -76,3 +80,44 @@ def test_each_replica_cuts_its_part(home, tmpdir):
         whole, slices = np.load(path + loss + ".npy")
         assert np.abs(whole[: len(start)] - start).max() > 1e-2
         assert np.abs(slices - whole).max() <= 4e-6
+
+
+AFTER_THE_UPDATE = """
+import sys
+import json
+
+import homes
+import legacyga
+import test_slices_of_replicas as data
+
+home, strategy = homes.start_on_replicas(sys.argv[1])
+tf, keras = home.tf, home.keras
+
+
+class Own(keras.Model):
+    def train_step(self, batch):
+        x, y = batch
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(self(x, training=True) - y)) / strategy.num_replicas_in_sync
+        gradients = tape.gradient(loss, self.trainable_variables)
+        self.optimizer.apply_gradients(zip(gradients, self.trainable_variables))
+        return tf.reduce_mean(tf.square(self(x, training=True) - y))
+
+
+with strategy.scope():
+    inputs = keras.Input((3,))
+    model = Own(inputs, keras.layers.Dense(2)(keras.layers.BatchNormalization()(inputs)))
+    model.compile(home.bare_sgd(lr=0.1))
+legacyga.micro_batch(model, 3)
+step = tf.function(lambda: strategy.run(model.train_step, ((tf.constant(data.X), tf.constant(data.Y)),)))
+print("losses", [float(each) for each in strategy.experimental_local_results(step())])
+"""
+
+
+def test_a_call_after_the_update_is_cut_on_each_replica(home, tmpdir):
+    """With the same samples on each, batch normalization of slices gives each the same loss."""
+    if home.mode == "graph" or home.tf_version < (2, 4):
+        skips.senseless("eager mode of TF 2.4 and newer")
+    printed = homes.run_program(tmpdir, AFTER_THE_UPDATE, home.name)
+    losses = json.loads(printed.partition("losses ")[2])
+    assert len(losses) > 1 and len(set(losses)) == 1

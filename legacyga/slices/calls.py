@@ -45,8 +45,10 @@ def replaced(model, call):
     try:
         yield
     finally:
-        attributes.pop("call", None)
-        attributes.update(before)
+        # The replica that began last is still in its step, and ends last.
+        if call is None or attributes.get("call") is call:
+            attributes.pop("call", None)
+            attributes.update(before)
 
 
 @contextlib.contextmanager

@@ -38,11 +38,13 @@ def looked_at(home, model, look):
     if own is None:
         yield
         return
-    attributes[name] = _Looked(home, own, look)
+    attributes[name] = looked = _Looked(home, own, look)
     try:
         yield
     finally:
-        attributes[name] = own
+        # The replica that began last is still in its step, and ends last.
+        if attributes[name] is looked:
+            attributes[name] = own
 
 
 def container_of(home, model):

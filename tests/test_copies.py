@@ -143,7 +143,7 @@ class Helper(object):
     """Something of the user's that an optimizer asks."""
 
     def __init__(self, home, value):
-        self.variable = home.variables([np.float32(value)])[0]
+        self.variable = users.own_variable(home, value)
 
     def now(self, *step):
         return self.variable * 1.0
@@ -205,7 +205,7 @@ def test_a_method_of_the_optimizer_itself(home, sgd, steps, has_state):
 def test_a_rate_that_is_a_variable(home, sgd, steps, has_state):
     if sgd.generation in ("v3", "keras3"):
         skips.keras_lacks("optimizers of this generation make a variable of their own of a rate")
-    rate = home.variables([np.float32(0.5)])[0]
+    rate = users.own_variable(home, 0.5)
     expected = oracle.SGD(0.5)
     if sgd.generation == "v1":
         # Those of Keras make a variable of their own of what they are given; a user's class need not.
@@ -239,7 +239,7 @@ def test_another_hyperparameter_that_is_a_variable(home, sgd, adam, steps, has_s
         skips.senseless("one generation at a time")
     if sgd.generation == "v2" and home.tf_version < (1, 15):
         skips.keras_lacks("a hyperparameter that stays the variable it is given as: TF 1.15 or newer")
-    value = home.variables([np.float32(0.875)])[0]
+    value = users.own_variable(home, 0.875)
     if sgd.generation == "train":
         name, expected, inner = "momentum", oracle.SGD(RATE, 0.875), users.make(sgd, sgd.cls, RATE, value)
     else:

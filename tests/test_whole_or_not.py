@@ -11,6 +11,7 @@ import kinds
 import needs
 import numpy as np
 import pytest
+import users
 from slow import slow
 
 import legacyga
@@ -42,7 +43,7 @@ def gradients(home, number, rows=(0, 3)):
 
 def program(home, kind):
     """A function of a number that returns the mini-step with it, to be called; the weights; the optimizer."""
-    optimizer, (table, dense) = kind.make(3), home.variables(START)
+    optimizer, (table, dense) = kind.make(3), users.variables_of(home, kind, START)
     variables = [dense, table]
     if hasattr(optimizer, "build"):
         optimizer.build(variables)

@@ -12,6 +12,11 @@ def variables_of(home, kind, start):
     return [variable(value, name=name) for value, name in zip(start, names)]
 
 
+def own_variable(home, value):
+    """A number in a variable that no optimizer has made. Keras 3 takes a Variable of its own for the optimizer's."""
+    return home.backend.variable(value) if home.mode == "graph" else home.tf.Variable(value, dtype="float32")
+
+
 def assign(home, variable, value):
     if home.mode == "graph":
         home.backend.set_value(variable, value)

@@ -436,6 +436,21 @@ def test_an_output_that_has_no_rows(home, size):
         model.fit(X, Y, batch_size=8, verbose=0)
 
 
+@pytest.mark.parametrize("rows", [4, slow(8)])
+@pytest.mark.parametrize("drop_remainder", [True, slow(False)])
+def test_a_table_with_as_many_rows_as_a_slice(home, drop_remainder, rows):
+    """The centres of a center loss: joined, they would be there twice."""
+    needs_train_step(home)
+    tf = home.tf
+    table = tf.ones([rows, 2])
+    loss = lambda outputs: tf.reduce_mean(outputs[0]) * tf.nn.l2_loss(outputs[1])  # noqa: E731
+    model = calling(home, lambda dense, x: (dense(x), 2.0 * table), loss)
+    legacyga.micro_batch(model, 4)
+    batches = tf.data.Dataset.from_tensor_slices((X, Y)).batch(8, drop_remainder)
+    with pytest.raises(ValueError, match="only if it has a row for each sample"):
+        model.fit(batches, verbose=0)
+
+
 @pytest.mark.parametrize("size", [1, slow(3)])
 def test_an_output_with_as_many_rows_as_the_data_say(home, size):
     needs_train_step(home)

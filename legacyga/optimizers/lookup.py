@@ -111,4 +111,5 @@ def _trained_now(model, keys):
 
 
 def _keys(variables):
-    return {variable_key(variable) for variable in variables}
+    # The weights of a StringLookup include its table, which is no variable and has no name. Delete with tf_keras.
+    return {variable_key(variable) for variable in variables if hasattr(variable, "name")}

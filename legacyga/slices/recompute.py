@@ -212,16 +212,14 @@ class _Twice(SlicedCall):
     def _look(self):
         graph, outputs, added = self._trace(self.loop.rest)
         shapes = [self.tf.TensorShape(getattr(each, "shape", ())) for each in outputs]
-        are_alike = any(shape.ndims and any(dim in (None, shape[0]) for dim in shape[1:]) for shape in shapes)
-        if are_alike or self.loop.size == 1:
-            # In a matrix of all pairs of samples, one more sample makes another dimension longer, too. Of one sample, a
-            # number of the shape (1,) looks like a row.
-            length = self.loop.rest + 1 if isinstance(self.loop.rest, int) else 3
-            for shape, each in zip(shapes, self._trace(length)[1]):
-                others = zip(shape[1:] if shape.ndims else (), each.shape[1:])
-                is_no_row = shape.ndims and each.shape[0] not in (None, length)
-                if is_no_row or any(dim in (None, shape[0]) and other == length for dim, other in others):
-                    raise ValueError(ROWS.format(shown(each), length, shown(self.model)))
+        # Twice the samples: a table of the model's may have as many rows as a slice, and keeps them. In a matrix of all
+        # pairs of samples another dimension becomes longer, too.
+        length = 2 * (self.loop.rest if isinstance(self.loop.rest, int) else self.loop.size)
+        for shape, each in zip(shapes, self._trace(length)[1]):
+            others = zip(shape[1:] if shape.ndims else (), each.shape[1:])
+            are_rows = not shape.ndims or each.shape[0] is None or each.shape[0] == length != shape[0]
+            if not are_rows or any(dim in (None, shape[0]) and other == length for dim, other in others):
+                raise ValueError(ROWS.format(shown(each), length, shown(self.model)))
         return Seen(self.tf, graph, outputs, added)
 
     def _trace(self, length):

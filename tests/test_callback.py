@@ -345,3 +345,23 @@ def test_an_epoch_that_grows(home):
     # One of one batch; then the first batch is ended alone, and the other two are a window.
     assert int(home.value(model.optimizer.iterations)) == 3
     assert any("An epoch of 1 batches went on" in str(each.message) for each in said)
+
+
+def test_a_model_with_a_table_of_words(home):
+    """Up to tf_keras the table is among the model's weights, and is no variable."""
+    layers = home.keras.layers
+    if home.mode == "graph" or not hasattr(layers, "StringLookup"):
+        skips.keras_lacks("TF 2.6 and newer, in eager mode")
+    words, y = np.array([["a"], ["b"], ["c"], ["a"]] * 3), np.arange(12, dtype="float32")[:, None]
+    ends = []
+    for steps in (1, 3):
+        inputs = layers.Input((1,), dtype="string")
+        lookup = layers.StringLookup(output_mode="one_hot")
+        lookup.adapt(words)
+        model = home.keras.Model(inputs, layers.Dense(1, kernel_initializer="zeros")(lookup(inputs)))
+        model.compile(legacyga.wrap(home.bare_sgd(lr=0.1), steps), "mse")
+        callback = legacyga.GradientAccumulationCallback()
+        model.fit(home.tf.constant(words), y, batch_size=12 // steps, shuffle=False, verbose=0, callbacks=[callback])
+        ends.append(np.concatenate([each.ravel() for each in model.get_weights()[-2:]]))
+    assert abs(ends[0]).max() > 0.1
+    np.testing.assert_allclose(ends[1], ends[0], atol=4e-6)

@@ -10,6 +10,7 @@ import skips
 from kinds import MOMENTUM, RATE
 from slow import slow
 from test_micro_batch_auto import layer_that_fails
+from test_models_in_slices import largest_call
 
 import legacyga
 
@@ -416,12 +417,15 @@ NUMBERS = {
 }
 
 
-def model_that_adds(home, name, optimizer):
-    """A model whose only loss is a number of `add_loss`."""
+def model_that_adds(home, name, optimizer, before=()):
+    """A model whose only loss is a number of `add_loss`. Its layers are those of `before`, and a dense one."""
     home.reset(plain_session=True)
     layers, backend = home.keras.layers, home.backend
     inputs, wanted = layers.Input((4,)), layers.Input((4,))
-    found = layers.Dense(4, use_bias=False)(inputs)
+    found = inputs
+    for layer in before:
+        found = layer(found)
+    found = layers.Dense(4, use_bias=False)(found)
     model = home.keras.models.Model([inputs, wanted], found)
     model.set_weights(START[:1])
     model.add_loss(NUMBERS[name](backend, home.tf, wanted, found))
@@ -444,6 +448,29 @@ def test_numbers_of_add_loss(home, name):
     assert legacyga.recomputes(model) is (name != "mean")
     assert_alike(ends)
     np.testing.assert_allclose(*np.ravel(logs).reshape(2, -1), rtol=1e-5)
+
+
+def test_a_number_of_add_loss_behind_a_random_layer(home):
+    """As in an autoencoder that samples: a second computation would draw other numbers."""
+    draw = lambda x: x + 1e-3 * home.backend.random_normal(home.backend.shape(x))  # noqa: E731
+    noise = [home.keras.layers.Lambda(draw)]
+    sgd = lambda: legacyga.MySGD(0.02, steps_per_update=1, keras=home.keras)  # noqa: E731
+    model = model_that_adds(home, "root", sgd, noise)
+    legacyga.micro_batch(model, 3)
+    with pytest.raises(ValueError, match="random layers must draw the same numbers twice.* give recompute=False"):
+        model.train_on_batch([X, Y], None)
+    np.testing.assert_array_equal(model.get_weights()[0], START[0])
+
+
+def test_each_slice_is_run_once(home):
+    """With as many samples as outputs, too: a further run would draw a dropout's numbers."""
+    counting, seen = largest_call(home)
+    inputs = home.keras.layers.Input((4,))
+    model = home.keras.models.Model(inputs, home.keras.layers.Dense(4)(counting(inputs)))
+    model.compile(legacyga.MySGD(0.02, keras=home.keras), "mse")
+    legacyga.micro_batch(model, 4)
+    model.train_on_batch(X, Y)
+    assert seen == [4, 4]
 
 
 @pytest.mark.parametrize("size", [2, 100])

@@ -1,12 +1,11 @@
 """Raise errors for what cannot train in slices; find losses that graph mode must compute over the whole batch."""
 
-from legacyga.backend import features, graph
+from legacyga.backend import features
 from legacyga.backend import ops as _ops
 from legacyga.backend.messages import shown
 from legacyga.optimizers import loss_divisor
 from legacyga.slices import losses as _losses
 from legacyga.slices import means
-from legacyga.slices.recompute import is_random
 
 REPLICAS = (
     "A batch cannot be cut into slices under a strategy, except under MirroredStrategy in eager mode. Received: {} of "
@@ -69,9 +68,7 @@ def doubt_in_graph(home, model, loss, params):
     for each in getattr(model, "losses", ()):
         if hasattr(each, "op") and each.shape.ndims == 0:
             is_mean = loss_divisor.is_mean(_ops.Ops(home.tf), each, params)
-            # Slices of random layers cannot be computed twice. So there an unknown number counts as a mean.
-            draws = any(is_random(part.type, part.name) for part in graph.ancestors([each.op]))
-            if is_mean is False or is_mean is None and not draws:
+            if not is_mean:
                 return means.Doubt("the number {} of add_loss".format(shown(each)), is_mean is False)
     return means.doubt_of_compiled(home, model, False)
 

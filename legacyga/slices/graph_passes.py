@@ -135,7 +135,7 @@ class Passes(object):
         Args:
             values: those of the cut tensors for the first slice, of `size` samples.
         """
-        if self._shapes and any(size in value.shape[1:] for value in values):
+        if self._shapes and any(_may_grow(*pair, size=size) for pair in zip(self._cut, values)):
             shapes = self._shapes([batches.part_of(each, samples, slice(size + 1)) for each in fed])
             for tensor, value, shape in zip(self._cut, values, shapes):
                 if any(pair == (size, size + 1) for pair in zip(value.shape[1:], shape[1:])):
@@ -156,6 +156,13 @@ class Passes(object):
                 raise ValueError(ROWS.format(shown(tensor), size, shown(self._model)))
         # TensorFlow has imported NumPy.
         return sys.modules["numpy"].concatenate(values)
+
+
+def _may_grow(tensor, value, size):
+    """Whether only the run tells a further dimension of a tensor, and it is `size` in this value."""
+    shape = tensor.get_shape()
+    known = [None] * len(value.shape) if shape.ndims is None else shape.as_list()
+    return (None, size) in list(zip(known, value.shape))[1:]
 
 
 def variables_of_metrics(model):

@@ -365,3 +365,32 @@ def test_a_model_with_a_table_of_words(home):
         ends.append(np.concatenate([each.ravel() for each in model.get_weights()[-2:]]))
     assert abs(ends[0]).max() > 0.1
     np.testing.assert_allclose(ends[1], ends[0], atol=4e-6)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_numbers_for_each_sample_that_a_layer_adds(home, reduction):
+    """As keras.io's CTC layer. Keras adds their gradients up: so must a window, and one that takes the mean says so."""
+    if home.mode == "graph" or home.tf_version < (2, 4):
+        skips.senseless("layers of TF 2.4 and newer, in eager mode")
+
+    class Adding(home.keras.layers.Layer):
+        def call(self, x):
+            self.add_loss(home.tf.reduce_sum(home.tf.square(x), -1))
+            return x
+
+    ends, x = [], np.random.RandomState(5).randn(12, 3).astype("float32")
+    for steps in (1, 3):
+        inputs = home.keras.layers.Input((3,))
+        outputs = Adding()(home.keras.layers.Dense(2, kernel_initializer="ones")(inputs))
+        model = home.keras.Model(inputs, outputs)
+        model.compile(legacyga.wrap(home.bare_sgd(lr=0.01), steps, reduction))
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            callback = legacyga.GradientAccumulationCallback()
+            model.fit(x, None, batch_size=12 // steps, shuffle=False, verbose=0, callbacks=[callback])
+        ends.append(model.get_weights()[0])
+    said = [each for each in caught if "gives add_loss a number for each sample" in str(each.message)]
+    assert len(said) == (reduction == "mean")
+    moved = ends[0] - 1.0
+    assert abs(moved).max() > 0.1
+    np.testing.assert_allclose((ends[1] - 1.0) * (3.0 if reduction == "mean" else 1.0), moved, atol=4e-6)

@@ -1,15 +1,22 @@
 """Replaces the training step of an eager model with one that counts samples and can slice batches."""
 
+import contextlib
 import copy
 import weakref
 
-from legacyga.backend import homes, replicas
+from legacyga.backend import features, homes, replicas
 from legacyga.backend import ops as _ops
-from legacyga.backend.messages import warn
+from legacyga.backend.messages import shown, warn
 from legacyga.optimizers import lookup, surface
 from legacyga.slices import batches, checks, losses, means, once
 from legacyga.slices import recompute as slices_recompute
 from legacyga.windows import mini_step
+
+ADDED_SUM = (
+    "The layer {} gives add_loss a number for each sample, and {} adds up their gradients. So the mean of a window's K "
+    "batches is a K-th of the large batch's gradient. Let it give their mean, or call "
+    'legacyga.wrap(optimizer, gradient_accumulation_steps, reduction="sum").'
+)
 
 
 def keras_train_step(cls):
@@ -60,10 +67,22 @@ def train_step(model, data, optimizer=None, weight=None, size=None, recompute=No
             warn(problem)
 
     with accumulation.giving(mini_step.Weight(batches.samples_in(home.tf, data), True)):
-        if is_cut and not is_twice:
-            return step()
-        with losses.looked_at(home, model, look):
-            return step()
+        with losses.looked_at(home, model, look) if not is_cut or is_twice else contextlib.ExitStack():
+            logs = step()
+    is_mean = accumulation.settings.reduction == "mean"
+    if is_mean and accumulation.steps.has_windows and not accumulation.weights.has_warned:
+        _say_sums(home, model, accumulation.weights)
+    return logs
+
+
+def _say_sums(home, model, weights):
+    """Warn if a layer has given add_loss a number for each sample in the step just made."""
+    for layer in features.layers_of(model):
+        for loss in features.losses_kept_by(layer):
+            if home.tf.is_tensor(loss) and loss.shape.ndims != 0:
+                weights.has_warned = True
+                warn(ADDED_SUM.format(shown(layer), home))
+                return
 
 
 def _doubt(home, model, data, size, own):

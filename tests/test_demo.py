@@ -69,7 +69,7 @@ def test_the_command(home, once_in_an_environment, monkeypatch, tmp_path):
     code, printed, errors = command_line(arguments, tmp_path)
     assert code == 0, printed + errors
     # A line a training, then the table: no bars, and no lines of TensorFlow's about this machine.
-    assert printed.count("training: ") == 4 and len(printed.splitlines()) < 25 and errors == ""
+    assert printed.count("\ntraining: ") == 4 and len(printed.splitlines()) < 25 and errors == ""
     assert "in {} mode\n".format(home.mode) in printed
     rows, sliced = {}, "batch of 64, slices of 8"
     assert cuts(home) == ("left out: " not in printed)

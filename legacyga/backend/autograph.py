@@ -23,18 +23,18 @@ def _as_written(function):
     return api.tf_convert(function, unspecified, convert_by_default=False)
 
 
-def methods_as_written(tf, bases, cls, steps):
+def methods_as_written(tf, bases, cls, calls):
     """Return {name: method} for the methods of `bases` that a user's function calls, ahead of the class `cls`.
 
     This leaves out methods that the user overrides in `cls`: ours call them, and AutoGraph must rewrite them.
 
     Args:
-        steps: the names of the methods that take gradients.
+        calls: the names of the methods that take gradients.
     """
     if not features.has_autograph(tf):
         return {}
-    own = [name for name in steps if not _leaves(getattr(cls, name, None))]
-    names = [name for name in steps if name not in own] + ENDS * (not own)
+    own = [name for name in calls if not _leaves(getattr(cls, name, None))]
+    names = [name for name in calls if name not in own] + ENDS * (not own)
     methods = {name: getattr(each, name) for each in reversed(bases) for name in names if hasattr(each, name)}
     return {name: _as_written(method) for name, method in methods.items()}
 

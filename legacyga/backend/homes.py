@@ -85,7 +85,7 @@ class Home(TensorFlow):
         super(Home, self).__init__()
         self.module = module
         self.root = _implementation_of(module).split(".callbacks")[0]
-        # Or newer. A tf.keras that is older has the version of its TensorFlow, or none.
+        # Also of a newer one. An older tf.keras has the version of its TensorFlow, or none.
         self.is_keras3 = version_of(module) >= (3,)
         top = self.root.split(".")[0]
         self.is_standalone = top == "keras" and not self.is_keras3 and version_of(sys.modules["keras"]) < (2, 4)

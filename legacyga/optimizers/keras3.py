@@ -179,7 +179,7 @@ class AccumulatingOptimizer(_config.ConfiguredOptimizer):
     the value, never our K.
     """
 
-    _legacyga_steps = ("apply_gradients", "apply")
+    _legacyga_calls = ("apply_gradients", "apply")
     _legacyga_methods = ("update_step",)
 
     def __deepcopy__(self, memo):

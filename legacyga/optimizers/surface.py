@@ -43,7 +43,7 @@ def class_for(cls, home, form=(), inner_form=(), **attributes):
         name = attributes.pop("__name__", NAME)
         attributes.setdefault("__qualname__", "Accumulating" + cls.__name__)
         attributes.update(_legacyga_class=(cls, home), _legacyga_type=type("Inner", inners, {}))
-        attributes.update(autograph.methods_as_written(home.tf, bases, cls, optimizers[0]._legacyga_steps))
+        attributes.update(autograph.methods_as_written(home.tf, bases, cls, optimizers[0]._legacyga_calls))
         # Keep the user's method if it has the name of one of ours.
         attributes.update({name: getattr(cls, name) for name in PUBLIC_METHODS if hasattr(cls, name)})
         docs = [inspect.getdoc(each) or "" for each in (AccumulatingOptimizer, cls)]
@@ -131,8 +131,9 @@ class AccumulatingOptimizer(object):
     """
 
     _legacyga = None
-    # The names of the methods that take gradients, and of the inner class's methods that update a single variable.
-    _legacyga_steps = ("apply_gradients",)
+    # The names of the methods that take gradients.
+    _legacyga_calls = ("apply_gradients",)
+    # The names of the inner class's methods that update a single variable.
     _legacyga_methods = ()
 
     # Keras's own errors print it, for example when it is given an optimizer of another Keras.

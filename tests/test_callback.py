@@ -389,7 +389,31 @@ def test_numbers_for_each_sample_that_a_layer_adds(home, reduction):
             callback = legacyga.GradientAccumulationCallback()
             model.fit(x, None, batch_size=12 // steps, shuffle=False, verbose=0, callbacks=[callback])
         ends.append(model.get_weights()[0])
-    said = [each for each in caught if "gives add_loss a number for each sample" in str(each.message)]
+    said = [each for each in caught if "The add_loss of " in str(each.message)]
+    assert len(said) == (reduction == "mean")
+    moved = ends[0] - 1.0
+    assert abs(moved).max() > 0.1
+    np.testing.assert_allclose((ends[1] - 1.0) * (3.0 if reduction == "mean" else 1.0), moved, atol=4e-6)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+@pytest.mark.parametrize("of_loss", ["sum", "none"])
+def test_sums_that_a_loss_takes(home, of_loss, reduction):
+    """Keras adds the samples up: so must a window, and one that takes the mean says so."""
+    if home.mode == "graph" or home.tf_version < (2, 4):
+        skips.senseless("Keras's train_step of TF 2.4 and newer, in eager mode")
+    ends, x = [], np.random.RandomState(6).randn(12, 3).astype("float32")
+    for steps in (1, 3):
+        inputs = home.keras.layers.Input((3,))
+        model = home.keras.Model(inputs, home.keras.layers.Dense(2, kernel_initializer="ones")(inputs))
+        loss = home.keras.losses.MeanSquaredError(reduction=of_loss)
+        model.compile(legacyga.wrap(home.bare_sgd(lr=0.01), steps, reduction), loss)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            callback = legacyga.GradientAccumulationCallback()
+            model.fit(x, x[:, :2], batch_size=12 // steps, shuffle=False, verbose=0, callbacks=[callback])
+        ends.append(model.get_weights()[0])
+    said = [each for each in caught if "adds up the losses" in str(each.message)]
     assert len(said) == (reduction == "mean")
     moved = ends[0] - 1.0
     assert abs(moved).max() > 0.1

@@ -12,12 +12,6 @@ from legacyga.slices import batches, checks, losses, means, once
 from legacyga.slices import recompute as slices_recompute
 from legacyga.windows import mini_step
 
-ADDED_SUM = (
-    "The layer {} gives add_loss a number for each sample, and {} adds up their gradients. So the mean of a window's K "
-    "batches is a K-th of the large batch's gradient. Let it give their mean, or call "
-    'legacyga.wrap(optimizer, gradient_accumulation_steps, reduction="sum").'
-)
-
 
 def keras_train_step(cls):
     """The `train_step` of the first Keras class among the bases of a model's class; None if this Keras has none."""
@@ -81,7 +75,7 @@ def _say_sums(home, model, weights):
         for loss in features.losses_kept_by(layer):
             if home.tf.is_tensor(loss) and loss.shape.ndims != 0:
                 weights.has_warned = True
-                warn(ADDED_SUM.format(shown(layer), home))
+                warn(losses.SUMS.format("The add_loss of {}".format(shown(layer))))
                 return
 
 

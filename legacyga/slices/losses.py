@@ -21,6 +21,12 @@ BY_WEIGHTS = (
     "train_step that returns legacyga.train_step(self, data, weight=tf.reduce_sum(data[2]))."
 )
 
+SUMS = (
+    "{} adds up the losses of a batch's samples. So the mean of a window's K batches is a K-th of the large batch's "
+    "gradient. Let it return their mean, or call legacyga.wrap(optimizer, gradient_accumulation_steps, "
+    'reduction="sum").'
+)
+
 
 class Given(collections.namedtuple("Given", ["loss", "losses", "output", "mask", "ignored"])):
     """One call of a loss: the loss object, the losses it returned, the output, its mask, and the mask the loss set."""
@@ -169,7 +175,7 @@ def divisor(home, given, y_pred, sample_weight):
         masks[tuple(id(part) for part in found)] = found
     if given and not any(_is_mean(each.loss) for each in given):
         # Nothing divides a sum over the batch.
-        return tf.constant(1, tf.int64), None
+        return tf.constant(1, tf.int64), SUMS.format("The loss {}".format(shown(given[0].loss)))
     counts = [tf.math.count_nonzero(_all_of(tf, found)) for found in masks.values() if found]
     count = sum(counts) if counts and len(counts) == len(masks) else None
     return count, UNEVEN.format(home) if len(masks) > 1 else _why_weights_matter(home, given, sample_weight)

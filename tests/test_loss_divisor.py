@@ -278,6 +278,10 @@ def per_step(tf, y, out):
     return tf.reduce_mean(tf.square(y - out), -1)
 
 
+def of_unknown_shape(tf, tensor):
+    return v1_of(tf).placeholder_with_default(tensor, [None] * tensor.shape.ndims)
+
+
 def rows_of(tf, tensor):
     return tf.cast(tf.shape(tensor)[0], "float32")
 
@@ -406,6 +410,21 @@ SHAPES = {
         lambda tf, y, out, mask: tf.reduce_mean(per_step(tf, y, out)) * tf.reduce_mean(mask),
         False,
     ),
+    # As in segmentation-models' DiceLoss(per_image=True) with one class.
+    "over the samples first": (
+        lambda tf, y, out, mask: tf.reduce_mean(tf.reduce_mean(tf.square(of_unknown_shape(tf, y) - out[:, :1]), 0)),
+        True,
+    ),
+    "a count over the samples first": (
+        lambda tf, y, out, mask: tf.reduce_sum(per_step(tf, y, out)) / tf.reduce_sum(tf.reduce_sum(mask, 0)),
+        True,
+    ),
+    "the same, of an unknown number of steps": (
+        lambda tf, y, out, mask: (
+            tf.reduce_sum(per_step(tf, y, out)) / tf.reduce_sum(tf.reduce_sum(of_unknown_shape(tf, mask), 0))
+        ),
+        True,
+    ),
     "samples and positives": (
         lambda tf, y, out, mask: of_number(tf, y, out, mask) + tf.reduce_mean(per_step(tf, y, out)),
         False,
@@ -414,7 +433,13 @@ SHAPES = {
 
 
 # Those that CI runs, too.
-SHORT = ["a batch without positives", "chosen rows", "flattened + of samples", "one number, tiled"]
+SHORT = [
+    "a batch without positives",
+    "chosen rows",
+    "flattened + of samples",
+    "one number, tiled",
+    "over the samples first",
+]
 
 
 @pytest.mark.parametrize("name", [name if name in SHORT else slow(name) for name in sorted(SHAPES)])

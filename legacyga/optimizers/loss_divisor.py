@@ -105,7 +105,7 @@ class _Divisors(object):
     def __init__(self, ops, loss, params):
         self._ops, self._tf = ops, ops.tf
         within = graph.ancestors([loss.op])
-        fed = [each for each in within if each.type.startswith(FEEDING) and any(map(_has_rows, each.outputs))]
+        fed = [each for each in within if each.type.startswith(FEEDING) and any(map(_has_unknown_size, each.outputs))]
         # The sizes of a tensor's other dimensions are not numbers of the batch.
         self._of_batch = within & graph.descendants(fed, lambda tensor: self._dimension(tensor) in (None, 0))
         variables = [graph.operation_of(each) for each in params]
@@ -114,8 +114,19 @@ class _Divisors(object):
         # In loops only reductions make numbers of the batch: others are one of many, as a counter in a state of K.rnn.
         loops = [each for each in within if each.type in ("Enter", "RefEnter")]
         self._of_loops = graph.descendants(loops, lambda tensor: not tensor.op.type.endswith("Exit"))
+        # Operations whose results have lost the rows, as of the sums over a batch for each time step: an unknown first
+        # dimension is then another one.
+        self._without_rows = set()
+        for each in sorted(within, key=lambda operation: operation._id):
+            unknown = [tensor for tensor in each.inputs if _has_unknown_size(tensor)]
+            is_over_rows = each.type in REDUCTIONS and self._takes_rows(each)
+            if is_over_rows or unknown and all(tensor.op in self._without_rows for tensor in unknown):
+                self._without_rows.add(each)
         # Operations that `_check_plain` has searched and passed.
         self._plain = set()
+
+    def _has_rows(self, tensor):
+        return _has_unknown_size(tensor) and tensor.op not in self._without_rows
 
     def _carries_gradient(self, tensor):
         dtype = tensor.dtype.base_dtype
@@ -140,7 +151,7 @@ class _Divisors(object):
             divisor = self._of_factor(inputs[1 - inputs.index(learning[0])])
         elif len(learning) == 1 and operation.type in DIVISIONS and learning[0] is inputs[0]:
             divisor = self._number(inputs[1]) if inputs[1].shape.ndims == 0 else ONE.over(self._of_factor(inputs[1]))
-        elif _has_rows(tensor) or (operation.type == "L2Loss" and _has_rows(inputs[0])):
+        elif self._has_rows(tensor) or (operation.type == "L2Loss" and self._has_rows(inputs[0])):
             self._check_plain(operation)
             return [ONE]
         else:
@@ -148,7 +159,7 @@ class _Divisors(object):
         found = []
         for each in learning:
             # A term without rows that is broadcast, as when each sample's weight multiplies it, counts once per row.
-            repeats = self._rows(tensor) if not _has_rows(each) else ONE
+            repeats = self._rows(tensor) if not self._has_rows(each) else ONE
             found.extend(term.times(divisor).over(repeats) for term in self.of_terms(each))
         return found
 
@@ -166,7 +177,7 @@ class _Divisors(object):
             return self._of_factor(inputs[0]).times(self._of_factor(inputs[1]))
         if operation.type in DIVISIONS and inputs[1].shape.ndims == 0:
             return self._of_factor(inputs[0]).times(self._number(inputs[1]))
-        if not _has_rows(factor):
+        if not self._has_rows(factor):
             raise _UnknownError()
         self._check_plain(operation)
         return ONE
@@ -202,10 +213,12 @@ class _Divisors(object):
     def _reduced(self, tensor, operation):
         """A sum or mean of the batch's data, such as a mask."""
         inner, value = _unshaped(operation.inputs[0]), self._ops.cast(tensor, "float64")
-        if not _has_rows(inner):
-            return self._number(inner)
+        if not self._has_rows(inner):
+            number = self._number(inner)
+            # The value of several numbers is that of their sum or mean.
+            return number if inner.shape.ndims == 0 or number is ONE else number._replace(value=value, counted=value)
         self._check_plain(inner.op)
-        if not _has_rows(operation.inputs[0]):
+        if not self._has_rows(operation.inputs[0]):
             # Keras's default sample weights are one row for the whole batch. Delete with TF 1.13.
             return _Number(value, value, 0, 0, 0)
         if not self._takes_rows(operation):
@@ -226,7 +239,7 @@ class _Divisors(object):
         return int(begin[0]) if begin is not None and (tensor.shape.ndims == 0 or begin[0] > 0) else None
 
     def _rows(self, tensor):
-        if not _has_rows(tensor):
+        if not self._has_rows(tensor):
             return ONE
         rows = self._ops.cast(self._tf.shape(_unflattened(tensor))[0], "float64")
         return _Number(rows, rows, 1, int(self._is_chosen(tensor)), 0)
@@ -239,7 +252,7 @@ class _Divisors(object):
             seen.add(operation)
             if operation.type in CHOOSING:
                 return True
-            inputs = [each for each in operation.inputs if _has_rows(each)]
+            inputs = [each for each in operation.inputs if self._has_rows(each)]
             if not inputs:
                 break
             # The indices of a Gather stand last.
@@ -275,7 +288,7 @@ def _unflattened(tensor):
     rows = fewest = 1.0
     each = tensor
     while each.op.type in KEEPING_ROWS:
-        inputs = [inner for inner in each.op.inputs if _has_rows(inner)]
+        inputs = [inner for inner in each.op.inputs if _has_unknown_size(inner)]
         if not inputs:
             break
         if each.op.type == "Reshape":
@@ -295,6 +308,6 @@ def _unshaped(tensor):
     return tensor
 
 
-def _has_rows(tensor):
+def _has_unknown_size(tensor):
     """Whether only the run tells the size of a tensor's first dimension."""
     return bool(tensor.shape.ndims) and tensor.shape.as_list()[0] is None

@@ -397,7 +397,7 @@ def test_numbers_for_each_sample_that_a_layer_adds(home, reduction):
 
 
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
-@pytest.mark.parametrize("of_loss", ["sum", "none"])
+@pytest.mark.parametrize("of_loss", ["sum", slow("none")])
 def test_sums_that_a_loss_takes(home, of_loss, reduction):
     """Keras adds the samples up: so must a window, and one that takes the mean says so."""
     if home.mode == "graph" or home.tf_version < (2, 4):

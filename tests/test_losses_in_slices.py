@@ -261,7 +261,7 @@ def test_a_detector(home):
 # ---------------------------------------------------------------------------------------------------- data, windows
 
 
-@pytest.mark.parametrize("form", ["ragged", "sparse"])
+@pytest.mark.parametrize("form", ["ragged", slow("sparse")])
 def test_inputs_that_are_not_dense(home, form):
     if home.mode == "graph" or home.is_keras3 or home.tf_version < (2, 4):
         skips.senseless("tf.keras and tf_keras, in eager mode")

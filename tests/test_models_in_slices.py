@@ -58,7 +58,7 @@ def test_a_gradient_after_the_first_update(home, eager):
     check(home, make)
 
 
-@pytest.mark.parametrize("eager", [True, False], ids=["run_eagerly", "traced"])
+@pytest.mark.parametrize("eager", [slow(True), False], ids=["run_eagerly", "traced"])
 @pytest.mark.parametrize("loss", ["mse", "supervised_contrastive"])
 def test_a_tape_within_the_call(home, loss, eager):
     """A force is the gradient of an energy, by the inputs."""
@@ -86,7 +86,7 @@ def test_a_tape_within_the_call(home, loss, eager):
     check(home, make, twice=loss != "mse")
 
 
-@pytest.mark.parametrize("order", [slow(1), 2])
+@pytest.mark.parametrize("order", [1, slow(2)])
 def test_derivatives_by_inputs(home, order):
     """A training step whose loss has them, as for a differential equation."""
     needs_train_step(home)
@@ -160,6 +160,7 @@ def test_a_loss_that_reads_a_weight(home, recompute):
     check(home, make, recompute=recompute)
 
 
+@pytest.mark.slow
 def test_a_ragged_tensor_between_two_models(home):
     needs_train_step(home)
     if home.is_keras3 or home.tf_version < (2, 15):
@@ -356,6 +357,7 @@ def test_a_sigmoid_of_one_number(home, way):
     check(home, make, recompute=False)
 
 
+@pytest.mark.slow
 def test_a_mask_from_one_part_to_the_next(home):
     """A model whose call takes no mask finds it on its input."""
     needs_train_step(home)

@@ -211,6 +211,7 @@ def two_towers(home, code):
     return [weight for tower in towers for weight in tower.get_weights()]
 
 
+@pytest.mark.slow
 def test_a_two_tower_model(home):
     train_steps_only(home)
     ((old, new),) = sides("A two-tower model")

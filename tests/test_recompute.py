@@ -500,7 +500,7 @@ def test_several_inputs_and_outputs(home, named):
     check(home, make, bar=1e-5)
 
 
-@pytest.mark.parametrize("part", ["train_step", "compute_loss", "call"])
+@pytest.mark.parametrize("part", ["train_step", "compute_loss", slow("call")])
 def test_parts_of_ones_own(home, part):
     """A model whose class has them; the first two compute a loss that joins the samples."""
     if home.mode == "graph" or home.tf_version < (2, 2):

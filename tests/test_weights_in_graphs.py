@@ -238,7 +238,7 @@ def fit(model, data, way, callbacks):
         model.fit(x, y, batch_size=4, shuffle=False, **kwargs)
 
 
-@pytest.mark.parametrize("make", [mean, no_sum])
+@pytest.mark.parametrize("make", [slow(mean), no_sum])
 def test_the_callback_says_that_batches_weigh_alike(home, make):
     """Once, and only where it is told batches of different sizes, whose loss shows no number that divides it."""
     for sizes, times in (([4, 4, 4], 0), ([4, 4, 2], int(make is no_sum))):
@@ -253,7 +253,7 @@ def test_the_callback_says_that_batches_weigh_alike(home, make):
         assert "no sum over a batch" in "".join(said(caught)) or not times
 
 
-@pytest.mark.parametrize("embeddings", [slow(0), 1, 2])
+@pytest.mark.parametrize("embeddings", [slow(0), slow(1), 2])
 def test_masks_of_outputs_are_told_of_once(home, embeddings):
     """Outputs whose losses are divided by what masks of their own leave: no one weight is right for both."""
     import test_loss_divisor

@@ -257,6 +257,44 @@ for generation, found in kinds.classes(home).items():
 """
 
 
+SUMMED = """
+import sys
+import numpy as np
+import homes
+import kinds
+import legacyga
+
+home, strategy = homes.start_on_replicas(sys.argv[1], 3)
+for generation, found in kinds.classes(home).items():
+    if generation not in ("v2", "v3"):
+        continue
+    is_named = generation == "v2" and home.tf_version >= (2, 11)
+    given = (((), dict(experimental_aggregate_gradients=False)) if is_named else ((None, generation == "v3"), {}))
+    with strategy.scope():
+        (variable,) = home.variables([np.zeros(1)])
+        optimizer = legacyga.wrap(found["SGD"](1.0), 2)
+
+    def on_replica():
+        # 0.7, the same on each replica, as from an all_reduce of one's own.
+        gradient = home.tf.constant([0.7], "float64")
+        optimizer.apply_gradients([(gradient, variable)], *given[0], **given[1])
+
+    for _ in range(2):
+        strategy.run(on_replica)
+    print(float(variable.numpy()[0]))
+"""
+
+
+def test_sums_of_ones_own_in_float64(home, tmpdir):
+    """Each of three replicas keeps a third of what it is handed, which is no number of float32."""
+    if home.mode == "graph" or home.tf_version < (2, 2) or home.is_keras3:
+        skips.keras_lacks("gradients that are aggregated are handed over in eager mode, from TF 2.2 on")
+    lines = homes.run_program(tmpdir, SUMMED, home.name).splitlines()
+    found = [float(line) for line in lines if line.startswith("-")]
+    assert found
+    np.testing.assert_allclose(found, -0.7, rtol=4e-16)
+
+
 def test_a_class_that_adds_up_in_its_own_way(home, tmpdir):
     """Replicas' gradients of 4 and 6: their mean, or the sum of each clipped to 1."""
     needs.eager_only(home, since=(2, 4))

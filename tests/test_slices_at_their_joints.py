@@ -572,15 +572,17 @@ def test_nothing_to_train(home):
     np.testing.assert_allclose(slices[1]["loss"], [wanted, wanted], rtol=1e-5)
 
 
-@pytest.mark.parametrize("name", [slow("MirroredStrategy"), "OneDeviceStrategy"])
-def test_a_strategy_of_one_replica(home, name):
+@pytest.mark.parametrize(
+    "name, size", [slow("MirroredStrategy", 3), slow("OneDeviceStrategy", 3), ("OneDeviceStrategy", "auto")]
+)
+def test_a_strategy_of_one_replica(home, name, size):
     if home.mode == "graph":
         skips.senseless("graph mode")
     strategy = getattr(home.tf.distribute, name)(["cpu:0"] if name == "MirroredStrategy" else "cpu:0")
     with strategy.scope():
         model = home.network(START)
         model.compile(test_micro_batch.sgd(home), "mse", metrics=["mae"])
-    legacyga.micro_batch(model, 3)
+    legacyga.micro_batch(model, size)
     test_micro_batch.fit(model)
     wanted = test_micro_batch.expected(oracle.SGD(RATE, test_micro_batch.MOMENTUM))
     test_micro_batch.assert_close(model.get_weights(), wanted)

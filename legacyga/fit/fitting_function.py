@@ -60,7 +60,8 @@ class FittingFunction(object):
         self._cut(found.size)
         if self._variables is None:
             # A trace that never runs creates the missing variables with their initial values.
-            one_step = autograph.as_written(tf, lambda data: model.train_step(data))
+            strategy = model.distribute_strategy
+            one_step = autograph.as_written(tf, lambda data: strategy.run(model.train_step, args=(data,)))
             trace = tf.function(one_step).get_concrete_function(data)
             self._variables = [each[:2] for each in slices_recompute.variables_of(tf, trace.graph)]
         return found.take(tf, samples, step, self._read, self._write)

@@ -194,6 +194,8 @@ class Inner(object):
         """
         if not self.ops.replicas.are_several:
             return gradients
+        # TensorFlow casts a Python number by float32.
+        factor = self.ops.constant(factor, "float64")
         return [each if each is None else self.ops.weighted(each, factor, each.dtype) for each in gradients]
 
     @property

@@ -268,8 +268,9 @@ home, strategy = homes.start_on_replicas(sys.argv[1], 3)
 for generation, found in kinds.classes(home).items():
     if generation not in ("v2", "v3"):
         continue
-    is_named = generation == "v2" and home.tf_version >= (2, 11)
-    given = (((), dict(experimental_aggregate_gradients=False)) if is_named else ((None, generation == "v3"), {}))
+    given = dict(experimental_aggregate_gradients=False)
+    if generation == "v3":
+        given = dict(skip_gradients_aggregation=True)
     with strategy.scope():
         (variable,) = home.variables([np.zeros(1)])
         optimizer = legacyga.wrap(found["SGD"](1.0), 2)
@@ -277,7 +278,7 @@ for generation, found in kinds.classes(home).items():
     def on_replica():
         # 0.7, the same on each replica, as from an all_reduce of one's own.
         gradient = home.tf.constant([0.7], "float64")
-        optimizer.apply_gradients([(gradient, variable)], *given[0], **given[1])
+        optimizer.apply_gradients([(gradient, variable)], **given)
 
     for _ in range(2):
         strategy.run(on_replica)

@@ -688,6 +688,40 @@ def test_losses_that_are_read_after_the_gradient(home, by):
     check(home, make, batch_size=7)
 
 
+def test_a_layer_that_calls_a_model_twice(home):
+    """As a Siamese network. What the first call adds to the losses is still there after the second."""
+    needs_train_step(home)
+    tf = home.tf
+
+    class Siamese(home.keras.layers.Layer):
+        def __init__(self):
+            super(Siamese, self).__init__()
+            self.encoder = dense(home, 3, activity_regularizer="l2")
+
+        def call(self, x):
+            return self.encoder(x) - self.encoder(1.5 * x)
+
+    class Trainer(home.keras.Model):
+        def __init__(self):
+            super(Trainer, self).__init__()
+            self.siamese = Siamese()
+
+        def train_step(self, data):
+            x, _ = data
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(tf.square(self.siamese(x) - x)) + sum(self.siamese.losses)
+            return update(self, tape, loss, self.siamese.encoder.trainable_variables)
+
+    def make():
+        model = Trainer()
+        model.built = True
+        start(model.siamese.encoder)
+        model.compile(sgd(home))
+        return model, X, Y
+
+    check(home, make, batch_size=7)
+
+
 @pytest.mark.parametrize("row", ["numbers", slow("a weight")])
 @pytest.mark.parametrize("size", [slow("unknown"), "static"])
 def test_a_row_that_all_samples_share(home, row, size):

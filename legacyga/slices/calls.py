@@ -101,6 +101,8 @@ class SlicedCall(object):
     def call(self, part):
         """Return the outputs of one slice, and [(loss from add_loss, whether it is a sum, its layer)]."""
         model, (args, kwargs) = self.model, part
+        # An earlier call of the model in this step may have added some.
+        before = [(layer, list(features.losses_kept_by(layer))) for layer in features.layers_of(model)]
         with uncut(self.models):
             model._clear_losses()
             outputs = model(*args, **kwargs)
@@ -109,6 +111,8 @@ class SlicedCall(object):
             is_sum = sums_up and getattr(layer, "activity_regularizer", None) is not None
             added.extend((loss, is_sum, layer) for loss in features.losses_kept_by(layer) if self.tf.is_tensor(loss))
         model._clear_losses()
+        for layer, kept in before:
+            features.losses_kept_by(layer).extend(kept)
         return outputs, added
 
     def tensors_of(self, outputs, added, length):

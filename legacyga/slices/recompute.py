@@ -123,14 +123,10 @@ class _Twice(SlicedCall):
                 written, values = written + seen.read, before + others
             now = self._read(written)
             self._write(written, values)
-            # A step may read the losses of layers after its gradient.
-            added = [(each, list(features.losses_kept_by(each))) for each in features.layers_of(self.model)]
             drawn_since = _random_states()
             _draw_from(drawn)
             gradients = self.loop.run(self._backward(upstream, joined, inputs))
             _draw_from(drawn_since)
-            for layer, losses_before in added:
-                features.losses_kept_by(layer)[:] = losses_before
             self._write(written, now)
             return gradients
 

@@ -60,6 +60,7 @@ class FittingFunction(object):
         self._cut(found.size)
         if self._variables is None:
             # A trace that never runs creates the missing variables with their initial values.
+            # Under a OneDeviceStrategy optimizers work only in its replica.
             strategy = model.distribute_strategy
             one_step = autograph.as_written(tf, lambda data: strategy.run(model.train_step, args=(data,)))
             trace = tf.function(one_step).get_concrete_function(data)

@@ -114,8 +114,8 @@ class _Divisors(object):
         # In loops only reductions make numbers of the batch: others are one of many, as a counter in a state of K.rnn.
         loops = [each for each in within if each.type in ("Enter", "RefEnter")]
         self._of_loops = graph.descendants(loops, lambda tensor: not tensor.op.type.endswith("Exit"))
-        # Operations whose results have lost the rows, as of the sums over a batch for each time step: an unknown first
-        # dimension is then another one.
+        # Operations behind a sum or mean over the rows. If the first dimension of their results is unknown, it is
+        # another one, such as time.
         self._without_rows = set()
         for each in sorted(within, key=lambda operation: operation._id):
             unknown = [tensor for tensor in each.inputs if _has_unknown_size(tensor)]

@@ -101,7 +101,7 @@ class SlicedCall(object):
     def call(self, part):
         """Return the outputs of one slice, and [(loss from add_loss, whether it is a sum, its layer)]."""
         model, (args, kwargs) = self.model, part
-        # An earlier call of the model in this step may have added some.
+        # Keep the losses of an earlier call in this step, as where a layer calls the model twice.
         before = [(layer, list(features.losses_kept_by(layer))) for layer in features.layers_of(model)]
         with uncut(self.models):
             model._clear_losses()

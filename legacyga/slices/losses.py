@@ -20,7 +20,6 @@ BY_WEIGHTS = (
     "The loss {} is divided by the sum of the sample weights, and a micro-batch weighs its samples. Give the model a "
     "train_step that returns legacyga.train_step(self, data, weight=tf.reduce_sum(data[2]))."
 )
-
 SUMS = (
     "{} adds up the losses of a batch's samples. So the mean of a window's K batches is a K-th of the large batch's "
     "gradient. Let it return their mean, or call legacyga.wrap(optimizer, gradient_accumulation_steps, "

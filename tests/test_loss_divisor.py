@@ -274,6 +274,22 @@ def test_a_loss_without_keras(home, kind):
         assert test_weights.off(backend.batch_get_value(variables), wanted, start) <= (kind.is_adam and 4e-5 or 4e-6)
 
 
+def test_batches_from_a_queue(home):
+    """As those of an Estimator's numpy_input_fn and of tf.train.batch."""
+    v1, backend = v1_of(home.tf), home.backend
+    start = test_weights.START[0]
+    variable, size = backend.variable(start), backend.placeholder((), dtype="int32")
+    x = np.random.RandomState(14).randn(sum(SIZES[:STEPS]), 3).astype("float32")
+    queue = v1.FIFOQueue(len(x), "float32", (3,))
+    loss = home.tf.reduce_mean(home.tf.square(backend.dot(queue.dequeue_many(size), variable)))
+    step = backend.function([size], [loss], updates=list(ours(home).get_updates(loss=loss, params=[variable])))
+    v1.get_default_session().run(queue.enqueue_many([x]))
+    for each in SIZES[:STEPS]:
+        step([np.array(each)])
+    wanted = -kinds.RATE * 2 * x.T.astype("float64").dot(x.dot(start)) / x.dot(start).size
+    np.testing.assert_allclose(backend.get_value(variable) - start, wanted, rtol=0, atol=4e-6 * np.abs(wanted).max())
+
+
 def per_step(tf, y, out):
     return tf.reduce_mean(tf.square(y - out), -1)
 

@@ -22,7 +22,7 @@ KEEPING_ROWS = SAME | DIVISIONS | SELECTIONS | REDUCTIONS | {
 }  # fmt: skip
 # Operations whose results have as many rows as the data say, as in tf.boolean_mask.
 CHOOSING = {"Where", "DynamicPartition"}
-FEEDING = ("Placeholder", "IteratorGetNext")
+FEEDING = ("Placeholder", "IteratorGetNext", "QueueDequeue")
 WITHOUT_GRADIENT = {"StopGradient", "ZerosLike", "OnesLike"}
 # The scalars of these operations stand for arrays.
 OF_ARRAYS = ("TensorArray", "Merge", "Switch")

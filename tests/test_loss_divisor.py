@@ -435,7 +435,7 @@ SHAPES = {
         lambda tf, y, out, mask: tf.reduce_sum(per_step(tf, y, out)) / tf.reduce_sum(tf.reduce_sum(mask, 0)),
         True,
     ),
-    "the same, of an unknown number of steps": (
+    "a count over the samples first, of unknown steps": (
         lambda tf, y, out, mask: (
             tf.reduce_sum(per_step(tf, y, out)) / tf.reduce_sum(tf.reduce_sum(of_unknown_shape(tf, mask), 0))
         ),

@@ -114,16 +114,22 @@ class _Divisors(object):
         # In loops only reductions make numbers of the batch: others are one of many, as a counter in a state of K.rnn.
         loops = [each for each in within if each.type in ("Enter", "RefEnter")]
         self._of_loops = graph.descendants(loops, lambda tensor: not tensor.op.type.endswith("Exit"))
-        # Operations behind a sum or mean over the rows. If the first dimension of their results is unknown, it is
-        # another one, such as time.
-        self._without_rows = set()
-        for each in sorted(within, key=lambda operation: operation._id):
-            unknown = [tensor for tensor in each.inputs if _has_unknown_size(tensor)]
-            is_over_rows = each.type in REDUCTIONS and self._takes_rows(each)
-            if is_over_rows or unknown and all(tensor.op in self._without_rows for tensor in unknown):
-                self._without_rows.add(each)
+        self._without_rows = self._behind_reductions(within)
         # Operations that `_check_plain` has searched and passed.
         self._plain = set()
+
+    def _behind_reductions(self, operations):
+        """Return the operations behind a sum or mean over the rows, a set.
+
+        If the first dimension of their results is unknown, it is another one, such as time.
+        """
+        behind = set()
+        for each in sorted(operations, key=lambda operation: operation._id):
+            unknown = [tensor for tensor in each.inputs if _has_unknown_size(tensor)]
+            is_over_rows = each.type in REDUCTIONS and self._takes_rows(each)
+            if is_over_rows or unknown and all(tensor.op in behind for tensor in unknown):
+                behind.add(each)
+        return behind
 
     def _has_rows(self, tensor):
         return _has_unknown_size(tensor) and tensor.op not in self._without_rows

@@ -22,7 +22,7 @@ BY_WEIGHTS = (
 )
 SUMS = (
     "{} adds up the losses of a batch's samples. So the mean of a window's K batches is a K-th of the large batch's "
-    "gradient. Let it return their mean, or call legacyga.wrap(optimizer, gradient_accumulation_steps, "
+    "gradient. Let it take their mean, or call legacyga.wrap(optimizer, gradient_accumulation_steps, "
     'reduction="sum").'
 )
 

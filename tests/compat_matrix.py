@@ -63,8 +63,9 @@ CAPABILITIES = set(BEHIND_NOTHING).union(*THINGS.values())
 # The kinds of tests that are not run (skips.py): not in this TensorFlow or Keras, not done by legacyga, tested in
 # another run, and without a meaning here.
 KINDS = ["keras_lacks", "we_lack", "elsewhere", "senseless"]
-# What a test says that the core run leaves out, and a run of the full matrix does not.
+# Why CI leaves a test out in the core, where full_matrix.py runs it; and why other environments leave one out.
 TAKES_LONG = "takes long: tests/full_matrix.py runs it"
+ELSEWHERE = "tested in other environments of the matrix"
 NO_SUCH_THING, NOT_RUN = "there is no such thing", "not run"
 SHOWN = {"broken": "**broken**", NO_SUCH_THING: "–"}
 

@@ -21,7 +21,7 @@ import environments  # noqa: E402
 import homes  # noqa: E402
 import known_failures  # noqa: E402
 import skips  # noqa: E402
-from compat_matrix import CAPABILITIES, KINDS, TAKES_LONG, THINGS, code_of  # noqa: E402
+from compat_matrix import CAPABILITIES, ELSEWHERE, KINDS, TAKES_LONG, THINGS, code_of  # noqa: E402
 
 # So that its assertions show their numbers.
 pytest.register_assert_rewrite("dense")
@@ -135,7 +135,7 @@ def pytest_configure(config):
         "markers",
         "long(also=[], only=LONG, in_core=False): run in these alone, and with --more; in_core: also when short",
     )
-    config.addinivalue_line("markers", "slow: run in every environment of the matrix, and left out by CI")
+    config.addinivalue_line("markers", "slow: run in the core alone, and left out by CI")
     env = os.environ.get("LEGACYGA_ENV")
     if env:
         wrong = check_factors(env, installed())
@@ -167,13 +167,19 @@ def reason_to_leave_out(config, item):
     home = home_of(config)
     run = home.name, home.mode, "{}.{}".format(*home.tf_version)
     if marker and run not in marker.kwargs.get("only", LONG) + marker.kwargs.get("also", []):
-        return "tested in other environments of the matrix"
+        return ELSEWHERE
     # An environment of tox is to leave out what takes long, where nobody has picked the tests.
-    if not os.environ.get("LEGACYGA_RESULT_FILE") or os.environ.get("LEGACYGA_WHOLE"):
+    env = os.environ.get("LEGACYGA_ENV")
+    in_core = env in environments.labels()["core"]
+    if not os.environ.get("LEGACYGA_RESULT_FILE") or in_core and os.environ.get("LEGACYGA_WHOLE"):
+        return None
+    if not in_core and item.get_closest_marker("xfail"):
+        # compat_matrix.md names what is known to fail.
         return None
     slow = item.get_closest_marker("slow") or (marker and not marker.kwargs.get("in_core"))
-    other = run in NUMBERS_ALONE and not marker and item.get_closest_marker("capability").args[0] not in CONTRACT
-    return TAKES_LONG if slow or other else None
+    numbers_alone = run in NUMBERS_ALONE if in_core else environments.is_on_another_python(env)
+    other = numbers_alone and not marker and item.get_closest_marker("capability").args[0] not in CONTRACT
+    return (TAKES_LONG if in_core else ELSEWHERE) if slow or other else None
 
 
 def pytest_collection_modifyitems(config, items):

@@ -74,6 +74,12 @@ def runs_of(env):
     return standalone + eager + [("tf.keras", "graph")]
 
 
+def is_on_another_python(env):
+    """Whether an earlier environment of the label `full` has the same packages on another Python."""
+    packages, full = [dict(factors_of(env), py=None)], labels()["full"]
+    return env in full and any(dict(factors_of(each), py=None) in packages for each in full[: full.index(env)])
+
+
 def runs(label="full"):
     """[(environment, home, mode)] of a label."""
     return [(env,) + run for env in environments(label) for run in runs_of(env)]

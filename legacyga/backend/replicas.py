@@ -107,7 +107,7 @@ class Replicas(object):
         return variable if get is None else get()
 
     def on_all(self, function, args):
-        """Call `function(run, *args)` in cross-replica context; `run(each, args)` calls `each` on every replica."""
+        """Call `function(run, *args)` in cross-replica context; `run(step, args)` calls `step` on every replica."""
         if self._distribute is None:
             return function(lambda each, args: each(*args), *args)
 
@@ -151,7 +151,8 @@ class Replicas(object):
         return result
 
     def _exchange(self, strategy, gradients, variables):
-        # Sum the rows of local replicas directly: in a loop, collectives need the same number of rows each time.
+        # Sum the rows of local replicas directly. A collective operation in a loop would need the same number of rows
+        # in every iteration.
         is_local = [is_sparse(parts_of(each)[0]) and not self.are_elsewhere for each in gradients]
         others = [(each, var) for each, var, local in zip(gradients, variables, is_local) if not local]
         reduced = strategy.extended.batch_reduce_to(self._distribute.ReduceOp.SUM, others) if others else []

@@ -129,7 +129,11 @@ class _Order(object):
         return late
 
     def _order(self, write, uses, in_turn):
-        """Order a write and the uses of its variable: those in `in_turn` by creation, the others before the write."""
+        """Order a write and the (read, user) pairs of its variable.
+
+        A use made before the write, or in `in_turn`, keeps the order of creation. Any other use comes before the
+        write, unless it needs the write.
+        """
         for read, user in uses:
             if user is not write:
                 if self._comes_before(user, write, in_turn):

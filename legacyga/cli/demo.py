@@ -276,7 +276,7 @@ def draw(results, steps, out):
         updates = [result["updates"] * (epoch + 1) / len(loss) for epoch in range(len(loss))]
         label = "{}: {} updates".format(ways(steps)[name][0], result["updates"])
         axes.plot(updates, loss, label=label, **STYLES[name])
-    # The title says "must", because a run may differ.
+    # Say "must lie", not "lie": a run can fail, and then the curves differ.
     title = "Batches of {0} with K = {1}, and slices of {0}, must lie on the curve of the batch of {2}.\n"
     title += "Batches of {0} alone make {1} times as many updates."
     axes.set_title(title.format(MICRO_BATCH, steps, MICRO_BATCH * steps), fontsize=11)

@@ -131,7 +131,7 @@ class _Callback(object):
             if params:
                 self.set_params(params)
         super(_Callback, self).set_model(model)
-        # A fit or an `evaluate` begins. If an exception ended the fit before, its epoch is still open.
+        # A fit or an `evaluate` begins. If an exception ended the previous fit, its epoch is still open.
         self._epoch_is_open = False
         if model_step.keras_train_step(type(model)) is not None:
             # TF 2.2's and 2.3's fit gets its training function before it calls `on_train_begin`. Delete with TF 2.3.

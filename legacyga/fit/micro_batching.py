@@ -46,12 +46,13 @@ def micro_batch(model, size, recompute=None):
             use it for your own loss if it is a mean over the samples. True: always.
 
     Raises:
-        ValueError: `size` is out of range; the model is not compiled; it is in eager mode of TensorFlow 2.0 or 2.1,
-            where `fit` has no training step to replace; it is under a strategy other than `MirroredStrategy` in eager
-            mode; slices are computed twice, and a random layer cannot draw the same numbers twice, or an output does
-            not have one row per sample. With `recompute=False` also: the loss is clearly not a mean over the samples,
-            or the model has its own `train_step`. In graph mode also: the optimizer scales the loss, or has trained a
-            different model since; or, during training, a batch is not an array. docs/micro_batch.md has the details.
+        ValueError: `size` is out of range; the model is not compiled; it is in eager mode of TensorFlow 2.0 or 2.1, or
+            of Keras 2.3, where `fit` has no training step to replace; it is under a strategy other than
+            `MirroredStrategy` in eager mode; slices are computed twice, and a random layer cannot draw the same numbers
+            twice, or an output does not have one row per sample. With `recompute=False` also: the loss is clearly not a
+            mean over the samples, or the model has its own `train_step`. In graph mode also: the optimizer scales the
+            loss, or has trained a different model since; or, during training, a batch is not an array.
+            docs/micro_batch.md has the details.
 
     Examples:
         >>> import numpy as np

@@ -132,21 +132,22 @@ class Accumulation(object):
         return self.weights.giving(weight, self._counted, self.registry().is_graph)
 
     def divisor_of(self, loss, params):
-        """What divides a loss in graph mode, as `loss_divisor.find` tells: its mini-steps weigh that."""
+        """The divisor of a loss in graph mode, from `loss_divisor.find`: the weight of its mini-steps; else None."""
         can_weigh = self.home.graph_mode and self.steps.has_windows and self.settings.reduction == "mean"
-        # Operations of one replica's batch would not do for all of them.
+        # On several replicas, the loss's operations tell the number for one replica's batch only.
         if not can_weigh or self.ops.replicas.are_several or getattr(loss, "graph", None) is None:
             return None
         return loss_divisor.find(self.ops, loss, list(params))
 
     def _counted(self):
-        """Values that change when a function traced earlier makes mini-steps, or is called in a function."""
+        """Values that change when a function traced earlier makes mini-steps, or a function being traced calls it."""
         registry = self.registry()
         counters = [window.kept.mini_step for window in registry.windows.values()]
         if not self.ops.tf.executing_eagerly():
             return [self.ops.uses(counter) for counter in counters]
         if not self.is_handed_sums:
-            # Whole windows leave the counters as they were. A LossScaleOptimizer counts what it does not hand over.
+            # Whole windows leave the counters as they were, so add `iterations`. Not inside a LossScaleOptimizer, which
+            # also counts there the mini-steps that it does not pass on.
             updates = self.optimizer.iterations
             counters.append(updates if is_variable(updates) else updates.value)
         return registry.read(counters) if counters else []

@@ -121,7 +121,7 @@ class ConfiguredOptimizer(surface.AccumulatingOptimizer):
         made = load(surface.NAME, inner, home, config, custom_objects)
         if "_legacyga_class" in vars(cls):
             return made
-        # Horovod has subclassed our class. The inner class's `from_config` calls its `__init__`, as its methods need.
+        # Horovod has subclassed our class, and its methods need its `__init__`, which the inner `from_config` calls.
         extended = super(surface.AccumulatingOptimizer, cls).from_config(config["optimizer"]["config"])
         surface.start(extended, surface.accumulation_of(made).settings)
         return extended
@@ -160,5 +160,5 @@ class ConfiguredOptimizer(surface.AccumulatingOptimizer):
 
 def _is_built(optimizer):
     keeper = copying.keeper_of(optimizer)
-    # Those that are built later get one of these attributes when they are.
+    # Keras 3's optimizers have `built`, v3 optimizers have `_built` once they are built, the others have neither.
     return getattr(keeper, "built", getattr(keeper, "_built", homes.generation_of(type(keeper)) in ALWAYS_BUILT))

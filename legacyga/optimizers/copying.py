@@ -34,7 +34,8 @@ def copy_attributes(optimizer, copied, own, new_variable, kept=()):
         pins.memo.pop(id(each), None)
     pairs = [(optimizer, copied)] + pins.within
     for tracker in [vars(each)["_tracker"] for each, _ in pairs if "_tracker" in vars(each)]:
-        # It appends every object whose id it does not know, even as deepcopy fills a container: tell it the copies'.
+        # The tracker appends every object whose id it does not know, even while deepcopy fills a container. So tell it
+        # the ids of the copies.
         pins.memo[id(tracker.stored_ids)] = {
             name: {id(pins.memo[key]) if key in pins.memo else key for key in ids}
             for name, ids in tracker.stored_ids.items()
@@ -65,7 +66,7 @@ def optimizers_within(optimizer):
     """All optimizers in an optimizer's attributes, directly, in containers or in another optimizer: a list."""
     found, values = [], values_in(vars(optimizer).values())
     for value in values:
-        # Most of the others are variables.
+        # Most values are variables or containers: skip them without the lookups of `generation_of`.
         is_known = hasattr(value, "read_value") or isinstance(value, CONTAINERS)
         if is_known or homes.generation_of(type(value)) is None:
             continue
@@ -165,5 +166,5 @@ def _beside_keeper(optimizer):
 def attributes_that_are_variables(optimizer):
     """An optimizer's attributes that are variables, as {name: variable}."""
     values = vars(optimizer).items()
-    # Most attributes are none: without the first condition `wrap` makes 20 calls more.
+    # Most attributes are not variables: without the first condition `wrap` makes 20 more calls.
     return {name: value for name, value in values if hasattr(value, "assign_add") and is_variable(value)}

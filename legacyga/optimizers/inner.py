@@ -61,11 +61,11 @@ class Inner(object):
     Each generation implements the hooks in a subclass.
     """
 
-    # Methods that take part in the exchange between replicas, which is left to a user's class that overrides one.
+    # Methods that take part in the exchange between replicas. A user's class that overrides one exchanges by itself.
     exchanging = ()
     # Whether the state can be read while a function is traced.
     reads_when_traced = True
-    # Whether the update itself makes its writes wait for all gradients, and lets nothing else wait.
+    # Whether the update itself makes its writes wait for all gradients, so that its other operations need not wait.
     orders_writes = False
 
     def __init__(self, optimizer, home, ops, steps):
@@ -129,7 +129,7 @@ class Inner(object):
 
     @property
     def is_around_others(self):
-        """Whether an optimizer inside this one updates the variables, without our conditional on each."""
+        """Whether an optimizer inside this one updates the variables, which bypasses `step` and its conditional."""
         return self.keeper is not self.optimizer
 
     @property
@@ -241,7 +241,7 @@ class Inner(object):
             self._presence = before
 
     def _with_or_without(self, at_run_time, pairs, args, kwargs, exchanged):
-        """Update all variables if any in `at_run_time` has a gradient (those without: by 0); else only the others."""
+        """If any in `at_run_time` has a gradient, update all, with zeros for the rest. Else update only the others."""
 
         def update(pairs):
             return self.ops.done(self.update(pairs, args, kwargs, exchanged=exchanged))
@@ -280,7 +280,7 @@ class Inner(object):
         attributes["weight_decay"] = decay
 
     def say_what_is_missing(self, grads_and_vars):
-        """Emit Keras's warning of missing gradients: a traced update, with a gradient for each variable, never does."""
+        """Emit Keras's warning of missing gradients. A traced update has one for each variable, so Keras does not."""
         for cls in type(self.optimizer).__mro__:
             found = features.filter_of_gradients(sys.modules[cls.__module__])
             if found is not None:

@@ -36,7 +36,7 @@ class Inner(_inner.Inner):
 
     @property
     def exchanges(self):
-        # Optimizers inside another sum over the replicas themselves.
+        # If the optimizer holds others, these sum over the replicas themselves.
         return not self.is_around_others and super(Inner, self).exchanges
 
     @contextlib.contextmanager
@@ -50,7 +50,7 @@ class Inner(_inner.Inner):
 
     @property
     def with_slots(self):
-        """The optimizer that has the slots: in a LossScaleOptimizer, whose state includes ours, the inner one."""
+        """The optimizer with the slots: this one, or the inner one in a LossScaleOptimizer, which has our variables."""
         return self.optimizer.inner_optimizer if self.scales_loss else self.optimizer
 
     def inherit(self, optimizer):
@@ -71,7 +71,7 @@ class Inner(_inner.Inner):
     def apply(self, pairs, called="apply_gradients", *args, **kwargs):
         # A restored window has no call yet, so its flush gives no `called`: `fit` calls apply_gradients.
         if called == "apply_gradients":
-            # The user's class may override it; it ends in a call of `apply`.
+            # The user's class may override `apply_gradients`, which ends in a call of our `apply`.
             return super(AccumulatingOptimizer, self.optimizer).apply_gradients(pairs, *args, **kwargs)
         return self.apply_inner([gradient for gradient, _ in pairs], [var for _, var in pairs], *args, **kwargs)
 

@@ -90,6 +90,7 @@ class WindowsOfFit(object):
         self._find_registry().drop(self._pick)
 
     def _pick(self, keys):
+        """Select the keys of the fit's windows: those with a mini-step of this fit, and those that it trains now."""
         self.look()
         touched = {key for key, _ in self._find_registry().under_way() - self._untouched}
         now = _trained_now(self._model, keys)
@@ -97,11 +98,11 @@ class WindowsOfFit(object):
 
 
 def _trained_now(model, keys):
-    """Select the keys of the windows of the variables that the model trains now.
+    """Select from `keys` the windows of the variables that the model trains now.
 
     One window usually holds them all, and perhaps variables that the model does not know, such as those of a loss. If
-    there is none, as in a GAN, select every window of a subset of them. Never select a window with a variable of the
-    model that is frozen.
+    no window holds them all, as in a GAN, select every window of a subset of them. Never select a window with a
+    variable of the model that is frozen.
     """
     # In graph mode `compile` fixes the trained variables.
     trained = getattr(model, "_collected_trainable_weights", None) or model.trainable_weights

@@ -1,8 +1,8 @@
-"""Find what divides a loss in a graph: the number of samples, or of what a mask leaves. A mini-step weighs that.
+"""Find the divisor of a loss in a graph, which is the weight of its mini-step: the number of samples, for example.
 
 Keras builds a mini-step from the loss alone, before any batch is there, so the loss's operations must tell the number.
-The search knows few operations. Behind any other it accepts values with a row for each sample, unless a number of the
-batch is computed there. In all other cases it finds nothing, and all batches weigh the same.
+The search knows few operations. It accepts any other whose result has a row for each sample, unless an operation
+before it computes a number of the batch. In all other cases it finds nothing, and all batches weigh the same.
 """
 
 import collections
@@ -38,11 +38,11 @@ class _Number(collections.namedtuple("_Number", ["value", "counted", "degree", "
     """A scalar computed from a batch, which divides some term of the loss.
 
     value: a float64 tensor, or 1.0 for numbers that are the same in each batch.
-    counted: `value` without a lower bound, so that the values of two batches add up to that of both: n for max(1, n).
+    counted: `value` without a lower bound: n for max(1, n). So the numbers of two batches add up to the large batch's.
     degree: the power of the number of samples with which it grows: 1, 0 for a share, -1 for an inverse, ...
-    sums: how many sums over the batch's data, such as a mask, it is a product of.
-    means: the power of means of such data. Keras up to 2.2 divides by them: the product of two of them is not that of
-        the large batch, but near it. A loss that is multiplied by a mean has an inverse one.
+    sums: how many of its factors are sums over the batch's data, such as over a mask.
+    means: the power with which means of such data enter: 1 if Keras up to 2.2 divides by the mean of a mask, 2 for two
+        means, whose product is only close to the large batch's, and -1 if the loss is multiplied by a mean.
     """
 
     def times(self, other):
@@ -62,7 +62,7 @@ ONE = _Number(1.0, 1.0, 0, 0, 0)
 
 
 def find(ops, loss, params):
-    """Return what divides a scalar loss, [its value, what a window counts of it]; None if nothing is known to do so.
+    """Return the divisor of a scalar loss: [its value, its `counted`], as in `_Number`; None if it is unknown.
 
     The pair is a float64 tensor. In a run in which the terms of the loss are divided by different numbers, both are -1.
 
@@ -111,7 +111,7 @@ class _Divisors(object):
         variables = [graph.operation_of(each) for each in params]
         learning = self._of_batch & graph.descendants(variables, self._carries_gradient)
         self._learning = {each for each in learning if each.type not in WITHOUT_GRADIENT}
-        # In loops only reductions make numbers of the batch: others are one of many, as a counter in a state of K.rnn.
+        # In a loop only reductions make numbers of the batch. Other scalars, such as K.rnn's counter, have many values.
         loops = [each for each in within if each.type in ("Enter", "RefEnter")]
         self._of_loops = graph.descendants(loops, lambda tensor: not tensor.op.type.endswith("Exit"))
         self._without_rows = self._behind_reductions(within)
@@ -139,7 +139,7 @@ class _Divisors(object):
         return tensor.op.type not in WITHOUT_GRADIENT and (dtype.is_floating or dtype == self._tf.resource)
 
     def of_terms(self, tensor):
-        """Return what divides each term of a tensor's sum, for the terms that learn from the batch: a list."""
+        """Return the `_Number`s that divide the terms of a tensor, for the terms that learn from the batch: a list."""
         operation = tensor.op
         if operation not in self._learning:
             return []
@@ -221,7 +221,7 @@ class _Divisors(object):
         inner, value = _unshaped(operation.inputs[0]), self._ops.cast(tensor, "float64")
         if not self._has_rows(inner):
             number = self._number(inner)
-            # The value of several numbers is that of their sum or mean.
+            # If `inner` holds several numbers, their sum or mean, this tensor, is the value.
             return number if inner.shape.ndims == 0 or number is ONE else number._replace(value=value, counted=value)
         self._check_plain(inner.op)
         if not self._has_rows(operation.inputs[0]):

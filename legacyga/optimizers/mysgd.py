@@ -180,7 +180,7 @@ class _GraphSGD(_MySGD):
     def _decay_argument(self):
         return float(surface.home_of(self).values_of([self.decay])[0])
 
-    # Keras 2.3 has `learning_rate` and a read-only `lr`, other versions have only `lr`. Delete with Keras 2.3.
+    # Give MySGD both names in every Keras: some have only `lr`, others have `learning_rate` and a read-only `lr`.
     @property
     def learning_rate(self):
         """The learning rate: a variable. Setting a number assigns it to the variable."""
@@ -270,7 +270,7 @@ class _Keras3SGD(_MySGD):
         return super(_Keras3SGD, self).update_step(gradient, variable, learning_rate)
 
 
-# By generation of the home's SGD: what stands before it, and before its `inner.Inner`.
+# {generation of the home's SGD: (bases before the SGD class, bases before its `inner.Inner`)}.
 _FORMS = {"v1": ((_GraphSGD,), (_GraphInner,)), "v2": ((_EagerSGD,), (_EagerInner,)), "keras3": ((_Keras3SGD,), ())}
 
 

@@ -211,7 +211,7 @@ class Registry(object):
     # The variables.
 
     def state(self):
-        """The keys of all windows' counts, a set, and a list of the sets of keys of each window's state."""
+        """(the keys of all windows' counts, [the keys of the first window's variables, of the second's, ...]): sets."""
         windows = list(self.windows.values())
         counts = {variable_key(each) for window in windows for each in window.kept.counts}
         return counts, [{variable_key(each) for each in self.variables_of(window)} for window in windows]
@@ -261,7 +261,8 @@ class Registry(object):
         def scalar(name, value, dtype, shape=()):
             return owner.inner.make_variable(prefix + name, value, shape, owner.home.tf.as_dtype(dtype))
 
-        # Replicas' threads switch at each variable made: set the attributes that decide which to make after the last.
+        # Replicas' threads switch at each variable made. They read the attributes below to decide which to make, so set
+        # these only after the last variable.
         is_first, settings = not self.has_steps, owner.settings
         # Ask before making the variables that the restored state waits for.
         drops_first = self._drops_first

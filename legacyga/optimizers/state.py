@@ -42,7 +42,7 @@ def fitting(optimizer, accumulation, values):
 
 
 def _layout_of(number, variables, windows):
-    """The variables that `number` values are for: all, those before the latest windows, or the inner optimizer's."""
+    """The variables that `number` values fit: all, all but those of the latest windows, or the inner optimizer's."""
     for there in range(len(windows), -1, -1):
         later = set().union(*windows[there:]).difference(*windows[:there])
         wanted = [each for each in variables if each[0] not in later]
@@ -52,10 +52,11 @@ def _layout_of(number, variables, windows):
 
 
 def _without_empty_windows(values, settings):
-    """Remove leading windows without a mini-step, and the settings, from a file's values beyond the inner optimizer's.
+    """Remove leading windows without a mini-step, and the settings before them, from `values`.
 
-    First come `settings` numbers, K and the like, then for each list of variables a window: a `window.Kept`, and two
-    arrays for each of its variables.
+    `values` are a file's values beyond this optimizer's variables. First come `settings` numbers (K and the like; 0 of
+    them if the optimizer has windows), then a window for each list of variables: a `window.Kept`, and two arrays for
+    each of its variables.
     """
     rest, size = values[settings:], len(Kept._fields)
     while len(rest) >= size:

@@ -193,8 +193,8 @@ class AccumulatingOptimizer(object):
     def mini_step_weight(self, weight):
         """A context manager that gives mini-steps a weight: those made in it, or in graph mode those *built* in it.
 
-        Outside this context, the weight of a mini-step is 1. If the samples of another mini-step in its window were
-        counted, its weight is that of the first such mini-step. At K = 1, weights have no effect.
+        Outside this context, the weight of a mini-step is 1. But if its window counts the samples of others, it weighs
+        as much as the first of these. At K = 1, weights have no effect.
 
         Args:
             weight: a finite number or scalar tensor of at least 0, such as the number of samples or tokens in the

@@ -124,7 +124,7 @@ class Inner(_inner.Inner):
         return None
 
     def of_loss(self, accumulation, grads_and_vars):
-        """A context in which a mini-step with gradients of a single loss weighs what divides that loss."""
+        """A context in which the divisor of a loss is the mini-step's weight, if all gradients are of this one loss."""
         given = [gradient for gradient, _ in grads_and_vars if gradient is not None]
         losses = [self.computed.pop(id(each), (None, None))[1] for each in given]
         is_single = losses and all(each is losses[0] for each in losses)

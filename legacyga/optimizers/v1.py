@@ -258,7 +258,7 @@ class Inner(_inner.Inner):
                 del inner.get_gradients
 
     def _clip(self, optimizer, means):
-        """Clip `means` by this home's `get_gradients`, as the gradients of a loss sum(mean * point)."""
+        """Clip `means` by this home's `get_gradients`, which clips the gradients of sum(mean * point): the means."""
         if not any(hasattr(optimizer, name) for name in ("clipnorm", "clipvalue")):
             return means
         tf = self.home.tf

@@ -66,7 +66,7 @@ class Inner(_inner.Inner):
             with self.ops.init_scope(), self.home.tf.name_scope(self.keeper._name):
                 self.prepare(pairs, False)
         if self.is_applying_exchanged and self.keeper is not self.optimizer:
-            # Keep a LossScaleOptimizer from having its inner optimizer sum over the replicas again.
+            # Tell a LossScaleOptimizer that these gradients are already sums over the replicas.
             kwargs[_inner.AGGREGATES] = False
         return super(AccumulatingOptimizer, self.optimizer).apply_gradients(pairs, *args, **kwargs)
 

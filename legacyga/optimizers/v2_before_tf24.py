@@ -11,7 +11,7 @@ from legacyga.optimizers import inner as _inner
 class Inner(_inner.Inner):
     """The hooks that differ: an update clips the means."""
 
-    # Whether to clip at K = 1 too, though in TF 2.0 and 2.1 fit does not with the bare optimizer. Delete with TF 2.1.
+    # Whether to clip at K = 1 too, though the bare one does not in fit of TF 2.0 and 2.1. Delete with TF 2.3.
     clips_always = False
 
     @property
@@ -52,7 +52,7 @@ class Inner(_inner.Inner):
 
     @property
     def _has_clipping(self):
-        # Keras clips in this method; up to TF 2.1 it clips wherever it finds the attributes. Delete with TF 2.1.
+        # Up to TF 2.1 Keras lacks this method, and clips where it finds `clipnorm` or `clipvalue`. Delete with TF 2.1.
         return hasattr(super(AccumulatingOptimizer, self.optimizer), "_clip_gradients")
 
     def unclipped(self):

@@ -43,12 +43,12 @@ class Inner(_inner.Inner):
 
     def apply(self, pairs, *args, **kwargs):
         if self.is_applying_exchanged and self.keeper is not self.optimizer:
-            # Keep a LossScaleOptimizer from having its inner optimizer sum over the replicas again.
+            # Tell a LossScaleOptimizer that these gradients are already sums over the replicas.
             kwargs["skip_gradients_aggregation"] = True
         try:
             return super(AccumulatingOptimizer, self.optimizer).apply_gradients(pairs, *args, **kwargs)
         except KeyError:
-            # At K = 1 nobody has looked before, and Keras's error would name our class.
+            # At K = 1 `prepare` has not checked this, and Keras's error would name our class.
             self._check_knows([var for gradient, var in pairs if gradient is not None])
             raise
 
@@ -70,7 +70,7 @@ class Inner(_inner.Inner):
 
 
 class AccumulatingOptimizer(config.ConfiguredOptimizer):
-    """Intercepts Keras's calls of an optimizer of TF 2.11 or newer."""
+    """Intercepts Keras's calls of a v3 optimizer."""
 
     # With XLA, `_update_step_xla` is traced once for all callers, so it needs its own conditional around it.
     _legacyga_methods = ("_update_step_xla", "update_step")
@@ -124,7 +124,7 @@ def _own(optimizer):
 
 
 class RefusesSlots(config.ConfiguredOptimizer):
-    """Adds a method only to classes that have it, because TensorFlow restores slots to any object with this method."""
+    """Overrides a method of classes that have it. Others must not get it: TensorFlow would restore slots to them."""
 
     def _create_or_restore_slot_variable(self, **kwargs):
         # Raises the inner class's error: the checkpoint is from OptimizerV2, another generation.

@@ -29,7 +29,8 @@ class Weights(object):
     def __init__(self, ops):
         self._ops = ops
         self.knows = self.has_warned = self.knows_losses = False
-        # {number of a replica: its `Weight`}, because threads may switch between entering a context and the call.
+        # {number of a replica: its `Weight`}. Replicas are threads, and another one may run between the start of a
+        # context and the optimizer's call.
         self._given = {}
         # The `Weight` of mini-steps without another, in graph mode.
         self._of_loss = None
@@ -50,7 +51,7 @@ class Weights(object):
     def giving(self, weight, count, is_graph):
         """A context that gives this replica's mini-steps this `Weight`.
 
-        `count()` tells what mini-steps change that a function traced earlier takes; `is_graph` means graph mode.
+        `count()` returns values that change when a function traced earlier makes mini-steps; `is_graph`: graph mode.
         """
         ops, given = self._ops, weight.value
         if not weight.is_sample_count:
@@ -72,7 +73,7 @@ class Weights(object):
 
     @contextlib.contextmanager
     def of_loss(self, divisor):
-        """In graph mode, a context in which mini-steps weigh what divides their loss, unless they are given a weight.
+        """In graph mode, a context in which the divisor of a loss is the weight of mini-steps without another weight.
 
         Args:
             divisor: a tensor, [its value, what a window counts of it], or None.

@@ -4,7 +4,7 @@ from legacyga.optimizers.registry import Registry
 
 
 class Windows(object):
-    """A `Registry` for each TensorFlow 1 graph, as an Estimator uses one optimizer in many, and one for eager mode."""
+    """A `Registry` for each TensorFlow 1 graph (an Estimator uses one optimizer in many), and one for eager mode."""
 
     def __init__(self, accumulation):
         self._owner = accumulation

@@ -146,7 +146,10 @@ class SlicedCall(object):
         return found
 
     def _rows(self, leaf, length):
-        """Return an output to join, or the logits of a softmax or sigmoid; an operation checks its number of rows."""
+        """Return the tensor to join for an output: the logits of a softmax or sigmoid, else the output itself.
+
+        If its number of rows is unknown, an operation checks it in the run.
+        """
         tf = self.tf
         rows = leaf if losses.activation_of(tf, leaf) is None else leaf.op.inputs[0]
         if leaf.shape[0] is not None:

@@ -62,14 +62,14 @@ class Passes(object):
             self._first = self._keras_function([step.share], self._cut + of_slice, first)
             self._whole = self._keras_function(self._cut, self._divisor + self._outputs + gradients, at_loss + others)
             self._second = self._keras_function(upstream, [], second)
-            # Computes the shapes of the outputs, until a batch has shown that they have one row per sample.
+            # Computes the shapes of the cut tensors for `_check_rows`. None after the first batch, which is enough.
             self._shapes = self._keras_function([], [self._home.tf.shape(each) for each in self._cut], [])
 
     def _find_cut(self, at_loss):
-        """Return the tensors at which the loss and the metrics are cut off from the layers, and the layers' operations.
+        """Return (the tensors of the layers that the loss and the metrics read, the layers' operations).
 
-        They are the model's outputs, and any other tensors of the layers that the loss and the metrics read. With one
-        pass, they also include single numbers: each loss of `add_loss` then counts as a mean over the samples.
+        Fed with these tensors, the loss and the metrics run without the layers. Most are outputs of the model. With
+        one pass, some may be single numbers, such as a loss of `add_loss`: each counts as a mean over the samples.
         """
         model, given = self._model, {each.op for each in self._inputs}
         ends = [each for each in model.outputs if self._has_rows(each) or not self._is_twice]

@@ -21,7 +21,7 @@ class Loop(object):
 
     def share(self, length, dtype):
         """Return the share of the batch that `length` samples are. It is finite even if the batch has no samples."""
-        # Half precision does not count far.
+        # Divide in float64: float16 cannot represent every number of samples above 2,048.
         ops, samples = self.ops, self.ops.maximum(self.samples, 1)
         return ops.cast(ops.cast(length, "float64") / ops.cast(samples, "float64"), dtype)
 
@@ -130,7 +130,7 @@ class TableRows(Rows):
 
 
 def joins_gradient(ops, variable, gradient):
-    """Return the class that adds up the gradients of a variable."""
+    """Return the class of this module that joins a variable's gradients over the slices."""
     if gradient is None:
         return Nothing
     if getattr(variable, "overwrite_with_gradient", False):

@@ -158,11 +158,11 @@ def _argument(loss, name):
 
 
 def _joins_samples(loss):
-    """Whether a loss combines the samples: its `axis` may be theirs, or it takes sums over the batch, or pairs."""
+    """Whether a loss combines samples: over an `axis` that may be the batch's, in sums over the batch, or in pairs."""
     axes = _argument(loss, "axis")
     if axes is None:
         return _name(loss) in ("dice", "tversky", "circle")
-    # -2 is the axis of the samples if an output has two.
+    # In an output of two dimensions, -2 is the axis of the samples.
     return any(axis == 0 or axis < -1 for axis in (axes if isinstance(axes, (list, tuple)) else (axes,)))
 
 

@@ -150,7 +150,7 @@ def _check_alike(i, gradient, state):
 
 
 def check_rows(ops, gradients, shapes):
-    """In eager mode, raise if an IndexedSlices has a row that its variable lacks, before anything is written.
+    """In eager mode, raise before any write if an IndexedSlices has a row that its variable lacks, or a wrong shape.
 
     In a graph or a traced function TensorFlow itself raises when it runs.
     """

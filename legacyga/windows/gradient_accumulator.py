@@ -186,8 +186,9 @@ class GradientAccumulator(object):
         return self._as_written(self._on_each_replica)(lambda: self._one_at_a_time(self._clear))
 
     def _is_unused(self):
-        """Whether no variables exist to read or reset, once those that restored state or a graph needs are created."""
-        # A graph may run later. Otherwise create none yet: their strategy may not be entered here.
+        """Whether there are no variables to read or reset. Creates them first for restored state, or in a graph."""
+        # A graph needs them, because it may run after a mini-step. Eager code does not: create none here, because the
+        # strategy that must create them may not be entered yet.
         if self._step is None and (self._state_is_to_come or not self._home.tf.executing_eagerly()):
             self._prepare([])
         return self._step is None

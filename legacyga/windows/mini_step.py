@@ -9,7 +9,7 @@ class MiniStep(collections.namedtuple("MiniStep", ["gradients", "places", "forms
     gradients: list of tensors and IndexedSlices. In cross-replica context each stands for the parts of all replicas.
     places: for each gradient, the place of its variable among the window's sums.
     forms: for each place, what the sum holds after these gradients: NOTHING, ROWS or WHOLE.
-    weight: a `Weight`, or None for one unit, at no cost.
+    weight: a `Weight`. None: the mini-step weighs one unit (`Kept.unit`), and nothing is multiplied.
     before: tensors that must be computed before anything is written.
     """
 
@@ -20,7 +20,7 @@ class Weight(collections.namedtuple("Weight", ["value", "is_sample_count", "give
     value: a scalar.
     is_sample_count: whether it counts the samples of the replica's data.
     given_in: for a weight set by the program, the graph in which it was set; None outside of all graphs.
-    counted: what the window adds to its weight: n if a loss is divided by max(1, n); None for `value`.
+    counted: the number to add to the window's sum of weights: n if a loss is divided by max(1, n). None: `value`.
     """
 
     def __new__(cls, value, is_sample_count, given_in=None, counted=None):

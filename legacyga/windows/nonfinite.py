@@ -21,8 +21,8 @@ class Guard(object):
     Args:
         policy: one of POLICIES except the first.
         skipped: variable that counts the skipped mini-steps of all windows.
-        scale: None, or for an inner LossScaleOptimizer whose scale must shrink, an object with `read_scale()` and
-            `shrink_scale(value)`. The latter sets the scale to what an overflow makes of `value`.
+        scale: None, or for an inner LossScaleOptimizer with a dynamic scale, an object with `read_scale()` and
+            `shrink_scale(value)`, which sets the scale as an overflow at the scale `value` does.
     """
 
     def __init__(self, ops, policy, skipped, scale=None):

@@ -24,7 +24,7 @@ def check_steps(name, value):
 
 
 class Settings(collections.namedtuple("Settings", ["steps", "reduction", "on_nonfinite"])):
-    """K and the options of an optimizer, each checked. Only this class and `wrap` name the options."""
+    """K and the options of an optimizer, each checked."""
 
     OPTIONS = {"reduction": ("mean", "sum"), "on_nonfinite": nonfinite.POLICIES}
 

@@ -16,10 +16,12 @@ class Sums(object):
     """The sums of several variables' gradients. Every method works on one replica, on that replica's own variables.
 
     Attributes:
-        states: for each place an `accumulators.State`, or None if it can have no gradient.
+        states: for each place an `accumulators.State`. None if `restrict` left the place out, or, in a
+            GradientAccumulator, if it has had no gradient yet.
         forms: {place: ROWS or WHOLE}, what this process has seen at each place: ROWS if a gradient was an
             IndexedSlices.
-        without: the places that a function or operation built earlier takes to have no gradient.
+        without: the places without a gradient in a function or operation built earlier, which assumes that they never
+            get one.
     """
 
     def __init__(self, ops, reduction):
@@ -38,13 +40,17 @@ class Sums(object):
         self.states = [state if i in places else None for i, state in enumerate(self.states)]
 
     def check_not_late(self, place, gradient, variable, owner):
-        """Raise if what was built earlier would lose this gradient of `variable` (or of what this string names)."""
+        """Raise if a function or operation built earlier would lose this gradient of `variable` (or a name for it)."""
         if place in self.without and gradient is not None:
             name = variable if isinstance(variable, str) else repr(getattr(variable, "name", variable))
             raise ValueError(LATE_GRADIENT.format(name, owner, shown(gradient)))
 
     def note(self, forms, places, is_final):
-        """Record a mini-step's forms, from `forms_of`; if `is_final`, also that what is built now can get no others."""
+        """Record a mini-step's forms, from `forms_of`.
+
+        If `is_final`, also record the places that have never had a gradient: an operation built now assumes that they
+        never get one.
+        """
         for place in places:
             if forms[place] != NOTHING:
                 self.forms[place] = min(self.forms.get(place, WHOLE), forms[place])
@@ -71,7 +77,7 @@ class Sums(object):
         return {i: self.ops.weighted(each, weight, self.states[i].total.dtype) for i, each in given.items()}
 
     def weigh_once(self, given, weight):
-        """As `weigh`, in a TensorFlow 1 graph, where batches of one size weigh 1: then no pass over the gradients."""
+        """As `weigh`, in a TensorFlow 1 graph. Does not multiply if the weight is 1, as for batches of one size."""
         ops, places = self.ops, list(given)
         tensors = [given[i].values if is_sparse(given[i]) else ops.dense(given[i]) for i in places]
         tensors = [ops.cast(each, self.states[i].total.dtype.base_dtype) for i, each in zip(places, tensors)]

@@ -20,8 +20,9 @@ class Kept(collections.namedtuple("Kept", ["mini_step", "left_out", "weight", "u
     mini_step: the number of mini-steps in this window so far, 0 to K - 1.
     left_out: how many of them a guard skipped.
     weight: the sum of their weights.
-    unit: the number of samples, over all replicas, that a weight of 1 represents, so that a window can continue on a
-        different number of replicas; 0 if no mini-step of this window has a weight.
+    unit: the weight, summed over all replicas, of a mini-step without a weight. It is the first weight if that counts
+        samples, else the number of replicas. With it a window can continue on a different number of replicas. 0 while
+        no mini-step of this window has had a weight, and with reduction="sum".
     steps: K of this window.
     held: for each variable, what its sum holds, from this window or the previous one: NOTHING, ROWS or WHOLE.
     """
@@ -142,7 +143,7 @@ class Window(object):
                 return self._update(update, reduced, presence)
 
             with ops.after(run(on_replica, arguments)):
-                # At K = 1 this window wrote nothing, so the sums still hold the previous window's values.
+                # Include `held`: at K = 1 this window wrote nothing, so the sums still hold the last window's values.
                 left = self._without(self.sums.emptied(step.forms, held, absent), ops.maximum(held, forms))
                 return self._move_to(0, 0, 0, steps, left, updated=True)
 
@@ -235,11 +236,11 @@ class Window(object):
             # A traced function asks `_presence`. A TensorFlow 1 graph leaves out the places it has never seen.
             is_graph = self._mutex is not None and self.sums.forms
             return set(self.places) - set(self.sums.forms) if is_graph else set()
-        # If every mini-step was left out, nothing is held, and a loss scale must still learn of it.
+        # If every mini-step was left out, nothing is held. Call no place absent: a loss scale must see gradients.
         return {i for i, each in enumerate(known) if each == NOTHING} if any(known) else set()
 
     def _presence(self, in_window, given):
-        """Return {position: whether the window holds a gradient} for a traced function: others may add gradients.
+        """Return {position: whether the window holds a gradient} in a traced function: other functions may add some.
 
         Leaves out the places of this mini-step's gradients, `given`.
         """

@@ -10,8 +10,10 @@ from legacyga.backend import features, homes
 
 
 def as_written(tf, function):
-    """Return `function`, marked so that AutoGraph does not rewrite it. AutoGraph still rewrites what Keras passes to
-    it."""
+    """Return `function`, marked so that AutoGraph does not rewrite it.
+
+    It still rewrites the user's code that Keras hands to AutoGraph within the function, such as a layer's `call`.
+    """
     return _as_written(function) if features.has_autograph(tf) else function
 
 
@@ -24,7 +26,7 @@ def _as_written(function):
 
 
 def methods_as_written(tf, bases, cls, calls):
-    """Return {name: method} for the methods of `bases` that a user's function calls, ahead of the class `cls`.
+    """Return {name: method} of those methods of `bases`, ahead of `cls` in the MRO, that a user's function calls.
 
     This leaves out methods that the user overrides in `cls`: ours call them, and AutoGraph must rewrite them.
 

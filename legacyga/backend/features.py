@@ -1,7 +1,8 @@
 """State what one version of TensorFlow or Keras has and another lacks, each fact once.
 
-Each docstring names the version and ends in "Delete with". Grep for it to see what can go when support for a version
-ends. "Delete with TF 2.3" means: once TF 2.3 is no longer supported, the function returns the same in all versions.
+Where only old versions differ, the docstring ends in "Delete with". Grep for it to see what can go when support for a
+version ends. "Delete with TF 2.3" means: once TF 2.3 is no longer supported, nothing needs the function, or the part of
+it that the sentence names.
 """
 
 import contextlib
@@ -54,7 +55,10 @@ def init_scope(tf):
 
 
 def executing_eagerly_outside_functions(tf):
-    """Return the function of that name; up to TF 2.1 tf.executing_eagerly, False in a function. Delete with TF 2.1."""
+    """Return TensorFlow's function of this name, or up to TF 2.1 tf.executing_eagerly, which is False in a function.
+
+    Delete with TF 2.1.
+    """
     return getattr(v1_of(tf), "executing_eagerly_outside_functions", tf.executing_eagerly)
 
 
@@ -120,7 +124,7 @@ def has_branches_that_are_functions(tf):
 
 
 def asks_within_init_scope(graph):
-    """Whether `graph` is a function's, where TF up to 2.1 cannot tell what is outside. Delete with TF 2.1."""
+    """Whether `graph` is a function's: TF up to 2.1 must leave it to learn the mode outside. Delete with TF 2.1."""
     return getattr(graph, "building_function", False)
 
 
@@ -131,13 +135,18 @@ def is_loss_scale_optimizer(home, optimizer):
 
 
 def has_dynamic_scale(optimizer):
-    """Whether a LossScaleOptimizer adapts its scale; Keras 3's always does. `dynamic` says so. Delete with TF 2.3."""
+    """Whether a LossScaleOptimizer adapts its scale, as its `dynamic` says. Keras 3's has none, and always adapts it.
+
+    Up to TF 2.3 the class of the scale says it. Delete this class name with TF 2.3.
+    """
     return getattr(optimizer, "dynamic", type(vars(optimizer).get("_loss_scale")).__name__ != "FixedLossScale")
 
 
 def filter_of_gradients(module):
-    """Return the function of an optimizer's module that warns of missing gradients, or None. Delete the first with TF
-    2.3."""
+    """Return the function that warns of missing gradients, if an optimizer's module has one, else None.
+
+    Up to TF 2.3 it is `_filter_grads`. Delete this name with TF 2.3.
+    """
     names = vars(module)
     return names.get("_filter_grads") or getattr(names.get("optimizer_utils"), "filter_empty_gradients", None)
 
@@ -158,13 +167,12 @@ def has_autograph(tf):
 
 
 def legacy_optimizers(optimizers):
-    """Return `keras.optimizers.legacy`, or before TF 2.9 the module itself. Delete with TF 2.10."""
+    """Return `keras.optimizers.legacy`, or before TF 2.9 the module itself. Delete with TF 2.8."""
     return getattr(optimizers, "legacy", optimizers)
 
 
 def is_before_keras_35(keras):
-    """Whether this Keras 3 is older than 3.5, from which on the class has a property `iterations`. Delete with Keras
-    3.4."""
+    """Whether this Keras 3 is older than 3.5: its Optimizer lacks the property `iterations`. Delete with Keras 3.4."""
     return not hasattr(keras.optimizers.Optimizer, "iterations")
 
 
@@ -180,8 +188,9 @@ def registered_object(keras):
 
 @contextlib.contextmanager
 def one_step_per_execution(model):
-    """A context in which a model's steps_per_execution is 1; it yields the number itself. Up to tf_keras, this is a
-    variable. Delete with tf_keras.
+    """A context in which a model's steps_per_execution is 1. It yields the model's own number.
+
+    Outside of Keras 3 the model keeps the number in a variable. Delete the variable with tf_keras.
     """
     kept = getattr(model, "_steps_per_execution", None)
     is_variable = kept is not None
@@ -211,7 +220,7 @@ def sums_activities(home):
 
 
 def layers_of(model):
-    """A model and all layers within it, which TF 2.2 and 2.3 call its modules. Delete with TF 2.3."""
+    """A model and all layers within it, which TF 2.2 and 2.3 list among its submodules. Delete with TF 2.3."""
     if hasattr(model, "_flatten_layers"):
         return list(model._flatten_layers())
     return [model] + [each for each in model.submodules if hasattr(each, "_eager_losses")]
@@ -223,7 +232,7 @@ def losses_kept_by(layer):
 
 
 def takes_added_losses(home):
-    """Whether Keras's loss container adds the losses of layers; a Keras 3 model does. Delete with tf_keras."""
+    """Whether the loss container adds the losses of layers. In Keras 3 the model adds them. Delete with tf_keras."""
     return not home.is_keras3
 
 
@@ -239,7 +248,10 @@ def divides_functions_by_masks(home):
 
 
 def finds_masks_by_call(home):
-    """Whether `compile` calls compute_mask, which keeps its result. Delete with TF 1.10 and Keras 2.2."""
+    """Whether `compile` calls compute_mask. The model keeps the result, so another call does not call the layers again.
+
+    Delete with TF 1.10 and Keras 2.2.
+    """
     return divides_functions_by_masks(home) and (home.is_standalone or version_of(home.tf) < (1, 11))
 
 

@@ -98,7 +98,7 @@ def with_values_of(pairs, update, ops):
     made = ops.v1.get_default_graph().get_operations()
     begun = [new.assign(old.read_value()).op for old, new in pairs]
     for begin in begun:
-        # The variable's name in this branch.
+        # A branch reads a variable through a Switch, so find its uses by the name that the assignment got.
         handle = begin.inputs[0].name
         for operation in made:
             if operation.inputs and operation.inputs[0].name == handle:

@@ -37,7 +37,7 @@ def _tensorflow():
 
 
 class TensorFlow(object):
-    """The TensorFlow of this process, which is all that an optimizer of tf.compat.v1.train needs."""
+    """The TensorFlow of this process: the home of optimizers of tf.compat.v1.train, which need no Keras."""
 
     name = root = "tf.compat.v1.train"
     is_keras3 = False
@@ -67,7 +67,7 @@ class TensorFlow(object):
 
 
 def _implementation_of(module):
-    """Return the name of the module of a Keras's callbacks, because programs replace other parts."""
+    """Return the name of the module that defines a Keras's Callback. Programs may replace Keras's other classes."""
     callback = module.callbacks.Callback
     for each in callback.__mro__:
         if each.__module__.partition(".")[0] in KERAS and ".callbacks" in each.__module__:
@@ -85,7 +85,7 @@ class Home(TensorFlow):
         super(Home, self).__init__()
         self.module = module
         self.root = _implementation_of(module).split(".callbacks")[0]
-        # Also of a newer one. An older tf.keras has the version of its TensorFlow, or none.
+        # A Keras 4 would count, too. A tf.keras before Keras 3 has the version of its TensorFlow, or none.
         self.is_keras3 = version_of(module) >= (3,)
         top = self.root.split(".")[0]
         self.is_standalone = top == "keras" and not self.is_keras3 and version_of(sys.modules["keras"]) < (2, 4)
@@ -107,7 +107,7 @@ class Home(TensorFlow):
 
     @property
     def is_standalone_in_eager_mode(self):
-        """Whether this is Keras 2.3 in eager mode: a graph whose variables are in no graph. Delete with Keras 2.3."""
+        """Whether this is Keras 2.3 in eager mode: it builds a graph, with eager variables. Delete with Keras 2.3."""
         return self.is_standalone and self.tf.executing_eagerly() and version_of(self.tf) >= (2,)
 
     def value_of(self, variable):
@@ -130,7 +130,7 @@ class Home(TensorFlow):
         # On TF 2, Keras 2.3 uses the session of tf.keras. Delete with Keras 2.3.
         backends = [self.backend, self.v1.keras.backend] if self.is_standalone else [self.backend]
         sessions = [vars(sys.modules[each.get_session.__module__]).get("_SESSION") for each in backends]
-        # Each thread has its own session, except in standalone Keras up to 2.2. Delete with Keras 2.2.
+        # Up to Keras 2.2 and TF 1.12 there is one session, later one per thread. Delete with Keras 2.2 and TF 1.12.
         sessions = [getattr(each, "session", None) if isinstance(each, threading.local) else each for each in sessions]
         return any(each is not None for each in sessions + [self.v1.get_default_session()])
 
@@ -216,7 +216,7 @@ def home_of(optimizer):
 
 
 def generation_of(cls):
-    """Return the generation of an optimizer class, found by its hooks: the name of its module; else None."""
+    """Return the generation of an optimizer class, found by its methods: a module of legacyga.optimizers; else None."""
     if hasattr(cls, "_resource_apply_dense"):
         return "v2" if hasattr(cls, "get_updates") else "train"
     if hasattr(cls, "update_step"):

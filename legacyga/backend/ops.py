@@ -99,7 +99,7 @@ class Ops(object):
 
     def completed(self, function):
         """Return `function()`, a boolean tensor, available once everything that it creates has run."""
-        # A traced function waits for effects that no returned operation stands for only at its end: so does a branch.
+        # A traced function waits for writes that it does not return only at its end. A branch, itself traced, does too.
         if not hasattr(self.graph_here(), "outer_graph"):
             return function()
         return self.cond(self.constant(True, "bool"), function, lambda: self.constant(False, "bool"))
@@ -238,6 +238,6 @@ class Ops(object):
         return self.tf.gather(variable if hasattr(variable, "handle") else variable.read_value(), indices)
 
     def accumulator_dtype(self, dtype):
-        """Return the dtype to sum in: float64 and complex stay, float32 and narrower become float32."""
+        """Return the dtype to sum in: float32 for a dtype of fewer than 32 bits, else the dtype itself."""
         dtype = self.tf.as_dtype(dtype).base_dtype
         return dtype if dtype.size >= 4 else self.tf.float32

@@ -13,7 +13,7 @@ def replica_local_variables(tf, aggregation="SUM"):
 
 
 def counted_variables(tf):
-    """Return a context for variables that all replicas write alike, which up to TF 2.3 must be declared."""
+    """Return a context for counters, to which all replicas write the same value. Up to TF 2.3 they must declare it."""
     return _variables_with(tf, "AUTO", "ONLY_FIRST_REPLICA")
 
 
@@ -138,7 +138,7 @@ class Replicas(object):
         return self._distribute.get_replica_context().all_reduce(self._distribute.ReduceOp.MEAN, value)
 
     def exchanged(self, gradients, variables):
-        """In replica context, sum gradients (None, or each row once) over all replicas in one exchange.
+        """In replica context, sum gradients over all replicas in one exchange. None stays None.
 
         The results are equal bit for bit on all replicas, and have each row once.
         """
@@ -176,7 +176,7 @@ class Replicas(object):
         return tf.IndexedSlices(values, rows, parts[0].dense_shape)
 
     def check_is_each_replicas(self, variable):
-        """Raise if all replicas share a variable of which each needs a separate one."""
+        """Raise if all replicas share this variable, because each needs its own."""
         if self.are_several and len(parts_of(variable)) != len(self.strategy.extended.worker_devices):
             raise ValueError(
                 "Each replica accumulates gradients in variables of its own, and this strategy has one for all of its "

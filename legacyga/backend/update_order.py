@@ -30,8 +30,8 @@ def ordered(get_updates, ops, gradients, in_parts=True):
     creates but does not return happens in the order of creation: earlier reads get the old value, later ones the new
     value.
 
-    If all gradients are computed before the update begins (`in_parts`), it proceeds gradient by gradient, unless an
-    operation needs two gradients. So the new values for only one gradient exist beside the old values.
+    `in_parts` says that all gradients are computed before the update begins. The update then takes one gradient after
+    the other, unless an operation needs two, so that memory holds old and new values for one gradient at a time.
     """
     graph = ops.v1.get_default_graph()
     made_before = len(graph.get_operations())
@@ -76,7 +76,7 @@ class _Order(object):
         self._places = {operation: place for place, operation in enumerate(made)}
         self._gradient_ops = {tensor.op for tensors in gradients for tensor in tensors}
         self._needed = ancestors(listed, self._gradient_ops) - self._gradient_ops
-        # {operation: its `_end`}, and {such an end: all operations that it needs}.
+        # All operations that write a variable, {operation: its `_end`}, and {an end: all operations that it needs}.
         self._writes, self._ends, self._needs = set(), {}, {}
 
     def _place(self, operation):

@@ -144,7 +144,7 @@ def train_one_way(name, home, mode, steps, epochs, path):
             # Eager mode of TensorFlow 2.0 and 2.1. Delete with TF 2.1.
             print("left out: {}".format(error))
             return 0
-    # Keras takes the loss that it passes to callbacks while the weights move, and over batches of different sizes.
+    # Evaluate again after each epoch: Keras averages the loss in the logs over batches, while the weights still change.
     loss, memory = [_evaluate(model, x, y)[0]], []
     watch = keras.callbacks.LambdaCallback(
         on_train_begin=lambda logs: memory.append(_peak_memory()),
@@ -224,10 +224,11 @@ def largest_difference(weights, reference):
 def rounding_bound(reference, updates):
     """Return the largest difference from the weights `reference` that float32 rounding explains.
 
-    Two runs that compute the same in another order drift apart by about half a unit in the last place (at most 2 ** -23
-    of the largest weight) an update, up or down. Such a random walk gets as far as the square root of its steps. The
-    default arguments end at most 0.25 of that apart on TensorFlow 1.8 to 2.21, others at most 0.74 on 1.13, 2.10 and
-    2.21. The factor 4 leaves room for other processors. Batches of 8 without accumulation end 10 ** 5 bounds away.
+    Two runs that compute the same in another order drift apart at each update, up or down, by about a unit in the last
+    place: at most 2 ** -23 of the largest weight. Such a random walk gets as far as the square root of its steps. With
+    the default arguments, runs end at most 0.25 of this distance apart on TensorFlow 1.8 to 2.21, with others at most
+    0.74 on 1.13, 2.10 and 2.21. The factor 4 leaves room for other processors. Batches of 8 without accumulation end
+    10 ** 5 bounds away.
     """
     import numpy as np
 

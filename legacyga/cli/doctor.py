@@ -106,7 +106,7 @@ def _examined(optimizer, steps, homes_left, is_home_given, tell):
 
 
 class Patient(object):
-    """An optimizer under examination, and a small network that it trains, of a home that the user may have named."""
+    """An optimizer under examination, and the data and start weights of the small network that it trains."""
 
     def __init__(self, home, optimizer, steps, is_home_given):
         import numpy as np
@@ -221,8 +221,8 @@ def _made_by(home, text):
     """Resolve `--optimizer` for the home.
 
     Returns:
-        A function that makes the optimizer accumulating over K; one that makes a bare one to compare it with, or None;
-        and the home of both.
+        A function of K that makes the accumulating optimizer; a function that makes the bare optimizer, or None if
+        there is none to compare with; and their home.
     """
     if text.lower() == "mysgd":
         return functools.partial(_mysgd, home), lambda: home.eager_optimizers.SGD(RATE, momentum=MOMENTUM), home

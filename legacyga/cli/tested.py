@@ -1,4 +1,4 @@
-"""Find the line of compat_matrix.md's first table that is of a Keras and a TensorFlow: what the tests found there."""
+"""Find what the tests found with a Keras and a TensorFlow: their line of the first table in compat_matrix.md."""
 
 import json
 import pkgutil
@@ -29,7 +29,7 @@ def line_of(home, mode):
 
 
 def text_of(home, mode, line):
-    """Return what a user is told of what `line_of` found."""
+    """Return the message to the user about a line from `line_of`, or about None."""
     if line is None:
         return "{} in {} mode was not tested, nor anything near.".format(home, mode)
     told = ["compat_matrix.md says of {keras} on TensorFlow {tensorflow} in {mode} mode:".format(**line)]

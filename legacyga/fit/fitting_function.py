@@ -14,7 +14,7 @@ class FittingFunction(object):
 
     Args:
         model: the model. This object keeps only a weak reference to it.
-        cut: function of a size. From then on the training step uses slices of that size.
+        cut: a function that takes a size, and makes the training step use slices of that size from now on.
     """
 
     def __init__(self, model, cut):

@@ -113,7 +113,7 @@ class Inner(object):
         variable.
         """
 
-    # Properties of the inner optimizer.
+    # The inner optimizer's session, and facts about it.
 
     def session(self, variable, action):
         """The session for the graph of `variable`. If none is open: None, or an error if an `action` needs one."""
@@ -211,7 +211,7 @@ class Inner(object):
         are_keras_own = all(method.__module__.startswith(self.home.root + ".") for method in methods)
         return bool(methods) and are_keras_own and not set(self.exchanging) & set(vars(keeper))
 
-    # The update of a single variable.
+    # Variables with and without a gradient in the window.
 
     def step(self, name, variable, method):
         """Run `method()`, the inner optimizer's method `name` that updates one variable; returns its result.
@@ -241,7 +241,10 @@ class Inner(object):
             self._presence = before
 
     def _with_or_without(self, at_run_time, pairs, args, kwargs, exchanged):
-        """If any in `at_run_time` has a gradient, update all, with zeros for the rest. Else update only the others."""
+        """Update all variables if any in `at_run_time` has a gradient, else leave all of `at_run_time` out.
+
+        In the first case those without a gradient get zeros. Several replicas always take the first case.
+        """
 
         def update(pairs):
             return self.ops.done(self.update(pairs, args, kwargs, exchanged=exchanged))

@@ -69,7 +69,7 @@ class Inner(_inner.Inner):
         self.with_slots._check_variables_are_known([var for _, var in grads_and_vars])
 
     def apply(self, pairs, called="apply_gradients", *args, **kwargs):
-        # A restored window has no call yet, so its flush gives no `called`: `fit` calls apply_gradients.
+        # A flush of a restored window knows no call, so it takes the method that `fit` calls: apply_gradients.
         if called == "apply_gradients":
             # The user's class may override `apply_gradients`, which ends in a call of our `apply`.
             return super(AccumulatingOptimizer, self.optimizer).apply_gradients(pairs, *args, **kwargs)

@@ -225,7 +225,7 @@ class _Divisors(object):
             return number if inner.shape.ndims == 0 or number is ONE else number._replace(value=value, counted=value)
         self._check_plain(inner.op)
         if not self._has_rows(operation.inputs[0]):
-            # Keras's default sample weights are one row for the whole batch. Delete with TF 1.13.
+            # If the loss is a scalar, Keras squeezes its default weights, one row, to a scalar. Delete with TF 1.13.
             return _Number(value, value, 0, 0, 0)
         if not self._takes_rows(operation):
             raise _UnknownError()

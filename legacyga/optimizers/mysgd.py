@@ -135,7 +135,9 @@ def _schedule_of(cls, lr, custom_objects=None):
 
 
 class _MySGD(object):
-    # Another Keras's "Could not interpret optimizer identifier" ends in this text and explains nothing, so we do.
+    """What MySGD has in every Keras and mode: its text, its config, and how to recreate it."""
+
+    # Another Keras raises "Could not interpret optimizer identifier: <this text>", so the text must give the reason.
     def __str__(self):
         return "<MySGD for {} in {} mode. A model of another Keras needs legacyga.MySGD(..., keras=that_keras)>".format(
             surface.home_of(self), "graph" if isinstance(self, v1.AccumulatingOptimizer) else "eager"

@@ -225,7 +225,7 @@ class Registry(object):
         # `has_windows` rather than K > 1, because a schedule may raise K later.
         if self._owner.steps.has_windows and not self.windows and not self._owner.steps.are_bare:
             self._built = _key_of(var_list)
-            # `mini_step` reads the latest window, and a restored checkpoint may have put this one under way.
+            # The optimizer's `mini_step` reads `latest`, and a restored checkpoint may put mini-steps into this window.
             self.latest = self.windows[self._built] = self._make(var_list)
 
     def window_for(self, var_list):

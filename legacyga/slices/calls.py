@@ -92,7 +92,7 @@ class SlicedCall(object):
         return self.tf.nest.map_structure(lambda leaf: self.argument(leaf, begin, length), nested)
 
     def argument(self, leaf, begin, length):
-        """Return a slice of a tensor that the model is called with, and of its mask."""
+        """Return a slice of a tensor that the model is called with. A slice of its mask is attached."""
         part, mask = batches.slice_of(self.tf, leaf, begin, length), losses.mask_of(leaf)
         if mask is not None and part is not leaf:
             part._keras_mask = batches.slice_of(self.tf, mask, begin, length)
@@ -160,7 +160,7 @@ class SlicedCall(object):
             return tf.identity(rows)
 
     def share(self, place, length, dtype):
-        """Return the weight of a slice's number at a place in the batch: 1 for a sum."""
+        """Return the weight of a slice's number at `place` of the flat list, in the batch's number: 1 for a sum."""
         return 1 if self.scalars[place] else self.loop.share(length, dtype)
 
     def joins(self, found, length):
@@ -222,7 +222,7 @@ class SlicedCall(object):
         return noted
 
     def _refusing(self, tensors):
-        """Return tensors whose gradient only the tape of this graph can take; a gradient of the graph raises."""
+        """Return tensors that only a tape in this function can differentiate: tf.gradients or an outer tape raises."""
         tf, here = self.tf, self.ops.graph_here()
         if here is None:
             return tensors

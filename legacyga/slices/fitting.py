@@ -23,7 +23,7 @@ def micro_batch_size(model):
     """Return the largest number of samples in a slice: the size given to `micro_batch`, or the size that it found.
 
     Args:
-        model: a model that was given to `micro_batch`.
+        model: a model.
 
     Returns:
         An int. None if batches train whole: without `micro_batch`, or with "auto" until memory is exhausted.

@@ -82,7 +82,7 @@ class Passes(object):
         return list({id(each): each for each in read if each.op in body}.values()), body
 
     def _has_rows(self, tensor):
-        """Whether the first dimension of a tensor is that of the batch, which is usually unknown until it is fed."""
+        """Whether a tensor may have a row for each sample: its first dimension is unknown, or equals the inputs'."""
         shapes = [each.get_shape() for each in (tensor, self._model._feed_inputs[0])]
         size, of_batch = [[None] if each.ndims is None else each.as_list()[:1] for each in shapes]
         return size in ([None], of_batch)
@@ -159,7 +159,7 @@ class Passes(object):
 
 
 def _may_grow(tensor, value, size):
-    """Whether only the run tells a further dimension of a tensor, and it is `size` in this value."""
+    """Whether a dimension after the first has the length `size` in this value, and no static length."""
     shape = tensor.get_shape()
     known = [None] * len(value.shape) if shape.ndims is None else shape.as_list()
     return (None, size) in list(zip(known, value.shape))[1:]

@@ -57,6 +57,7 @@ class Nothing(object):
         self._ops, self._loop = loop.ops, loop
 
     def begun(self, first):
+        """Return the loop variables to begin with, a list: the state after the first slice."""
         return []
 
     def added(self, state, value, number):
@@ -88,7 +89,7 @@ class Largest(Total):
 
 
 class Rows(Nothing):
-    """Concatenates tensors, in a TensorArray. Under XLA its elements have the same shape, except possibly the first."""
+    """Concatenates tensors in a TensorArray. XLA needs elements of one shape: there the first slice stays outside."""
 
     def __init__(self, loop):
         super(Rows, self).__init__(loop)
@@ -96,7 +97,7 @@ class Rows(Nothing):
 
     def begun(self, first):
         shape = [None] + list(first.shape[1:])
-        # Without the first, the last place stays empty: older XLA ends the process over an array without places.
+        # Under XLA the array has one place too many, because older XLA ends the process if an array has no place.
         array = self._ops.tf.TensorArray(
             first.dtype, self._loop.slices, infer_shape=not self._holds_first, element_shape=shape
         )

@@ -152,8 +152,8 @@ def divisor(home, given, y_pred, sample_weight):
     """Return the divisor of a batch's loss, and the reason if it is not an exact weight for a micro-batch.
 
     Returns:
-        A pair: the number of elements that masks and ragged targets have, or None if the number of samples divides;
-        and a sentence for the user, None if the weight is exact.
+        A pair: the number of elements that masks and ragged targets keep, 1 for a sum over the batch, or None to use
+        the number of samples; and a sentence for the user, None if the weight is exact.
     """
     tf, divides = home.tf, features.divides_by_masks(home)
     outputs = tf.nest.flatten(y_pred) if divides else []

@@ -13,7 +13,7 @@ TWICE = (
     "recompute=False to compute each slice once. recompute=True silences this warning."
 )
 
-# In the names of Keras's losses that are no mean over the last dimension of an output: it holds the classes.
+# Parts of the names of Keras's losses that read an output's last dimension as classes, and take no mean over it.
 OVER_CLASSES = ("categorical", "kl", "kullback", "cosine")
 
 # {model: whether its last batch in slices computed them twice}

@@ -40,7 +40,7 @@ READS = ("ReadVariableOp", "ResourceGather", "ResourceGatherNd", "VariableShape"
 
 # {model: {description of the arguments: Seen}}, for calls outside traced functions.
 _SEEN = weakref.WeakKeyDictionary()
-# {model that trains: the size of the last slices that its train_step called it with}
+# {model that trains: the slice size with which its train_step last called it, or a model within it}
 _CUT = weakref.WeakKeyDictionary()
 
 
@@ -87,7 +87,7 @@ class _Cut(object):
     def __call__(self, *args, **kwargs):
         tf, given = self._home.tf, (args, kwargs)
         self.was_called = True
-        # A list of one, for none of them are targets.
+        # Put the tensors one level down, because `samples_in` takes a batch's second element for its targets.
         cut = [batches.of_samples(tf, given)]
         samples = batches.number_in(tf, cut)
         checked = batches.checked(tf, cut, samples)
@@ -107,8 +107,7 @@ class _Twice(SlicedCall):
         if seen.random:
             raise ValueError(RANDOM.format(shown(self.model), shown(seen.random)))
         before, others, drawn = self._read(seen.written), self._read(seen.read), _random_states()
-        # Outside of a trace Keras's tape would keep the activations of all slices.
-        # A stop would also stop a tape in the call.
+        # Outside of a trace Keras's tape would keep all slices' activations: stop it, unless the call has its own tape.
         stops = self.tf.executing_eagerly() and not seen.differentiates
         with self.tape.stop_recording() if stops else contextlib.ExitStack():
             joined = self.loop.run(lambda begin, length: self.joins(self._take(begin, length), length))
@@ -137,7 +136,10 @@ class _Twice(SlicedCall):
         return None if self.tf.executing_eagerly() else self.ops.graph_here().get_operations()
 
     def _may_write_since(self, made, variables):
-        """Whether an operation newer than those in the list `made` may write one of [(handle, dtype)]."""
+        """Whether an operation made after the list `made` may write any of `variables`, as in `Seen`.
+
+        True if it cannot tell: in eager mode, or in another graph.
+        """
         found = self._operations()
         if not made or not found or made[0] is not found[0]:
             return True

@@ -44,7 +44,7 @@ class DenseAccumulator(object):
         return [self._total.assign_add(self._widen(gradient))]
 
     def clear(self, held):
-        """Zero the previous window's sum, if the first mini-step of a window has no gradient to store."""
+        """Zero the sum that the previous window has left, if any, because this window's gradients are added to it."""
         ops = self._ops
         return [ops.cond(ops.equal(held, NOTHING), lambda: ops.done([]), lambda: self._clear(held))]
 

@@ -291,6 +291,7 @@ class GradientAccumulator(object):
 
 
 def _unpickled(reduction, kinds, forms, values):
+    """Make an accumulator from what `__reduce_ex__` returned. `kinds` are (shape, dtype name) of the sums, or None."""
     accumulator = GradientAccumulator(reduction)
     if values:
         zeros = [kind and accumulator._ops.zeros(*kind) for kind in kinds]

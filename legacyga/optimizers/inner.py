@@ -178,14 +178,9 @@ class Inner(object):
     def is_applying(self):
         return any(self._applying.values())
 
-    @property
-    def is_applying_exchanged(self):
-        """Whether an update is in progress with gradients already summed over the replicas."""
-        return self._applying[True] > 0
-
     def exchanged_once(self, own, pairs):
         """Call `own`, the inner optimizer's exchange between replicas, unless the update's gradients are exchanged."""
-        return list(pairs) if self.is_applying_exchanged else own(pairs)
+        return list(pairs) if self._applying[True] else own(pairs)
 
     def scaled(self, gradients, factor):
         """Scale gradients that are sums over the replicas, the same on each, by `factor`.

@@ -65,7 +65,7 @@ class Inner(_inner.Inner):
             # At K = 1 `prepare` has not been called before.
             with self.ops.init_scope(), self.home.tf.name_scope(self.keeper._name):
                 self.prepare(pairs, False)
-        if self.is_applying_exchanged and self.keeper is not self.optimizer:
+        if self._applying[True] and self.keeper is not self.optimizer:
             # Tell a LossScaleOptimizer that these gradients are already sums over the replicas.
             kwargs[_inner.AGGREGATES] = False
         return super(AccumulatingOptimizer, self.optimizer).apply_gradients(pairs, *args, **kwargs)

@@ -31,10 +31,14 @@ class Inner(_inner.Inner):
         if self.clips_here:
             clipped = iter(self._clip([gradient for gradient, _ in pairs if gradient is not None]))
             pairs = [(None if gradient is None else next(clipped), var) for gradient, var in pairs]
-        if self.is_applying_exchanged and not self._can_skip_exchange:
+        if self._applying[True] and not self._can_skip_exchange:
             gradients, variables = zip(*pairs)
             pairs = list(zip(self.scaled(gradients, 1.0 / self.ops.replicas.count), variables))
         return super(Inner, self).apply(pairs, *args, **kwargs)
+
+    def exchanged_once(self, own, pairs):
+        # Keras takes a list of gradients here, not of pairs.
+        return [gradient for gradient, _ in pairs] if self._applying[True] else own(pairs)
 
     @property
     def exchanges(self):
@@ -80,11 +84,6 @@ class AccumulatingOptimizer(config.ConfiguredOptimizer):
     def _HAS_AGGREGATE_GRAD(self):
         # If this is True, fit passes gradients already clipped and summed over the replicas.
         return not self._legacyga.inner.clips_here
-
-    def _aggregate_gradients(self, grads_and_vars):
-        if self._legacyga.inner.is_applying_exchanged:
-            return [gradient for gradient, _ in grads_and_vars]
-        return super(AccumulatingOptimizer, self)._aggregate_gradients(grads_and_vars)
 
     def get_gradients(self, loss, params):
         with self._legacyga.inner.unclipped():

@@ -42,7 +42,7 @@ class Inner(_inner.Inner):
             inner._update_step(None, unknown[0])
 
     def apply(self, pairs, *args, **kwargs):
-        if self.is_applying_exchanged and self.keeper is not self.optimizer:
+        if self._applying[True] and self.keeper is not self.optimizer:
             # Tell a LossScaleOptimizer that these gradients are already sums over the replicas.
             kwargs["skip_gradients_aggregation"] = True
         try:

@@ -17,8 +17,9 @@ State = collections.namedtuple("State", ["total", "touched", "dtype"])
 State.__doc__ = """What is kept of one variable's gradients.
 
     total: variable of the gradient's shape, of at least float32: their sum.
-    touched: float32 variable with an element for each row of `total`, which is not 0 where a gradient of rows was
-        added: 1, or the part of it that a checkpoint gives each of several replicas.
+    touched: float32 variable with an element for each row of `total`: 1 if a gradient of rows touched it, else 0. After
+        a restore on several replicas it may be a fraction: a checkpoint holds the sum of the replicas' values, and each
+        gets its share.
     dtype: of the gradient.
 """
 

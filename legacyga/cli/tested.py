@@ -10,7 +10,7 @@ FILE = "tested.json"
 
 
 def line_of(home, mode):
-    """Return the line for a `homes.Home` in a mode as a dict, or that of the nearest versions; None if none is near.
+    """Return the line for a `homes.Home` in a mode as a dict, or the nearest versions' line; None if none is near.
 
     Its `nearest` is the versions of TensorFlow and Keras that were tested; None if these are the ones at hand.
     """

@@ -66,12 +66,12 @@ def flush(optimizer):
 
 
 class WindowsOfFit(object):
-    """The windows of an optimizer that belong to a fit: those of the trainable variables, and those that it adds to.
+    """The windows of an optimizer that a fit may end: of the trainable variables, and of variables that the fit moves.
 
     The `trainable` flags alone do not determine them. A train_step may change the flags or train several lists of
     variables, and an existing training function continues to train variables that are now frozen. A window that was
-    open before the fit and gets no mini-step in it does not belong to it: its variables have been frozen since, or are
-    those of another model.
+    open before the fit and gets no mini-step in it does not belong to it: its variables have been frozen since, or
+    belong to another model.
     """
 
     def __init__(self, model, optimizer):
@@ -90,7 +90,7 @@ class WindowsOfFit(object):
         self._find_registry().drop(self._pick)
 
     def _pick(self, keys):
-        """Select the keys of the fit's windows: those with a mini-step of this fit, and those that it trains now."""
+        """Select the keys of the fit's windows: with a mini-step of this fit, or of variables that it trains now."""
         self.look()
         touched = {key for key, _ in self._find_registry().under_way() - self._untouched}
         now = _trained_now(self._model, keys)

@@ -195,7 +195,7 @@ class SlicedCall(object):
         with self.tape.stop_recording():
             for i, each in zip(at, self._refusing([joined[i] for i in at] + values + inputs)):
                 joined[i] = each
-        # The places of those that the gradient under way goes through.
+        # The places of the tensors through which the gradient goes that is being computed.
         read = set()
 
         def call_backward(*upstream):

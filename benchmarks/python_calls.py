@@ -18,7 +18,9 @@ def calls_of(function):
     found = []
 
     def note(frame, event, _):
-        if event == "call" and frame.f_code.co_filename.startswith(ROOT):
+        # From Python 3.12 on a comprehension has no frame.
+        is_function = not frame.f_code.co_name.endswith("comp>")
+        if event == "call" and is_function and frame.f_code.co_filename.startswith(ROOT):
             found.append(frame.f_code.co_name)
 
     sys.setprofile(note)

@@ -126,7 +126,7 @@ def test_a_batch_of_which_the_mask_leaves_nothing(home):
 
 def test_the_loss_is_the_users_own(home):
     """AutoGraph rewrites it as without us, it is called as often, and what it had in the place of `call` is kept."""
-    if home.is_keras3:
+    if home.is_keras3 or home.mode == "eager" and home.tf_version < (2, 3):
         skips.keras_lacks("losses that AutoGraph rewrites")
     tf, batches, calls = home.tf, batches_of(SIZES), []
 
@@ -243,7 +243,12 @@ def test_fewer_targets_than_outputs(home):
         optimizer = home.bare_sgd(lr=RATE, momentum=MOMENTUM)
         model.compile(legacyga.wrap(optimizer, 3) if steps == 3 else optimizer, {"a": "mse"})
         callbacks = [legacyga.GradientAccumulationCallback()] * (steps == 3)
-        model.fit(x, y, batch_size=12 // steps, epochs=2, shuffle=False, verbose=0, callbacks=callbacks)
+        try:
+            model.fit(x, y, batch_size=12 // steps, epochs=2, shuffle=False, verbose=0, callbacks=callbacks)
+        except KeyError:
+            # The bare optimizer comes first.
+            assert steps == 1 and home.is_keras3_before(3, 6)
+            skips.keras_lacks("fewer targets than outputs")
         ends.append(model.get_weights())
     assert_close(*ends)
 
@@ -409,5 +414,6 @@ def test_nothing_is_left_behind(home):
     with pytest.raises((ValueError, home.tf.errors.InvalidArgumentError)):
         model.fit(batches[0][0], np.zeros((5, 4, 3)), verbose=0)
     assert vars(model)[name] is own and "call" not in vars(loss)
-    if not home.is_keras3 and home.tf_version >= (2, 13):
+    # Up to TF 2.14 a model with a bare OptimizerV2 cannot be unpickled either.
+    if not home.is_keras3 and home.tf_version >= (2, 15):
         assert pickle.loads(pickle.dumps(model)).get_config() == model.get_config()

@@ -220,7 +220,9 @@ def test_keras_names_the_inner_class(home, adam):
             with pytest.raises(ValueError) as error:
                 optimizer._create_or_restore_slot_variable(slot_variable_position=None, slot_name="m", variable=second)
             said[-1].append(str(error.value))
-            assert all("tf.keras.optimizers.legacy.Adam" in each for each in said[-1])
+            # Keras 2.11 forgets the `f` of the first message.
+            named = said[-1] if home.tf_version >= (2, 12) else said[-1][1:]
+            assert all("tf.keras.optimizers.legacy.Adam" in each for each in named)
     assert said[0] == said[1] == said[2]
 
 

@@ -62,9 +62,14 @@ def values_in(values):
     return found
 
 
+def _attributes(optimizer):
+    # What TensorFlow tracks is an attribute, too.
+    return values_in([value for name, value in vars(optimizer).items() if "dependenc" not in name])
+
+
 def optimizers_within(optimizer):
     """All optimizers in an optimizer's attributes, directly, in containers or in another optimizer: a list."""
-    found, values = [], values_in(vars(optimizer).values())
+    found, values = [], _attributes(optimizer)
     for value in values:
         # Most values are variables or containers: skip them without the lookups of `generation_of`.
         is_known = hasattr(value, "read_value") or isinstance(value, CONTAINERS)
@@ -72,7 +77,7 @@ def optimizers_within(optimizer):
             continue
         if value is not optimizer and not any(value is each for each in found):
             found.append(value)
-            values.extend(values_in(vars(value).values()))
+            values.extend(_attributes(value))
     return found
 
 

@@ -7,6 +7,7 @@ part of this gradient backward.
 """
 
 import contextlib
+import functools
 import inspect
 import random
 import sys
@@ -223,11 +224,9 @@ class _Twice(SlicedCall):
     def _trace(self, length):
         """Return the graph of a call on the first samples, which never runs, its outputs, and the losses it adds."""
         found = []
-
-        def call():
-            found.extend(self.call(self.part(self.given, 0, length)))
-
-        graph = self.tf.function(autograph.as_written(self.tf, call), autograph=False).get_concrete_function().graph
+        # In TF 2.2 AutoGraph has rewritten this method, and a function within it too. Delete with TF 2.2.
+        call = autograph.as_written(self.tf, functools.partial(self._call_into, found, length))
+        graph = self.tf.function(call, autograph=False).get_concrete_function().graph
         # If the step is traced, TensorFlow itself raises where a loss reads a tensor that a layer of the model stores.
         layers = features.layers_of(self.model) if self.tf.executing_eagerly() else [self.model]
         if self.tf.executing_eagerly() or not means.is_trained_by_keras(self.home, self.models[0]):
@@ -235,6 +234,9 @@ class _Twice(SlicedCall):
                 if getattr(value, "graph", None) is graph:
                     raise ValueError(STORED.format(shown(layer), shown(name)))
         return graph, self.tf.nest.flatten(found[0]), [loss for loss, _, _ in found[1]]
+
+    def _call_into(self, found, length):
+        found.extend(self.call(self.part(self.given, 0, length)))
 
     def _read(self, written):
         return [self.tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype) for handle, dtype in written]

@@ -14,7 +14,8 @@ pytestmark = pytest.mark.capability("micro_batch")
 
 
 def log(tf, values):
-    return (getattr(tf.math, "log", None) or tf.log)(values)
+    # TF 1.7 has no tf.math, and that of TF 1.8 no logarithm.
+    return (getattr(getattr(tf, "math", None), "log", None) or tf.log)(values)
 
 
 def unit(tf, values):

@@ -159,9 +159,31 @@ def test_a_tiny_bert_in_slices(home, head):
     old, new = test_programs_people_have.sides("A transformers model")[0]
     if head == "SequenceClassification":
         new = old.replace("model.fit", "legacyga.micro_batch(model, 3)\nmodel.fit")
+    make = getattr(transformers, "TFBertFor" + head)
+    assert_alike(home, (old, new), lambda: make(tiny_bert()), inputs, labels)
+
+
+def test_a_tiny_gpt_in_slices(home):
+    """Without its cache, which has no row for each sample."""
+    needs.eager_only(home)
+    if home.tf_version < (2, 10):
+        skips.keras_lacks("ignore_class")
+    import transformers
+
+    none = dict(resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, use_cache=False)
+    config = transformers.GPT2Config(vocab_size=32, n_positions=8, n_embd=8, n_layer=1, n_head=2, **none)
+    ids = np.random.RandomState(5).randint(0, 32, (21, 8))
+    new = test_programs_people_have.sides("A transformers model")[0][1]
+    whole = new.replace("legacyga.micro_batch(model, 3)\n", "")
+    assert whole != new
+    assert_alike(home, (whole, new), lambda: transformers.TFGPT2LMHeadModel(config), {"input_ids": ids}, ids)
+
+
+def assert_alike(home, programs, make, inputs, labels):
+    """That two programs of docs/programs.md, the second in slices, train models to the same weights."""
     results, start = [], None
-    for code in (old, new):
-        model = getattr(transformers, "TFBertFor" + head)(tiny_bert())
+    for code in programs:
+        model = make()
         model({name: value[:1] for name, value in inputs.items()})
         start = model.get_weights() if start is None else start
         model.set_weights(start)

@@ -150,3 +150,9 @@ def test_the_runs_between_two_of_their_generation_and_mode():
     between = "keras graph 1.13, tf.keras graph 1.13, tf.keras graph 2.0, tf.keras eager 2.4, tf.keras graph 2.4, "
     between += "tf.keras eager 2.10, tf.keras graph 2.10, tf.keras graph 2.15"
     assert ", ".join(map(" ".join, conftest.NUMBERS_ALONE)) == between
+
+
+def test_the_environments_on_another_python():
+    pairs = ("py310-tf2.15", "py39-tf2.15"), ("py37-tf1.15-keras2.3", "py36-tf1.15-keras2.2")
+    found = [environments.is_on_another_python(env) for pair in pairs for env in pair]
+    assert found == [False, True, False, False]

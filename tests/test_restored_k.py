@@ -394,6 +394,11 @@ def test_two_restores_before_the_state_is_there(home, kind, tmpdir):
     model = restored_later(home, kind, tmpdir)
     model.optimizer.drop_windows()
     checkpoint = home.tf.train.Checkpoint(model=model, optimizer=model.optimizer)
+    if kind.generation == "v2" and (2, 8) <= home.tf_version < (2, 10):
+        # A restore calls what a save calls, which must not lose the state.
+        with pytest.raises(ValueError, match="A checkpoint was restored, and there are no variables yet"):
+            checkpoint.restore(str(tmpdir.join("saved-1")))
+        return
     for _ in range(2):
         checkpoint.restore(str(tmpdir.join("saved-1")))
     assert int(home.value(model.optimizer.mini_step)) == 2

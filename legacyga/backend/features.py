@@ -19,8 +19,8 @@ def version_of(module):
 
 
 def restores_as_it_saves(tf):
-    """Whether tf.train.Checkpoint restores an object by the method that saves it. Delete with TF 2.8."""
-    return version_of(tf) < (2, 9)
+    """Whether tf.train.Checkpoint restores an object by the method that saves it. Delete with TF 2.7."""
+    return version_of(tf) < (2, 8)
 
 
 def multiplies_one_number(home):

@@ -76,8 +76,11 @@ def runs_of(env):
 
 def is_on_another_python(env):
     """Whether an earlier environment of the label `full` has the same packages on another Python."""
-    packages, full = [dict(factors_of(env), py=None)], labels()["full"]
-    return env in full and any(dict(factors_of(each), py=None) in packages for each in full[: full.index(env)])
+    full = labels()["full"]
+    if env not in full:
+        return False
+    packages = dict(factors_of(env), py=None)
+    return any(dict(factors_of(each), py=None) == packages for each in full[: full.index(env)])
 
 
 def runs(label="full"):

@@ -52,11 +52,13 @@ def constraint_that_fails(home, fails):
 
     if not home.is_keras3:
         return constraint
-    # Keras 3 takes no function.
-    cls = type(
-        "Constraint", (home.keras.constraints.Constraint,), {"__call__": lambda self, weights: constraint(weights)}
-    )
-    return cls()
+
+    # Keras 3.5 takes no function.
+    class Constraint(home.keras.constraints.Constraint):
+        def __call__(self, weights):
+            return constraint(weights)
+
+    return Constraint()
 
 
 def made(home, fails=lambda samples: False, fails_in_update=lambda samples: False, **compiled):

@@ -19,7 +19,10 @@ def version_of(module):
 
 
 def restores_as_it_saves(tf):
-    """Whether tf.train.Checkpoint restores an object by the method that saves it. Delete with TF 2.7."""
+    """Whether each restore of a tf.train.Checkpoint calls the method that saves an object. Delete with TF 2.7.
+
+    In TF 2.8 and 2.9 only a second restore, while values of the first one wait for their variables, does so.
+    """
     return version_of(tf) < (2, 8)
 
 

@@ -85,7 +85,7 @@ class Home(TensorFlow):
         super(Home, self).__init__()
         self.module = module
         self.root = _implementation_of(module).split(".callbacks")[0]
-        # A Keras 4 would count, too. A tf.keras before Keras 3 has the version of its TensorFlow, or none.
+        # Newer ones count, too. An older tf.keras has the version of its TensorFlow, or none.
         self.is_keras3 = version_of(module) >= (3,)
         top = self.root.split(".")[0]
         self.is_standalone = top == "keras" and not self.is_keras3 and version_of(sys.modules["keras"]) < (2, 4)

@@ -160,5 +160,5 @@ class ConfiguredOptimizer(surface.AccumulatingOptimizer):
 
 def _is_built(optimizer):
     keeper = copying.keeper_of(optimizer)
-    # Keras 3's optimizers have `built`, v3 optimizers have `_built` once they are built, the others have neither.
+    # A keras3 optimizer has `built`, a v3 one has `_built` once it is built, the others have neither.
     return getattr(keeper, "built", getattr(keeper, "_built", homes.generation_of(type(keeper)) in ALWAYS_BUILT))

@@ -63,7 +63,7 @@ def values_in(values):
 
 
 def _attributes(optimizer):
-    # What TensorFlow tracks is an attribute, too.
+    # Leave out what TensorFlow tracks: it is an attribute, too.
     return values_in([value for name, value in vars(optimizer).items() if "dependenc" not in name])
 
 

@@ -542,6 +542,25 @@ def test_a_gradient_of_another_shape(home, kind, is_sparse):
         assert np.max(np.abs(now - then)) <= 4e-6
 
 
+def test_lists_of_unequal_lengths(home, kind):
+    """`apply` of Keras 3 pairs what it can and drops the rest; here nothing is added, and training goes on."""
+    if not home.is_keras3:
+        skips.senseless("Keras 3 only")
+    start = [np.float32([1.0, 2.0]), np.float32([3.0])]
+    fed, tf = homes.Fed(home, kind.make(2), start), home.tf
+    gradients = [[np.float32([0.5, -1.0]) * i, np.float32([2.0]) * i] for i in (1, 2)]
+    fed.step(gradients[0])
+    for wrong in ([tf.ones(2)], [tf.ones(2), tf.ones(1), tf.ones(1)]):
+        with pytest.raises(ValueError) as error:
+            fed.optimizer.apply(wrong, fed.variables)
+        received = "Received: {} gradients and 2 variables. Nothing was accumulated.".format(len(wrong))
+        assert received in str(error.value)
+    fed.step(gradients[1])
+    expected = kind.oracle().update(oracle.double(start), [np.mean(each, axis=0) for each in zip(*gradients)])
+    for now, then in zip(fed.read()[0], expected):
+        assert np.max(np.abs(now - then)) <= 4e-6
+
+
 def test_an_unknown_argument_of_a_mini_step(home, kind):
     """The first mini-step says so, not the one that ends the window."""
     needs.eager_only(home)

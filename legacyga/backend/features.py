@@ -278,14 +278,14 @@ def losses_in(home, container, y_true, y_pred):
             (getattr(container, "build", None) or container._build)(y_pred)
         return container._losses
     nest = home.tf.nest
-    # Keras up to 3.6 has no name for each loss. Delete with Keras 3.6.
-    has_names = hasattr(container, "_flat_losses")
+    # Up to Keras 3.6 it has `flat_losses`. Delete with Keras 3.6.
+    is_newer = hasattr(container, "_flat_losses")
     targets = nest.flatten(y_true)
-    if not container.built and (not has_names or len(targets) == len(nest.flatten(y_pred))):
+    if not container.built and (not is_newer or len(targets) == len(nest.flatten(y_pred))):
         # Newer Keras builds with targets in the form of the outputs, and keeps that form.
-        container.build(nest.pack_sequence_as(y_pred, targets) if has_names else y_true, y_pred)
+        container.build(nest.pack_sequence_as(y_pred, targets) if is_newer else y_true, y_pred)
     # Keras has not built them yet where there are fewer targets than outputs.
-    found = container._flat_losses if has_names else container.flat_losses
+    found = container._flat_losses if is_newer else container.flat_losses
     return [getattr(each, "loss", each) for each in found or []]
 
 

@@ -123,6 +123,7 @@ class Ops(object):
         return self.tf.fill(shape, zero)
 
     def zeros_like(self, value, dtype=None):
+        """Return zeros of a value's shape, which take memory only while they are needed, as those of `zeros`."""
         return self.zeros(self.tf.shape(value), value.dtype.base_dtype if dtype is None else dtype)
 
     def with_values(self, gradient, values):

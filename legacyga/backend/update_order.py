@@ -68,7 +68,7 @@ class _Order(object):
     Args:
         made: the operations that `get_updates` created, in the order of creation.
         listed: the operations that it returned.
-        gradients: for each gradient, the list of its tensors. They are computed before any write.
+        gradients: for each gradient, the list of its tensors. At most their division by the weights may follow a write.
     """
 
     def __init__(self, made, listed, gradients):

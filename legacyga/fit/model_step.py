@@ -81,7 +81,7 @@ def _say_sums(home, model, weights):
 
 def _doubt(home, model, data, size, own):
     if own is not None:
-        return means.Doubt("a train_step of the model's own", True)
+        return means.Doubt("a train_step of the model's own", is_wrong=True)
     return means.doubt_of_batch(home, model, data, lambda: slices_recompute.look(home, model, data, size))
 
 
@@ -141,7 +141,7 @@ class TrainStep(object):
         # Since the step was installed, the class may have got a train_step, or the model another optimizer.
         own = None if _has_keras_train_step(model) else type(model).train_step
         optimizers = lookup.optimizers_in(model.optimizer)
-        if own is not None or self._counts is None or not are_counted(optimizers):
+        if own is not None or self._counts is None or not samples_are_counted(optimizers):
             return train_step(model, data, None, None, self.size, self.recompute, own)
         counts, samples = ops.replicas.local(self._counts), ops.cast(batches.samples_in(ops.tf, data), "int64")
         largest, all_of_them = ops.unstack(counts.read_value(), 2)
@@ -177,8 +177,8 @@ def make_anew(model):
         model.make_train_function()
 
 
-def are_counted(optimizers):
-    """Whether mini-steps can have weights: there is a single optimizer, with reduction "mean"."""
+def samples_are_counted(optimizers):
+    """Whether a batch's samples become its weight: only for a single optimizer, with reduction "mean"."""
     return len(optimizers) == 1 and surface.accumulation_of(optimizers[0]).settings.reduction == "mean"
 
 

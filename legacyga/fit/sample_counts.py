@@ -19,7 +19,7 @@ ONE_NUMBER = (
 
 def start_fit(model, optimizers):
     """At the start of a fit, return the `TrainStep` that weights its batches by samples; None if that is impossible."""
-    if not model_step.are_counted(optimizers) or lookup.optimizers_in(model.optimizer) != optimizers:
+    if not model_step.samples_are_counted(optimizers) or lookup.optimizers_in(model.optimizer) != optimizers:
         return None
     if surface.home_of(optimizers[0]).graph_mode:
         _say_unequal(homes.home_of(model.optimizer), model, surface.accumulation_of(optimizers[0]))
@@ -36,8 +36,8 @@ def say_unweighed(optimizers, reason):
     """Warn once per optimizer that all its mini-steps have equal weights, unless the program has set weights."""
     for optimizer in optimizers:
         accumulation = surface.accumulation_of(optimizer)
-        if not accumulation.weights.knows and accumulation.settings.reduction == "mean":
-            accumulation.weights.knows = True
+        if not accumulation.weights.needs_no_warning and accumulation.settings.reduction == "mean":
+            accumulation.weights.needs_no_warning = True
             warn(
                 "All batches weigh alike, whatever their sizes. {} Batches of one size are exact as they are.".format(
                     reason

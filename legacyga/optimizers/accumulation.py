@@ -32,7 +32,8 @@ class Accumulation(object):
         self.windows = Windows(self)
         self.weights = Weights(self.ops)
         # Whether the last mini-step's gradients were already summed over the replicas.
-        self.is_handed_sums = self._has_said = False
+        self.is_handed_sums = False
+        self._has_warned_of_no_update = False
         # The error of the last attempt to set the state; None if the state fitted.
         self.refused = None
 
@@ -70,7 +71,7 @@ class Accumulation(object):
             # A graph must compute all gradients before any write, even before a weight decay that reads none of them.
             with ops.after([] if self.inner.orders_writes else [gradient for gradient, _ in present]):
                 return self.inner.update(grads_and_vars, args, kwargs)
-        horovod.check_inside(self.optimizer)
+        horovod.check_makes_each_step(self.optimizer)
         ops.replicas.check_workers_wait()
         self.is_handed_sums = _inner.are_exchanged(kwargs)
         registry = self.windows.of(present[0][1])
@@ -93,7 +94,8 @@ class Accumulation(object):
         return taken
 
     def _forms(self, window, grads_and_vars, registry, is_traced):
-        """NOTHING, ROWS or WHOLE for each of the window's sums: what the call's gradients add to it."""
+        """Check and record what the call's gradients add to each of the window's sums; return it: NOTHING, ROWS or
+        WHOLE for each sum."""
         sums = window.sums
         given = [(place, pair) for place, pair in zip(window.places, grads_and_vars) if pair[0] is not None]
         if sums.without:
@@ -153,7 +155,7 @@ class Accumulation(object):
         return registry.read(counters) if counters else []
 
     def registry(self):
-        """The `Registry` of the default session's graph, or else of the current context."""
+        """The `Registry` that the code being run means, as `Windows.here` finds it."""
         return self.windows.here()
 
     @property
@@ -169,6 +171,6 @@ class Accumulation(object):
     def say_no_update(self):
         """Warn once, at the end of a fit, if the optimizer has never made an update."""
         taken = self.registry().mini_steps_under_way
-        if taken and not self._has_said and not self.home.value_of(self.optimizer.iterations):
-            self._has_said = True
+        if taken and not self._has_warned_of_no_update and not self.home.value_of(self.optimizer.iterations):
+            self._has_warned_of_no_update = True
             warn(NO_UPDATE.format(taken, self.next_steps))

@@ -74,9 +74,9 @@ LOADERS = {surface.NAME: from_config}
 def loaders(home):
     """The custom objects that the loaders of a Keras need, by name: classes whose `from_config` calls the `LOADERS`."""
 
-    def loader(name, load):
+    def loader(name, make):
         def from_config(cls, config, custom_objects=None):
-            return load(home, config, custom_objects)
+            return make(home, config, custom_objects)
 
         return type(name, (object,), {"from_config": classmethod(from_config)})
 

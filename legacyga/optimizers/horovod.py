@@ -28,13 +28,13 @@ def check(optimizer, settings):
     """Raise if a Horovod optimizer cannot accumulate with these `settings.Settings`."""
     if _made_by_horovod(type(optimizer)) is None:
         return
-    check_inside(optimizer)
+    check_makes_each_step(optimizer)
     if settings.guards:
         raise ValueError(NO_POLICY.format(shown(settings.on_nonfinite), shown(optimizer)))
 
 
-def check_inside(optimizer):
-    """Raise if Horovod has wrapped an accumulating optimizer and would accumulate too."""
+def check_makes_each_step(optimizer):
+    """Raise if Horovod itself accumulates in this optimizer, by its `backward_passes_per_step`."""
     if getattr(optimizer, "_agg_helper", None) is not None:
         raise ValueError(TWICE.format(shown(optimizer)))
 

@@ -14,6 +14,10 @@ from legacyga.optimizers import inner as _inner
 
 # Containers that a Keras 3 optimizer writes to.
 KEPT = ("_variables", "_trainable_variables", "_trainable_variables_indices", "_exclude_from_weight_decay_cache")
+UNPAIRED = (
+    "Each gradient must be of one variable, and each variable needs a gradient or None. Received: {} gradients and {} "
+    "variables. Nothing was accumulated."
+)
 OVER_FUNCTION = (
     "A MultiOptimizer asks its function for optimizers when it is built, and the copy would have the same ones. "
     "Received: {}. Call its build(variables) before wrap, or wrap each of the optimizers that the function returns."
@@ -82,11 +86,15 @@ class Inner(_inner.Inner):
         """Make one mini-step for a call of the optimizer's method `called`; `variables` may be None, as in `apply`."""
         optimizer, grads = self.optimizer, list(grads)
         method = getattr(self.own_class, called)
+        # `apply` takes the variables as its second argument.
         _inner.check_arguments(method, (None,) * (called == "apply") + args, kwargs)
         given = None if variables is None else list(variables)
         variables = self.with_slots._trainable_variables if given is None else given
         if len(grads) != len(variables):
-            # The inner optimizer raises its own error.
+            if grads and given is not None:
+                # Keras would drop the rest in silence.
+                raise ValueError(UNPAIRED.format(len(grads), len(variables)))
+            # Keras raises its own error, and ignores an empty list.
             self.apply_inner(grads, given, *args, **kwargs)
             return
         if not optimizer.built:

@@ -135,6 +135,7 @@ class _Divisors(object):
         return _has_unknown_size(tensor) and tensor.op not in self._without_rows
 
     def _carries_gradient(self, tensor):
+        # The search for what learns goes forward from the variables, first through their handles, which are resources.
         dtype = tensor.dtype.base_dtype
         return tensor.op.type not in WITHOUT_GRADIENT and (dtype.is_floating or dtype == self._tf.resource)
 
@@ -206,13 +207,14 @@ class _Divisors(object):
             return self._number(inputs[0]).over(self._number(inputs[1]))
         if operation.type in REDUCTIONS:
             return self._reduced(tensor, operation)
+        # A loss may keep its count away from 0, as max(1, n) does: the count is the operand that is no bound.
         if tensor.shape.ndims == 0 and operation.type in {"Maximum", "Add", "AddV2"} | SELECTIONS:
             most = EPSILON if "Add" in operation.type else 1
-            found = [each for each in inputs[-2:] if not self._is_bound(each, most)]
-            number = self._number(found[0]) if len(found) == 1 else ONE
+            counts = [each for each in inputs[-2:] if not self._is_bound(each, most)]
+            number = self._number(counts[0]) if len(counts) == 1 else ONE
             if number.degree == 1 and number.value is number.counted:
                 # Take both from the graph: a `_Number` leaves out constant factors.
-                value, counted = [self._ops.cast(each, "float64") for each in (tensor, found[0])]
+                value, counted = [self._ops.cast(each, "float64") for each in (tensor, counts[0])]
                 return number._replace(value=value, counted=counted)
         raise _UnknownError()
 

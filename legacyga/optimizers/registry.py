@@ -141,7 +141,8 @@ class Registry(object):
             self._run(window, self._drop, "drop_windows")
 
     def _picked(self, pick, action):
-        if not self.windows and self._owner.windows.are_in_graphs:
+        if not self.windows and self._owner.windows.exist_somewhere:
+            # Several graphs have windows, and no session says which of them is meant.
             raise ValueError(NO_SESSION.format(action, shown(self._owner.home.v1.get_default_session())))
         keys = list(self.windows)
         return [self.windows[key] for key in (keys if pick is None else pick(keys))]
@@ -162,7 +163,7 @@ class Registry(object):
         return bool(session.run(self._endings[key]))
 
     def forget_end(self, window):
-        """Discard the built operation that ends the window: a mini-step was made with a newer state."""
+        """Discard the operation that ends the window, so that the next flush builds one for the mini-step just made."""
         self._endings.pop((window, self._end.__name__), None)
 
     def _end(self, window):

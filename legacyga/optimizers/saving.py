@@ -52,7 +52,7 @@ def load_model(path, keras=None, custom_objects=None, **kwargs):
         except (OSError, ValueError) as error:
             if not isinstance(path, (str, os.PathLike)) or "://" in str(path) or os.path.exists(path):
                 raise
-            # What Keras says of it is often about another format.
+            # For a missing file Keras's message is often about another format, so name the file.
             kind = FileNotFoundError if isinstance(error, OSError) else ValueError
             raise kind("{}. There is no file or folder {}.".format(str(error).rstrip("."), os.path.abspath(path)))
     found = lookup.optimizers_of(model)

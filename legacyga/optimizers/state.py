@@ -52,11 +52,11 @@ def _layout_of(number, variables, windows):
 
 
 def _without_empty_windows(values, settings):
-    """Remove leading windows without a mini-step, and the settings before them, from `values`.
+    """Remove leading windows without a mini-step, which hold nothing to lose, from `values`.
 
-    `values` are a file's values beyond this optimizer's variables. First come `settings` numbers (K and the like; 0 of
-    them if the optimizer has windows), then a window for each list of variables: a `window.Kept`, and two arrays for
-    each of its variables.
+    `values` are a file's values beyond this optimizer's variables. First come as many numbers as `settings` says (K and
+    the like; 0 if the optimizer has windows), then a window for each list of variables: a `window.Kept`, and two arrays
+    for each of its variables.
     """
     rest, size = values[settings:], len(Kept._fields)
     while len(rest) >= size:

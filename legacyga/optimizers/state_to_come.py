@@ -40,6 +40,7 @@ def number_to_come(tf, optimizer, name):
 
 
 def _positions(optimizer):
+    """TensorFlow's `CheckpointPosition`s of the values that wait for variables of an optimizer: a list."""
     return [each for waiting in _waiting_for(optimizer) for listed in waiting.values() for each in listed]
 
 

@@ -29,7 +29,7 @@ class Inner(_inner.Inner):
         # {(graph, keys of the updated variables): the variables that an update made}.
         self._made_by_updates = {}
         # In graph mode, {id of a gradient that `compute_gradients` returned: (the gradient, its loss)}.
-        self.computed = {}
+        self.losses = {}
 
     @property
     def iterations(self):
@@ -126,7 +126,7 @@ class Inner(_inner.Inner):
     def of_loss(self, accumulation, grads_and_vars):
         """A context in which the divisor of a loss is the mini-step's weight, if all gradients are of this one loss."""
         given = [gradient for gradient, _ in grads_and_vars if gradient is not None]
-        losses = [self.computed.pop(id(each), (None, None))[1] for each in given]
+        losses = [self.losses.pop(id(each), (None, None))[1] for each in given]
         is_single = losses and all(each is losses[0] for each in losses)
         params = [variable for _, variable in grads_and_vars]
         return accumulation.weights.of_loss(accumulation.divisor_of(losses[0], params) if is_single else None)
@@ -158,10 +158,10 @@ class AccumulatingOptimizer(surface.AccumulatingOptimizer):
         return self._legacyga.inner.iterations
 
     def compute_gradients(self, loss, *args, **kwargs):
-        """Return the inner optimizer's (gradient, variable) pairs."""
+        """As the inner optimizer's. In a graph, also keep each gradient's loss: its divisor may be a weight."""
         pairs = super(AccumulatingOptimizer, self).compute_gradients(loss, *args, **kwargs)
         if self._legacyga.home.graph_mode:
-            self._legacyga.inner.computed.update((id(each), (each, loss)) for each, _ in pairs if each is not None)
+            self._legacyga.inner.losses.update((id(each), (each, loss)) for each, _ in pairs if each is not None)
         return pairs
 
     def apply_gradients(self, grads_and_vars, global_step=None, name=None, **kwargs):

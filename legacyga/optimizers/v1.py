@@ -62,13 +62,15 @@ class Inner(_inner.Inner):
         self._inherited = backend.batch_get_value(optimizer.weights) if optimizer.weights else None
 
     def _values_of(self, variables):
-        """The variables' values in Keras's session, or their initial values if there is no session yet."""
+        """The variables' values in Keras's session; the initial values of those not initialized there, or if it is not
+        open yet, of all."""
         if not self.home.has_session:
-            # Do not make Keras open one: it would take all variables for initialized, even in a session set later.
+            # Do not make Keras open one: it would take all variables for initialized, even in a session set later. Only
+            # an initial value that is no constant needs one.
             with contextlib.suppress(ValueError):
                 return [_initial_value(self.home.tf, variable) for variable in variables]
         session, is_initialized = self.home.session, self.home.v1.is_variable_initialized
-        # Keras's session may be for an earlier graph, without these variables. Delete with TF 1.13.
+        # Keras's session may be for an earlier graph, and then it has none of them. Delete with TF 1.13.
         known = [variable for variable in variables if variable.graph is session.graph]
         # One call for all, because after each new operation a session processes its whole graph again.
         are_there = session.run([is_initialized(each) for each in known]) or [False] * len(variables)
@@ -191,7 +193,7 @@ class Inner(_inner.Inner):
         return list(self.optimizer.weights) if create else []
 
     def make_update(self, gradients, params, weights):
-        """Make the operation of an update. Replaces the contents of the list `weights` with its variables."""
+        """Make the operation of an update. The first one for these params fills the list `weights`."""
         optimizer, ops = self.optimizer, self.ops
         self.reduced = gradients
         differentiating = self._differentiating
@@ -225,7 +227,7 @@ class Inner(_inner.Inner):
             # keras-rl's wrapper lists no weights.
             inner, optimizer.weights = optimizer.weights or list(differentiating.weights), listed
             optimizer.updates = known_updates
-        again = [(old, new) for old, new in zip(weights, inner) if old is not new]
+        made_twice = [(old, new) for old, new in zip(weights, inner) if old is not new]
         unknown = set(self.home.v1.global_variables()) - known - set(lifted) - set(inner)
         if unknown and _names(params) in self._updated:
             raise ValueError(
@@ -235,9 +237,10 @@ class Inner(_inner.Inner):
                 )
             )
         self._updated.add(_names(params))
-        if again:
-            # tf.keras's K.variable cannot be lifted in TF 1.11 to 1.13, 2.0 and 2.1. Delete with TF 2.1.
-            return _graph.with_values_of(again, update, ops)
+        if made_twice:
+            # TF 1.11 to 1.13, 2.0 and 2.1 cannot lift K.variable, so get_updates has made its variables again. Keep the
+            # first ones. Delete with TF 2.1.
+            return _graph.with_values_of(made_twice, update, ops)
         weights[:] = inner
         return update
 
@@ -299,10 +302,11 @@ def _arguments(home, *args, **kwargs):
     # The old order of arguments has `loss` last. Delete with Keras 2.3.
     if home.is_standalone and (len(args) == 3 or (len(args) == 2 and "loss" in kwargs)):
         args = (args[2] if len(args) == 3 else kwargs.pop("loss"), args[0])
-    return _new_order(*args, **kwargs)
+    return _bound(*args, **kwargs)
 
 
-def _new_order(loss, params):
+def _bound(loss, params):
+    """Let Python match the arguments by place or by name."""
     return loss, list(params)
 
 

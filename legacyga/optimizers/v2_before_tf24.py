@@ -51,7 +51,7 @@ class Inner(_inner.Inner):
 
     @property
     def _can_skip_exchange(self):
-        """Whether the inner optimizer has an argument not to sum over the replicas again."""
+        """Whether `apply_gradients` takes `experimental_aggregate_gradients`: this method came with it."""
         return hasattr(self.own_class, "_aggregate_gradients")
 
     @property

@@ -113,12 +113,12 @@ class AccumulatingOptimizer(config.ConfiguredOptimizer):
 
 
 def _own(optimizer):
-    """The optimizer's own variables: those it lists and the learning rate, without a step that the user passed in."""
+    """The optimizer's own variables: those it lists and the learning rate, without `iterations` set by the program."""
     made = copying.attributes_that_are_variables(optimizer)
     # Nadam does not list `_u_product`.
     names = ["_learning_rate", "_current_learning_rate", "_u_product"]
     if "_iterations" in made and made["_iterations"].name.split(":")[0].split("/")[-1] == "iteration":
-        # The experimental optimizers do not list `_iterations`. None lists a step that the user passed in.
+        # The experimental optimizers do not list their own `_iterations`. A program's has another name.
         names.append("_iterations")
     return list(vars(optimizer)["_variables"]) + [made[name] for name in names if name in made]
 

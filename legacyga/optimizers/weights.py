@@ -20,15 +20,16 @@ class Weights(object):
     """The weights of an optimizer's mini-steps.
 
     Attributes:
-        knows: whether a mini-step has ever had a weight, or the user was warned that none has.
+        needs_no_warning: whether a weight was ever given, or the user was warned that all batches weigh alike.
         has_warned: whether the user was warned that no weight can be right for this loss.
-        made, are_traced: the number of mini-steps made, and whether any was made in a traced function.
+        made: the number of mini-steps made. A traced function makes one when it is traced, not when it runs.
+        are_traced: whether any was made in a traced function.
         knows_losses: in graph mode, whether the losses were inspected, which adds operations to the graph.
     """
 
     def __init__(self, ops):
         self._ops = ops
-        self.knows = self.has_warned = self.knows_losses = False
+        self.needs_no_warning = self.has_warned = self.knows_losses = False
         # {number of a replica: its `Weight`}. Replicas are threads, and another one may run between the start of a
         # context and the optimizer's call.
         self._given = {}
@@ -37,7 +38,7 @@ class Weights(object):
         self.made, self.are_traced = 0, False
 
     def here(self):
-        """The `Weight` of a mini-step on this replica; None for a weight of 1."""
+        """The `Weight` of a mini-step on this replica; None if it weighs one unit (`window.Kept.unit`)."""
         # A weight given outside the replicas applies to each of them.
         weight = self._given.get(self._ops.replicas.number) or self._given.get(None) or self._of_loss
         if weight is None:
@@ -61,7 +62,7 @@ class Weights(object):
         counted = count() if watched else None
         number, made = ops.replicas.number, self.made
         before, self._given[number] = self._given.get(number), weight
-        self.knows = True
+        self.needs_no_warning = True
         try:
             yield
         finally:
@@ -81,7 +82,7 @@ class Weights(object):
         before = self._of_loss
         if divisor is not None and not self._given:
             value, counted = self._ops.unstack(divisor, 2)
-            self._of_loss, self.knows = Weight(value, True, counted=counted), True
+            self._of_loss, self.needs_no_warning = Weight(value, True, counted=counted), True
         try:
             yield
         finally:

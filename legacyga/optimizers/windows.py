@@ -30,7 +30,7 @@ class Windows(object):
         return self._of_graph(known[0] if len(known) == 1 else here)
 
     @property
-    def are_in_graphs(self):
+    def exist_somewhere(self):
         return any(registry.windows for registry in self._registries.values())
 
     def _of_graph(self, graph):

@@ -28,8 +28,8 @@ def of_samples(tf, given):
 def samples_in(tf, data):
     """Return the number of samples in a batch, a scalar tensor: the first dimension of its first target.
 
-    The targets decide because the loss is a mean over them, and an input may have several rows per sample, as in
-    batches of graphs. Without targets, the first input decides.
+    The targets decide because the loss is a mean over them, and an input may have several rows per sample, such
+    as the atoms of a molecule. Without targets, the first input decides.
     """
     targets = parts_of(tf, data[1:2]) if isinstance(data, (tuple, list)) else []
     return size_of(tf, (targets or parts_of(tf, data))[0])
@@ -85,7 +85,7 @@ def slice_of(tf, leaf, begin, length):
     if isinstance(leaf, getattr(tf, "RaggedTensor", ())) or shape.ndims is None:
         return leaf[begin : begin + length]
     if isinstance(length, int) and shape[0] is None and _ops.Ops(tf).is_compiled():
-        # XLA compiles the loop over further slices also for a smaller batch, which has none.
+        # XLA compiles a further slice even for a batch too small to have one. Pad the batch, so that it compiles.
         missing = tf.maximum(length - tf.shape(leaf)[0], 0)
         leaf = tf.concat([leaf, tf.zeros(tf.concat([[missing], tf.shape(leaf)[1:]], 0), leaf.dtype)], 0)
     # Give a size, not an end: XLA turns an end that is not constant into a dynamic size, which some kernels lose.

@@ -64,7 +64,7 @@ class SlicedCall(object):
     """One call of a model in slices.
 
     Each slice yields a flat list of tensors: its outputs (a ragged one as values and row lengths, a softmax or sigmoid
-    as its logits), their masks, their attached logits, and what its layers added to the loss.
+    without `_keras_logits` as its input), their masks, their `_keras_logits`, and what its layers added to the loss.
 
     Args:
         given: (args, kwargs) of the whole batch.

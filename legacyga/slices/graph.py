@@ -75,7 +75,7 @@ def _state_of(optimizer):
 
 
 def _make(model, home, size, recompute, name):
-    """Make a training function that works in slices. This replaces the method `name` of the model."""
+    """Stands in for a model's method `name`: makes its training function, in slices unless `size` is None."""
     attributes, made = vars(model), []
     optimizer = attributes["optimizer"]
     if size is not None:

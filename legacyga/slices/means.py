@@ -28,7 +28,7 @@ def check_recompute(recompute):
 
 
 class Doubt(collections.namedtuple("Doubt", ["text", "is_wrong"])):
-    """Why a loss may not be a mean over the samples. `is_wrong`: it is certain not to be one."""
+    """Why a loss may not be a mean over the samples. `is_wrong`: `recompute=False` is an error."""
 
 
 def recomputes(model):

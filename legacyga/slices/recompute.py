@@ -179,8 +179,8 @@ class _Twice(SlicedCall):
             sources = [raw for _, raw in variables] + watched
             gradients = tape.gradient([found[i] for i in upstream], sources, output_gradients=parts)
             kinds = [joins_gradient(self.ops, each, gradients[i]) for i, (each, _) in enumerate(variables)]
-            shares = [Total if batches.is_shared(tf, each) else Rows for each in inputs]
-            kinds += [Nothing if each is None else kind for kind, each in zip(shares, gradients[len(variables) :])]
+            of_inputs = [Total if batches.is_shared(tf, each) else Rows for each in inputs]
+            kinds += [Nothing if each is None else kind for kind, each in zip(of_inputs, gradients[len(variables) :])]
             return list(zip(kinds, gradients))
 
         return take
@@ -196,13 +196,14 @@ class _Twice(SlicedCall):
         return batches.slice_of(self.tf, gradient, begin, length)
 
     def seen(self):
-        """Return what a call on one slice does, found in a trace that never runs."""
+        """Return the `Seen` of a call on one slice, from a trace that never runs: one for each kind of arguments."""
         is_eager = self.tf.executing_eagerly()
         known = _SEEN.setdefault(self.model, {}) if is_eager else {}
         leaves = self.tf.nest.flatten(self.given)
         key = tuple(
             str((getattr(each, "shape", each)[1:], each.dtype)) if hasattr(each, "dtype") else each for each in leaves
         )
+        # A frozen BatchNormalization writes no averages.
         key += tuple(each.trainable for each in features.layers_of(self.model))
         if key not in known:
             known[key] = self._look()
@@ -238,11 +239,11 @@ class _Twice(SlicedCall):
     def _call_into(self, found, length):
         found.extend(self.call(self.part(self.given, 0, length)))
 
-    def _read(self, written):
-        return [self.tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype) for handle, dtype in written]
+    def _read(self, variables):
+        return [self.tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype) for handle, dtype in variables]
 
-    def _write(self, written, values):
-        for (handle, _), value in zip(written, values):
+    def _write(self, variables, values):
+        for (handle, _), value in zip(variables, values):
             self.tf.raw_ops.AssignVariableOp(resource=handle, value=value)
 
 

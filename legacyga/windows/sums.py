@@ -58,7 +58,10 @@ class Sums(object):
                 self.without.add(place)
 
     def note_held(self, held):
-        """Record what the sums hold: NOTHING, ROWS or WHOLE for each place."""
+        """Record the forms that a restored window holds, where this process has seen none yet.
+
+        `held`: NOTHING, ROWS or WHOLE for each place.
+        """
         for place, form in enumerate(held):
             if form != NOTHING:
                 self.forms.setdefault(place, int(form))

@@ -210,8 +210,8 @@ class Window(object):
                     return close(True)
             added, reduced = mini_step - left_out, run(reduce, ())
 
-            def empty_and_close(updated):
-                with ops.after(run(self._empty, (reduced,))):
+            def zero_rows_and_close(updated):
+                with ops.after(run(self._zero_rows, (reduced,))):
                     return close(updated)
 
             def update_present(each):
@@ -219,7 +219,7 @@ class Window(object):
 
             variables = [reference() for reference in self.var_list]
             names = [str(getattr(each, "path", None) or getattr(each, "name", each)) for each in variables]
-            return self._guard.end(run, reduced, added, left_out, update_present, empty_and_close, names)
+            return self._guard.end(run, reduced, added, left_out, update_present, zero_rows_and_close, names)
 
         return ops.cond(condition(mini_step, steps), end_window, lambda: ops.done([], False))
 
@@ -230,13 +230,13 @@ class Window(object):
             return self._move_to(0, 0, 0, kept.steps.read_value(), kept.held.read_value(), updated=False, is_over=True)
 
     def _absent(self, in_window):
-        """Return the places known to have no gradient at the end of a window that holds `in_window`."""
+        """Return the places known here to have no gradient in the window. `in_window` is what its sums hold."""
         known = self.ops.value_if_eager(in_window)
         if known is None:
             # A traced function asks `_presence`. A TensorFlow 1 graph leaves out the places it has never seen.
             is_graph = self._mutex is not None and self.sums.forms
             return set(self.places) - set(self.sums.forms) if is_graph else set()
-        # If every mini-step was left out, nothing is held. Call no place absent: a loss scale must see gradients.
+        # If the guard skipped every mini-step, nothing is held. Call no place absent: a loss scale must see gradients.
         return {i for i, each in enumerate(known) if each == NOTHING} if any(known) else set()
 
     def _presence(self, in_window, given):
@@ -256,9 +256,9 @@ class Window(object):
 
     def _update(self, update, reduced, presence):
         with self.ops.after(update(reduced, presence)):
-            return self._empty(reduced)
+            return self._zero_rows(reduced)
 
-    def _empty(self, reduced):
+    def _zero_rows(self, reduced):
         return self.sums.empty(dict(zip(self.places, reduced)))
 
     def _without(self, emptied, held):

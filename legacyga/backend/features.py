@@ -87,6 +87,11 @@ def strategy_of(variable):
     return getattr(variable, "distribute_strategy", None) or getattr(variable, "_distribute_strategy", None)
 
 
+def strategy_of_model(model):
+    """Return the strategy under which a model was made, or None; private up to TF 2.1. Delete with TF 2.1."""
+    return getattr(model, "distribute_strategy", None) or getattr(model, "_distribution_strategy", None)
+
+
 def getter_of_part(tf):
     """Return the method name for a replica's part of a variable: `get` up to TF 2.1. Delete with TF 2.1."""
     return "_get" if version_of(tf) >= (2, 2) else "get"

@@ -18,11 +18,13 @@ KERAS = ("keras", "tensorflow", "tf_keras")
 
 
 def installed_version(name):
-    """Import the package `name`, and return its version, or a text that says that it has none."""
+    """Import the package `name`, and return its version, or a text that says why it has none."""
     try:
         return getattr(importlib.import_module(name), "__version__", "(no version)")
-    except ImportError:
-        return "not installed"
+    # A Keras for another TensorFlow may raise anything.
+    except Exception as error:
+        is_missing = isinstance(error, ModuleNotFoundError) and error.name == name
+        return "not installed" if is_missing else "cannot be imported: {}".format(shown(error))
 
 
 def _tensorflow():

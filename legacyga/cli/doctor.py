@@ -35,7 +35,8 @@ REPORT = (
 def run(optimizer="mysgd", steps=4, home=None, mode=None, path=None):
     """Check with the arguments of `--help` (`path` is `--json`), print the findings, and return the worst exit code.
 
-    Without `home` it checks each Keras that can train. The JSON is the worst one's, with the others in its "others".
+    Without `home` it checks each Keras that can train, or for your own optimizer its Keras. The JSON is the worst
+    one's, with the others in its "others".
     """
     tell = functools.partial(print, file=sys.stderr if path == "-" else sys.stdout, flush=True)
     try:

@@ -5,12 +5,14 @@ import pkgutil
 
 from legacyga.backend.features import version_of
 
-# An installed package has no compat_matrix.md. tests/compat_matrix.py writes this file beside it.
+# An installed package has no compat_matrix.md. tests/compat_matrix.py writes both.
 FILE = "tested.json"
 
 
 def line_of(home, mode):
-    """Return the line for a `homes.Home` in a mode as a dict, or the nearest versions' line; None if none is near.
+    """Return the line for a `homes.Home` in a mode as a dict, or the nearest versions' line.
+
+    None if this Keras was not tested in this mode.
 
     Its `nearest` is the versions of TensorFlow and Keras that were tested; None if these are the ones at hand.
     """
@@ -31,7 +33,7 @@ def line_of(home, mode):
 def text_of(home, mode, line):
     """Return the message to the user about a line from `line_of`, or about None."""
     if line is None:
-        return "{} in {} mode was not tested, nor anything near.".format(home, mode)
+        return "{} was not tested in {} mode, in no version.".format(home, mode)
     told = ["compat_matrix.md says of {keras} on TensorFlow {tensorflow} in {mode} mode:".format(**line)]
     if line["nearest"]:
         versions = ", Keras ".join(line["nearest"])

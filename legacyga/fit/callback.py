@@ -19,8 +19,9 @@ def GradientAccumulationCallback(schedule=None, partial_window="flush"):
     A window is the K batches (mini-steps) of one update; a partial window has fewer. Each batch is weighted by its
     number of samples, so a window with a smaller last batch equals the large batch exactly. In eager mode this needs TF
     2.2 or newer, your Keras's own `train_step` and `reduction="mean"`; in graph mode the optimizer does it, without
-    this callback. In all other cases all batches have the same weight (docs/weights.md), and a warning says so once if
-    arrays are of different sizes. If the model has its own `train_step`, call `legacyga.train_step` in it.
+    this callback. In all other cases all batches have the same weight (docs/weights.md). A warning says so once: if
+    arrays are of different sizes, or in eager mode if the model has its own `train_step`. Call `legacyga.train_step` in
+    that.
 
     Each epoch's logs (History, CSVLogger, TensorBoard, the progress bar) get three ints:
 
@@ -44,7 +45,8 @@ def GradientAccumulationCallback(schedule=None, partial_window="flush"):
         schedule: K of the next windows. None (default): keep the optimizer's K. An int of at least 1: use it from now
             on. A dict `{epoch: K}`: use the entry with the largest key up to the epoch's number, counted from 0; before
             the first key, keep the optimizer's K. A function that takes the number of updates so far, an int, and
-            returns K: called after each update, or with `steps_per_execution=n` after every n batches.
+            returns K: called when training begins and after each update, or with `steps_per_execution=n` after every n
+            batches.
         partial_window: what to do with a partial window at the end of an epoch. `"flush"` (default): update with the
             mean of its mini-steps. `"carry"`: continue it in the next epoch; after training it stays open. `"drop"`:
             discard it.

@@ -9,8 +9,26 @@ from legacyga.slices import batches, fitting
 from legacyga.slices import recompute as slices_recompute
 
 
+class MakeTrainFunction(object):
+    """Replaces a model's `make_train_function`: calls `make`, and in a copy of the model Keras's own method."""
+
+    def __init__(self, model, make):
+        self._model, self._make = weakref.ref(model), make
+
+    def __call__(self, *args, **kwargs):
+        return self._make(*args, **kwargs)
+
+    def __deepcopy__(self, memo):
+        # A copied model needs its own call: legacyga.micro_batch(copy, "auto").
+        copied = memo.get(id(self._model()))
+        if copied is None:
+            return self
+        reference = weakref.ref(copied)
+        return MakeTrainFunction(copied, lambda *args: type(copied).make_train_function(reference(), *args))
+
+
 class FittingFunction(object):
-    """Replaces a model's `make_train_function`, and the training function that this method makes.
+    """Makes a model's training function, and replaces it.
 
     Args:
         model: the model. This object keeps only a weak reference to it.
@@ -23,11 +41,11 @@ class FittingFunction(object):
         self._function = self._variables = None
 
     def __deepcopy__(self, memo):
-        # A copied model needs its own call: legacyga.micro_batch(copy, "auto").
+        # The copy of a model makes its own training function.
         return None
 
     def make(self, *args, **kwargs):
-        """Make Keras's own training function and put this object in its place. Keras calls this."""
+        """Make Keras's own training function and put this object in its place."""
         model = self._model()
         if model.train_function is not None and not (args or kwargs):
             return model.train_function
@@ -84,9 +102,10 @@ def _dataset_of(tf, data, spec):
         return tensor if is_known else tf.raw_ops.PlaceholderWithDefault(input=tensor, shape=known.shape)
 
     def relax(*parts):
-        return tf.nest.map_structure(relaxed, parts if isinstance(data, tuple) else parts[0], spec)
+        # `data` is without the trailing None parts, and so must be its spec.
+        return tf.nest.map_structure(relaxed, *((parts, spec[: len(parts)]) if is_tuple else (parts[0], spec)))
 
-    dataset = tf.data.Dataset.from_tensors(data)
+    is_tuple, dataset = isinstance(data, tuple), tf.data.Dataset.from_tensors(data)
     return dataset if spec is None else dataset.map(relax)
 
 
@@ -114,5 +133,5 @@ def install(model, step, recompute):
             model_step.make_anew(model)
 
     function = FittingFunction(model, cut)
-    attributes["make_train_function"] = function.make
+    attributes["make_train_function"] = MakeTrainFunction(model, function.make)
     model_step.make_anew(model)

@@ -12,7 +12,7 @@ ON_OBJECT = (
 )
 NOT_KERAS_STEP = (
     "recompute=False works only with Keras's own train_step. Received: {}, whose train_step is its own. Leave "
-    "recompute out, or call legacyga.train_step(self, data, micro_batch_size={}) in it."
+    "recompute out, or call legacyga.train_step(self, data, micro_batch_size=size) in it."
 )
 
 
@@ -32,7 +32,7 @@ def micro_batch(model, size, recompute=None):
     BatchNormalization uses the statistics of each slice, and updates its moving averages once per slice.
 
     Call `micro_batch` once, after `compile`. It stays in effect through later calls of `compile`, until you call it
-    with None.
+    with None. Call it after each `compile` for a Sequential of Keras up to 2.1, which then makes another model.
 
     Args:
         model: a compiled model of any Keras, with any optimizer. An optimizer from `wrap` or `MySGD` counts each batch
@@ -41,18 +41,19 @@ def micro_batch(model, size, recompute=None):
             whole batch; if memory is exhausted, halve the slices, restore the state and repeat the batch.
             `legacyga.micro_batch_size` returns the size found, and a warning names it once. "auto" copies the state to
             the host's memory before each batch; to avoid this, pass the size found in later runs.
-        recompute: whether to compute each slice twice. None (default): if the loss or a metric is not known to be a
-            mean over the samples. A warning then says so once, and `legacyga.recomputes` returns True. False: never;
-            use it for your own loss if it is a mean over the samples. True: always.
+        recompute: whether to compute each slice twice. None (default): if the loss is not known to be a mean over the
+            samples. A warning then says so once, and `legacyga.recomputes` returns True. False: never; use it for your
+            own loss if it is a mean over the samples. True: always.
 
     Raises:
-        ValueError: `size` is out of range; the model is not compiled; it is in eager mode of TensorFlow 2.0 or 2.1, or
-            of Keras 2.3, where `fit` has no training step to replace; it is under a strategy other than
-            `MirroredStrategy` in eager mode; slices are computed twice, and a random layer cannot draw the same numbers
-            twice, or an output does not have one row per sample. With `recompute=False` also: the loss is clearly not a
-            mean over the samples, or the model has its own `train_step`. In graph mode also: the optimizer scales the
-            loss, or has trained a different model since; or, during training, a batch is not an array.
-            docs/micro_batch.md has the details.
+        ValueError: `size` or `recompute` is out of range; the model is not compiled; it is in eager mode of TensorFlow
+            2.0 or 2.1, or of Keras 2.3, where `fit` has no training step to replace, or has a `train_step` that was set
+            on the object; it is under a strategy other than `MirroredStrategy` in eager mode, or under this one with
+            "auto" or synchronized batch normalization; slices are computed twice, and a random layer cannot draw the
+            same numbers twice, or an output does not have one row per sample. With `recompute=False` also: the loss is
+            clearly not a mean over the samples, or the model has its own `train_step`. In graph mode also: the
+            optimizer scales the loss, has trained a different model since, or has separate moments for `fit` and
+            `train_on_batch`; or, during training, a batch is not an array. docs/micro_batch.md has the details.
 
     Examples:
         >>> import numpy as np
@@ -90,15 +91,16 @@ def _cut_train_step(model, home, size, recompute):
         raise ValueError(
             "In eager mode of TensorFlow 2.0 and 2.1, and of Keras 2.3, fit has no training step that could be cut. "
             "Received: {} on TensorFlow {}. Call tf.compat.v1.disable_eager_execution() first, or give fit batches "
-            "of {} samples and the model legacyga.wrap(optimizer, gradient_accumulation_steps).".format(
-                shown(model), home.tf_version, size
+            "of a slice's size and the model legacyga.wrap(optimizer, gradient_accumulation_steps).".format(
+                shown(model), home.tf_version
             )
         )
-    step = model_step.installed(model, recompute is not False)
-    if step is None:
-        raise ValueError((NOT_KERAS_STEP if recompute is False else ON_OBJECT).format(shown(model), size))
     if size is not None:
         checks.check_compiled(home, model, size)
+    # Whoever stops slicing may have any train_step.
+    step = model_step.installed(model, recompute is not False or size is None)
+    if step is None:
+        raise ValueError((NOT_KERAS_STEP if recompute is False else ON_OBJECT).format(shown(model)))
     if size != fitting.AUTO:
         step.cut(size, recompute)
     fitting.fitting_of(model).set(size)

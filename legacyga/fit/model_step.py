@@ -8,7 +8,7 @@ from legacyga.backend import features, homes, replicas
 from legacyga.backend import ops as _ops
 from legacyga.backend.messages import shown, warn
 from legacyga.optimizers import lookup, surface
-from legacyga.slices import batches, checks, losses, means, once
+from legacyga.slices import batches, checks, fitting, losses, means, once
 from legacyga.slices import recompute as slices_recompute
 from legacyga.windows import mini_step
 
@@ -86,7 +86,7 @@ def _doubt(home, model, data, size, own):
 
 
 class TrainStep(object):
-    """Replaces a model's `train_step`: calls Keras's own step, and counts samples or slices batches.
+    """Replaces a model's `train_step`: calls the one of the model's class, and counts samples or slices batches.
 
     It stays in place after fit, as does the training function traced with it. So `train_on_batch`, and a fit without
     the callback, use the same unit for the weights of batches.
@@ -112,6 +112,7 @@ class TrainStep(object):
         # The copy starts to count at its own fit.
         step = copy.copy(self)
         step._model, step._counts = weakref.ref(copied), None
+        fitting.fitting_of(copied).set(self.size)
         return step
 
     def count(self):

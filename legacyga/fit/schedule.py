@@ -67,7 +67,8 @@ def check_steps_to_come(optimizers, schedule, epochs, batches, partial_window):
             accumulation.steps.expect(most)
         elif max(to_come + [1]) > 1:
             raise ValueError(settings.NO_ACCUMULATORS.format(most))
-    largest = max(to_come or [optimizers[0].gradient_accumulation_steps])
+    # Before the first epoch that a dict names, the present K holds.
+    largest = max(to_come + ([] if 0 in by_epoch else [optimizers[0].gradient_accumulation_steps]))
     if batches and largest > batches:
         message = LARGE_WINDOW + EFFECTS[partial_window]
         warn(message.format(largest, batches, partial_window))

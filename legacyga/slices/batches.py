@@ -3,6 +3,7 @@
 from legacyga.backend import ops as _ops
 
 SIZES = "Each part of a batch in slices must have the same first dimension. Received: {} and {} samples."
+UNEQUAL = "Each part of a batch in slices must have the same first dimension. Received: a part with another one."
 
 
 def parts_of(tf, data):
@@ -20,7 +21,7 @@ def is_shared(tf, leaf):
 
 
 def of_samples(tf, given):
-    """Return those arguments of a call that have a row for each sample: a list. A batch may consist of one sample."""
+    """Return those tensors that have a row for each sample: a list. A batch may consist of one sample."""
     leaves = parts_of(tf, given)
     return [leaf for leaf in leaves if not is_shared(tf, leaf)] or leaves
 
@@ -40,7 +41,7 @@ def number_in(tf, data):
 
     Raises ValueError if two static dimensions differ.
     """
-    static = {known_size(tf, leaf) for leaf in parts_of(tf, data)} - {None}
+    static = {known_size(tf, leaf) for leaf in of_samples(tf, data)} - {None}
     if len(static) > 1:
         raise ValueError(SIZES.format(*sorted(static)[:2]))
     return int(static.pop()) if static else samples_in(tf, data)
@@ -54,18 +55,16 @@ def is_cut(tf, data, size):
 
 def checked(tf, data, samples):
     """Return operations that raise if parts of the data have unequal numbers of samples; [] if sizes are static."""
-    leaves = parts_of(tf, data)
+    leaves = of_samples(tf, data)
     if isinstance(samples, int) and None not in [known_size(tf, leaf) for leaf in leaves]:
         return []
-    message = SIZES.format("other", "of the first part")
-    checks = [tf.debugging.assert_equal(size_of(tf, leaf), samples, message) for leaf in leaves]
+    checks = [tf.debugging.assert_equal(size_of(tf, leaf), samples, UNEQUAL) for leaf in leaves]
     return [each for each in checks if each is not None]
 
 
 def size_of(tf, tensor):
     """Return the first dimension of a dense, ragged or sparse tensor: an int32 scalar."""
-    # TF up to 1.12 has no ragged tensors. Delete with TF 1.12.
-    if isinstance(tensor, getattr(tf, "RaggedTensor", ())):
+    if isinstance(tensor, tf.RaggedTensor):
         return tf.cast(tensor.nrows(), tf.int32)
     return tf.cast(tensor.dense_shape[0], tf.int32) if isinstance(tensor, tf.SparseTensor) else tf.shape(tensor)[0]
 
@@ -82,7 +81,7 @@ def slice_of(tf, leaf, begin, length):
         sizes = [part.dense_shape[i] if not i or size is None else size for i, size in enumerate(leaf.shape)]
         return tf.SparseTensor(part.indices, part.values, tf.stack([tf.cast(each, "int64") for each in sizes]))
     shape = tf.TensorShape(leaf.shape)
-    if isinstance(leaf, getattr(tf, "RaggedTensor", ())) or shape.ndims is None:
+    if isinstance(leaf, tf.RaggedTensor) or shape.ndims is None:
         return leaf[begin : begin + length]
     if isinstance(length, int) and shape[0] is None and _ops.Ops(tf).is_compiled():
         # XLA compiles a further slice even for a batch too small to have one. Pad the batch, so that it compiles.
@@ -111,5 +110,7 @@ def part_of(value, samples, part):
 
 
 def inner_model(model):
-    """Return the model that trains: up to Keras 2.1 a Sequential wraps another model. Delete with Keras 2.1."""
-    return vars(model).get("model") or model
+    """Return the model that trains: up to Keras 2.1 and TF 1.7 a Sequential wraps another model. Delete with these."""
+    inner = vars(model).get("model")
+    # Only the model that Keras itself compiled has this attribute. A user's may have any other under the name `model`.
+    return inner if hasattr(inner, "loss_functions") and not hasattr(model, "loss_functions") else model

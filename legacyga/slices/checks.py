@@ -20,25 +20,26 @@ AUTO_ON_REPLICAS = (
     'size="auto" takes a batch again on one device, not on replicas. Received: {}. Give micro_batch a number.'
 )
 LOSS_SCALE = (
-    "In graph mode a batch cannot be cut for an optimizer that scales the loss. Received: {}. Give fit batches of {} "
-    "samples, and compile the model with legacyga.wrap(optimizer, gradient_accumulation_steps)."
+    "In graph mode a batch cannot be cut for an optimizer that scales the loss. Received: {}. Give fit batches of a "
+    "slice's size, and compile the model with legacyga.wrap(optimizer, gradient_accumulation_steps)."
 )
 
 
 def check_compiled(home, model, size):
     """Raise ValueError if a compiled model cannot train in slices."""
-    strategy = getattr(model, "distribute_strategy", None)
+    strategy = features.strategy_of_model(model)
     if strategy is not None:
         with strategy.scope():
             check_strategy(home, model, size)
     if home.graph_mode and hasattr(model.optimizer, "get_unscaled_gradients"):
-        raise ValueError(LOSS_SCALE.format(shown(model.optimizer), size))
+        raise ValueError(LOSS_SCALE.format(shown(model.optimizer)))
 
 
 def check_strategy(home, model, size=None):
     """Raise ValueError under a strategy whose replicas cannot slice their parts of a batch."""
     strategy = _ops.Ops(home.tf).replicas.entered_strategy
-    if strategy is None or isinstance(strategy, home.tf.distribute.OneDeviceStrategy):
+    # In graph mode Keras trains even a model under a OneDeviceStrategy in a loop that does not call our function.
+    if strategy is None or (isinstance(strategy, home.tf.distribute.OneDeviceStrategy) and not home.graph_mode):
         return
     if home.graph_mode or type(strategy) is not home.tf.distribute.MirroredStrategy:
         raise ValueError(REPLICAS.format(shown(strategy), strategy.num_replicas_in_sync))

@@ -69,7 +69,7 @@ class Fitting(object):
         self.size, self.looks = (None, True) if size == AUTO else (size, False)
 
     def take(self, tf, samples, step, read, write):
-        """Train on a batch with the largest slices that fit, and return what `step()` returns.
+        """Train on a batch in slices, halved until they fit, and return what `step()` returns.
 
         If memory is exhausted, restore the variables and repeat the batch with half the size. Warn if the size changed.
 

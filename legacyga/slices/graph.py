@@ -88,8 +88,10 @@ def _make(model, home, size, recompute, name):
     finally:
         attributes["optimizer"] = optimizer
     if made:
-        function = SlicedFunction(home, model, recompute, getattr(model, FUNCTIONS[name]), made[0])
-        setattr(model, FUNCTIONS[name], function)
+        function = getattr(model, FUNCTIONS[name])
+        # This function makes no update. If an error comes before ours is there, Keras must make it again.
+        setattr(model, FUNCTIONS[name], None)
+        setattr(model, FUNCTIONS[name], SlicedFunction(home, model, recompute, function, made[0]))
 
 
 class SlicedFunction(object):
@@ -108,6 +110,8 @@ class SlicedFunction(object):
         self._doubt = None if recompute else checks.doubt_in_graph(home, model, step.loss, step.params)
         # Keras's functions have this attribute.
         self.updates_op = step.update.op
+        # {place of an output: whether its loss is one number}. Asking adds operations to the graph, so ask once.
+        self._are_one_number = {}
         # {whether there are two passes: Passes}
         self._session, self._passes = None, {}
 
@@ -172,7 +176,7 @@ class SlicedFunction(object):
         # Up to TF 1.13 tf.keras feeds weights for every output, later only where they are used. Delete with TF 1.13.
         given = given if len(model._feed_sample_weights) == len(losses) else []
         for i, (loss, weights) in enumerate(zip(losses, given)):
-            if weights is not None and _differ(weights, parts) and _losses.is_one_number(model, i):
+            if weights is not None and _differ(weights, parts) and self._is_one_number(i):
                 return means.Doubt("sample weights for a loss of one number for a whole batch", True)
             if weights is not None and not hasattr(loss, "reduction"):
                 # Some Kerases divide what a function returns by the sum of the weights, others by how many are not 0.
@@ -180,6 +184,11 @@ class SlicedFunction(object):
                 if _differ(counted, parts):
                     return means.Doubt("sample weights, by whose sum or number the loss is divided", True)
         return self._doubt
+
+    def _is_one_number(self, place):
+        if place not in self._are_one_number:
+            self._are_one_number[place] = _losses.is_one_number(self._model, place)
+        return self._are_one_number[place]
 
 
 def _differ(values, parts):

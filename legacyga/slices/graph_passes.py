@@ -27,7 +27,8 @@ class Passes(object):
         is_twice: whether there are two passes.
 
     Raises:
-        ValueError: there are two passes, and the outputs depend on random numbers that cannot be drawn a second time.
+        ValueError: there are two passes, and the outputs depend on random numbers that cannot be drawn a second time,
+            or no output has a row for each sample.
     """
 
     def __init__(self, home, model, function, step, is_twice):
@@ -60,9 +61,12 @@ class Passes(object):
             else:
                 first, second, upstream, gradients, others = second + step.operations, [], [], [], []
             self._first = self._keras_function([step.share], self._cut + of_slice, first)
-            self._whole = self._keras_function(self._cut, self._divisor + self._outputs + gradients, at_loss + others)
+            # The program's own fetches, an argument of compile, run once a batch.
+            fetches = (getattr(model, "_function_kwargs", None) or {}).get("fetches", [])
+            told = self._divisor + self._outputs + gradients
+            self._whole = self._keras_function(self._cut, told, at_loss + others + list(fetches))
             self._second = self._keras_function(upstream, [], second)
-            # Computes the shapes of the cut tensors for `_check_rows`. None after the first batch, which is enough.
+            # Computes the shapes of the cut tensors for `_check_rows`. None after one check, which is enough.
             self._shapes = self._keras_function([], [self._home.tf.shape(each) for each in self._cut], [])
 
     def _find_cut(self, at_loss):
@@ -102,7 +106,7 @@ class Passes(object):
     def _keras_function(self, more, outputs, updates):
         """Return a function of Keras that is fed the training function's inputs and `more`, and returns `outputs`."""
         tf, kwargs = self._home.tf, getattr(self._model, "_function_kwargs", None) or {}
-        options = {name: kwargs[name] for name in ("options", "run_metadata") if name in kwargs}
+        options = {name: each for name, each in kwargs.items() if name != "fetches"}
         # Keras wants at least one output, and a session does not fetch what it is fed.
         outputs = [tf.constant(0)] + [tf.identity(each) for each in outputs]
         found = self._home.backend.function(self._inputs + more, outputs, updates, **options)
@@ -135,12 +139,14 @@ class Passes(object):
         Args:
             values: those of the cut tensors for the first slice, of `size` samples.
         """
+        if samples <= size:
+            # There is no further sample to look at.
+            return
         if self._shapes and any(_may_grow(*pair, size=size) for pair in zip(self._cut, values)):
             shapes = self._shapes([batches.part_of(each, samples, slice(size + 1)) for each in fed])
             for tensor, value, shape in zip(self._cut, values, shapes):
                 if any(pair == (size, size + 1) for pair in zip(value.shape[1:], shape[1:])):
                     raise ValueError(ROWS.format(shown(tensor), size + 1, shown(self._model)))
-        # One batch is enough.
         self._shapes = None
 
     def _of_batch(self, tensor, values, sizes):

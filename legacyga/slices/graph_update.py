@@ -17,7 +17,7 @@ class TrainingStep(object):
         divisor: what divides the loss, in a list; empty if that is unknown. It is the weight of the batch in a window.
         weight: a placeholder for the divisor's value in a run, a pair as from `loss_divisor.find`.
         operations: the mini-step with the gradients of a slice's loss, times `share`, in a list.
-        update: the update of the optimizer, a tensor.
+        update: the update of the optimizer, a tensor. None if no variable has a gradient.
         variables: the variables of the accumulator.
     """
 
@@ -27,7 +27,7 @@ class TrainingStep(object):
         self.share, self.weight = self._ops.v1.placeholder("float64", []), self._ops.v1.placeholder("float64", [2])
         self.divisor = []
         self.operations = self.take(tf.gradients(loss, params), self.share)
-        self.update = self._make_update(optimizer)
+        self.update = self._make_update(optimizer) if self.operations else None
 
     def take(self, gradients, weight=1.0):
         """Return [the mini-step with these gradients], [] if there are none."""
@@ -67,9 +67,11 @@ def recorder(optimizer, home, made):
     """Return an optimizer that shares all state of `optimizer`; its `get_updates` puts a `TrainingStep` in `made`."""
 
     def get_updates(self, loss, params):
-        if not params:
+        step = TrainingStep(home.tf, optimizer, loss, params) if params else None
+        if step is None or not step.operations:
+            # Nothing is trainable, or has a gradient: Keras tells of it, as without slices.
             return optimizer.get_updates(loss=loss, params=params)
-        made[:] = [TrainingStep(home.tf, optimizer, loss, params)]
+        made[:] = [step]
         # The session runs them, not Keras.
         return []
 

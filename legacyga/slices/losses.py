@@ -5,6 +5,7 @@ import contextlib
 
 from legacyga.backend import features
 from legacyga.backend.messages import shown
+from legacyga.slices.batches import inner_model
 
 UNEVEN = (
     "{} divides the loss of each output by what its own mask leaves, and a micro-batch has one weight. A window is the "
@@ -140,8 +141,7 @@ def is_one_number(model, place):
 
 def loss_of_one_number_in_graph(model):
     """Return the first loss that gives one number for a whole batch, None if there is none. Graph mode."""
-    # A Sequential trains a Model inside it. Delete with Keras 2.1 and TF 1.8.
-    model = model if hasattr(model, "loss_functions") else getattr(model, "model", model)
+    model = inner_model(model)
     losses = [each for each in getattr(model, "loss_functions", None) or [] if each is not None]
     targets = getattr(model, "_feed_targets", None) or []
     found = (loss for i, loss in enumerate(losses) if len(targets) == len(losses) and is_one_number(model, i))

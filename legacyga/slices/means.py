@@ -18,11 +18,13 @@ OVER_CLASSES = ("categorical", "kl", "kullback", "cosine")
 
 # {model: whether its last batch in slices computed them twice}
 _CHOSEN = weakref.WeakKeyDictionary()
+# The models whose users were told that they compute slices twice.
+_WARNED = weakref.WeakSet()
 
 
 def check_recompute(recompute):
     """Return `recompute`; raise ValueError unless it is True, False or None."""
-    if recompute not in (None, True, False):
+    if recompute is not None and not isinstance(recompute, bool):
         raise ValueError("recompute must be True, False or None. Received: {}".format(shown(recompute)))
     return recompute
 
@@ -32,13 +34,13 @@ class Doubt(collections.namedtuple("Doubt", ["text", "is_wrong"])):
 
 
 def recomputes(model):
-    """Whether the last batch of a model under `micro_batch` computed each slice twice.
+    """Whether the slices of a model's last batch were computed twice.
 
     Args:
         model: a model.
 
     Returns:
-        True or False. None if the model has not trained on a batch of several slices yet.
+        True or False. None if no batch of the model was cut into slices yet.
 
     Examples:
         >>> import numpy as np
@@ -68,9 +70,9 @@ def choose(model, recompute, find_doubt):
     doubt = None if recompute else find_doubt()
     if recompute is False and doubt is not None and doubt.is_wrong:
         raise ValueError(WRONG.format(doubt.text))
-    is_new = model not in _CHOSEN
     _CHOSEN[model] = bool(recompute or recompute is None and doubt)
-    if recompute is None and doubt and is_new:
+    if recompute is None and doubt and model not in _WARNED:
+        _WARNED.add(model)
         warn(TWICE.format(shown(model), doubt.text))
     return _CHOSEN[model]
 
@@ -121,7 +123,7 @@ def doubt_of_compiled(home, model, weighted):
             return Doubt("the loss {}, which takes all samples of a batch together".format(shown(loss)), True)
         if not _is_homes(home, loss):
             return Doubt("the loss {}, which Keras does not know".format(shown(loss)), False)
-    if not _is_homes_method(home, model, "compute_loss"):
+    if not home.graph_mode and not _is_homes_method(home, model, "compute_loss"):
         return Doubt("a compute_loss of the model's own", True)
     return None
 
@@ -133,7 +135,9 @@ def is_trained_by_keras(home, model):
 
 def _is_homes_method(home, model, name):
     method = getattr(type(model), name, None)
-    return method is None or method.__module__.startswith(home.root + ".")
+    # A Keras without the method does not call the user's.
+    is_called = method is not None and hasattr(home.module.Model, name)
+    return not is_called or method.__module__.startswith(home.root + ".")
 
 
 def _is_homes(home, given):

@@ -216,8 +216,10 @@ class _Twice(SlicedCall):
         # pairs of samples another dimension becomes longer, too.
         length = 2 * (self.loop.rest if isinstance(self.loop.rest, int) else self.loop.size)
         for shape, each in zip(shapes, self._trace(length)[1]):
-            others = zip(shape[1:] if shape.ndims else (), each.shape[1:])
-            are_rows = not shape.ndims or each.shape[0] is None or each.shape[0] == length != shape[0]
+            if not shape.ndims:
+                continue
+            others = zip(shape[1:], each.shape[1:])
+            are_rows = each.shape[0] is None or each.shape[0] == length != shape[0]
             if not are_rows or any(dim in (None, shape[0]) and other == length for dim, other in others):
                 raise ValueError(ROWS.format(shown(each), length, shown(self.model)))
         return Seen(self.tf, graph, outputs, added)

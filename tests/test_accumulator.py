@@ -168,6 +168,17 @@ def test_none_in_functions(home):
         both(one, two)
 
 
+@pytest.mark.capability("R11 no gradient")
+def test_a_gradient_that_comes_after_a_traced_reset(home):
+    """A reset assumes nothing of the gradients to come."""
+    tf = eager(home)
+    accumulator, one, two = legacyga.GradientAccumulator(), tf.constant([1.0]), tf.constant([2.0])
+    accumulator([one, None])
+    tf.function(accumulator.reset)()
+    accumulator([one, two])
+    assert [value.numpy().tolist() for value in accumulator.gradients] == [[1.0], [2.0]]
+
+
 @pytest.mark.capability("GradientAccumulator")
 @pytest.mark.parametrize("dtype", [slow("int32"), "int64"])
 @pytest.mark.parametrize("within", [slow("eager"), "function"])
@@ -687,7 +698,7 @@ def test_what_is_no_copy(home, tmpdir):
     path = home.tf.train.Checkpoint(it=accumulator).save(str(tmpdir.join("checkpoint")))
     accumulator = legacyga.GradientAccumulator()
     home.tf.train.Checkpoint(it=accumulator).restore(path)
-    with pytest.raises(ValueError, match="not between a restored checkpoint and its first call. Received: <legacyga"):
+    with pytest.raises(ValueError, match="not while a restored checkpoint waits for a gradient. Received: <legacyga"):
         copy.deepcopy(accumulator)
 
 

@@ -296,8 +296,8 @@ def test_raising_k_where_there_are_no_accumulators(home):
     with pytest.raises(ValueError) as error:
         optimizer.gradient_accumulation_steps = 4
     assert str(error.value) == (
-        "gradient_accumulation_steps was 1 when this optimizer's training graph was built, and a graph built at 1 has "
-        "no accumulators. Received: 4. Make the optimizer with the larger number and compile the model again."
+        "gradient_accumulation_steps was 1 at this optimizer's first mini-step, so it has no accumulators. Received: "
+        "4. Make the optimizer with the larger number, and compile the model again if there is one."
     )
     assert optimizer.gradient_accumulation_steps == 1
 
@@ -510,7 +510,7 @@ def test_what_is_found_out_when_training_starts(home):
     # A graph without accumulators: said before the first epoch, not in the fifth.
     model = model_with(home, 1)
     fit(home, model, [], epochs=1)
-    with pytest.raises(ValueError, match="1 when this optimizer's training graph was built.*Received: 6. Make the"):
+    with pytest.raises(ValueError, match="1 at this optimizer's first mini-step.*Received: 6. Make the"):
         fit(home, model, [make({5: 6})], epochs=9)
     assert int(home.value(model.optimizer.iterations)) == 4
 

@@ -196,6 +196,12 @@ try:
 except ValueError as error:
     print("refused: {}".format(error))
 print(variable.numpy().tolist())
+accumulator = legacyga.GradientAccumulator()
+for _ in range(2):
+    try:
+        strategy.run(lambda: accumulator([tf.ones(2)]))
+    except ValueError as error:
+        print("refused: {}".format(error))
 """
 
 
@@ -205,8 +211,11 @@ def test_one_variable_for_all_replicas(home, tmpdir):
     if home.is_keras3:
         skips.keras_lacks("Keras 3 does not train under CentralStorageStrategy")
     lines = homes.run_program(tmpdir, REFUSED, home.name).splitlines()
-    assert lines[-2].startswith("refused: Each replica accumulates gradients in variables of its own")
-    assert lines[-2].endswith("Use tf.distribute.MirroredStrategy.") and lines[-1] == "[1.0, 1.0]"
+    assert lines[-3] == "[1.0, 1.0]"
+    # The accumulator is refused again at its second call.
+    for line in lines[-4], lines[-2], lines[-1]:
+        assert line.startswith("refused: Each replica accumulates gradients in variables of its own")
+        assert line.endswith("Use tf.distribute.MirroredStrategy.")
 
 
 OWN = """

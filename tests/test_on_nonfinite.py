@@ -209,6 +209,35 @@ def test_unequal_weights(home, sgd, policy):
     assert training.oracle.iterations == (5 if policy == "skip_mini_step" else 2)
 
 
+@pytest.mark.parametrize("traced", [False, True])
+def test_a_variable_whose_only_gradient_is_skipped(home, traced):
+    """It has no gradient in the window, and Adam's old moments do not move it."""
+    eager_only(home)
+    tf = home.tf
+    a, b = home.variables([np.ones(2, "float32"), np.ones(2, "float32")])
+    make = home.keras.optimizers.Adam
+    optimizer = legacyga.wrap(make(0.1), 2, on_nonfinite="skip_mini_step")
+    if hasattr(optimizer, "build"):
+        optimizer.build([a, b])
+    one = tf.ones(2)
+
+    def of_both(factor):
+        optimizer.apply_gradients([(one * factor, a), (one * factor, b)])
+
+    def of_one():
+        optimizer.apply_gradients([(one, a), (None, b)])
+
+    of_both, of_one = (tf.function(of_both), tf.function(of_one)) if traced else (of_both, of_one)
+    of_both(tf.constant(1.0))
+    of_both(tf.constant(1.0))
+    before = [np.array(home.value(each)) for each in (a, b)]
+    of_one()
+    of_both(tf.constant(float("nan")))
+    assert int(optimizer.iterations) == 2
+    assert np.abs(home.value(a) - before[0]).max() > 0.01
+    np.testing.assert_array_equal(home.value(b), before[1])
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("policy", POLICIES)
 def test_gradients_of_rows(home, sgd, policy):

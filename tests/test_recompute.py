@@ -456,6 +456,28 @@ def test_numbers_that_cannot_be_drawn_again(home):
     train(home, make, SIZE, False)
 
 
+def test_numbers_drawn_in_one_of_several_branches(home):
+    """tf.switch_case has a list of functions."""
+    tf = home.tf
+    if home.mode == "graph" or home.is_keras3:
+        skips.senseless("a model's call is traced in eager mode; a branch of Keras 3 is no function of TensorFlow")
+
+    class Own(home.keras.Model):
+        def __init__(self):
+            super(Own, self).__init__()
+            self.dense = home.keras.layers.Dense(2)
+
+        def call(self, x):
+            scale = tf.switch_case(tf.cast(tf.reduce_sum(x) > 0, "int32"), [lambda: 1.0, lambda: tf.random.uniform([])])
+            return self.dense(x) * scale
+
+    model = Own()
+    model.compile(home.keras.optimizers.SGD(0.1), "mse")
+    legacyga.micro_batch(model, SIZE, recompute=True)
+    with pytest.raises(ValueError, match="must draw the same numbers twice.*RandomUniform|random_uniform"):
+        model.fit(X, np.zeros((len(X), 2)), verbose=0)
+
+
 # ------------------------------------------------------------------------------------------------ models, data
 
 

@@ -27,6 +27,7 @@ from tf1 import (
 )
 
 import legacyga
+from legacyga.backend import homes as legacyga_homes
 
 pytestmark = pytest.mark.capability("wrap: TF 1 optimizers")
 RANDOM = np.random.RandomState(5)
@@ -546,6 +547,37 @@ def test_workers_of_a_parameter_server(home):
         assert (int(iterations), int(mini_step)) == (30, 0)
         # The sum of all gradients, a quarter of each: 60 of 1, 60 of 2.
         np.testing.assert_array_equal(variable, np.full(1000, -45.0, "float32"))
+
+
+@pytest.mark.capability("errors")
+def test_it_belongs_to_no_keras(home):
+    """Its module's name looks like that of a copy of Keras in TensorFlow."""
+    assert legacyga_homes.home_of(v1_of(home.tf).train.GradientDescentOptimizer(0.1)) is None
+
+
+@pytest.mark.capability("R8 partial windows")
+def test_a_flush_beside_other_threads(home):
+    """One thread trains while another flushes: no mini-step is lost, and none counts twice."""
+    graph_only(home)
+    with graph_of_its_own(home) as (v1, session):
+        variable = v1.get_variable("variable", initializer=np.zeros(100000, "float32"))
+        optimizer = legacyga.wrap(v1.train.GradientDescentOptimizer(1.0), 1000, reduction="sum")
+        step = optimizer.apply_gradients([(home.tf.ones(100000), variable)])
+        session.run(v1.global_variables_initializer())
+
+        def train():
+            for _ in range(200):
+                session.run(step)
+
+        thread = threading.Thread(target=train)
+        thread.start()
+        flushed = 0
+        while thread.is_alive():
+            flushed += legacyga.flush(optimizer)
+        thread.join()
+        legacyga.flush(optimizer)
+        assert flushed > 10
+        np.testing.assert_array_equal(session.run(variable), np.full(100000, -200.0, "float32"))
 
 
 @pytest.mark.capability("R15 a quiet guest")

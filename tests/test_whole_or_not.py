@@ -139,6 +139,23 @@ def test_a_call_of_an_accumulator_that_is_interrupted(home, interrupted):
     assert number > 20
 
 
+@pytest.mark.slow
+def test_a_reset_that_is_interrupted(home, interrupted):
+    """The sum of the weights goes with the number of mini-steps."""
+    number, one = 0, home.tf.constant([1.0])
+    while True:
+        accumulator = legacyga.GradientAccumulator()
+        for _ in range(3):
+            accumulator([one])
+        came = interrupted(accumulator.reset, number)
+        if came is None:
+            break
+        accumulator([one])
+        assert int(accumulator.step) in (1, 4) and accumulator.gradients[0].numpy().tolist() == [1.0], number
+        number += 1
+    assert number > 5
+
+
 def test_threads_that_share_an_optimizer(home, kind):
     """As in asynchronous reinforcement learning: every gradient is 1, and so is the mean of each window."""
     tf = home.tf

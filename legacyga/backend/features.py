@@ -27,7 +27,10 @@ def restores_as_it_saves(tf):
 
 
 def multiplies_one_number(home):
-    """Whether graph mode multiplies a scalar loss by the sample weights; else it raises. Delete with TF 1.10."""
+    """Whether graph mode multiplies a scalar loss by the sample weights; else it raises.
+
+    Delete with TF 1.10 and Keras 2.3.
+    """
     return home.is_standalone or version_of(home.tf) < (1, 11)
 
 
@@ -111,7 +114,7 @@ def raw_op(tf, name, old_name):
 
 
 def is_finite(tf):
-    """Return tf.math.is_finite, tf.is_finite up to TF 1.8. Delete with TF 1.8."""
+    """Return tf.is_finite, or tf.math.is_finite in newer versions, which have only that. Delete with TF 1.15."""
     return getattr(tf, "is_finite", None) or tf.math.is_finite
 
 
@@ -127,7 +130,7 @@ def trackable_base(tf):
 
 
 def has_branches_that_are_functions(tf):
-    """Whether graph conditionals are functions; TF up to 1.13 cannot be asked, and has none. Delete with TF 1.13."""
+    """Whether graph conditionals are functions; TF up to 1.14 cannot be asked, and has none. Delete with TF 1.14."""
     return getattr(v1_of(tf), "control_flow_v2_enabled", bool)()
 
 
@@ -170,7 +173,7 @@ def calls_callbacks_on_exceptions(home):
 
 
 def has_autograph(tf):
-    """Whether TensorFlow traces functions, and so AutoGraph rewrites them. Delete with TF 1.15."""
+    """Whether this is TensorFlow 2, where AutoGraph may rewrite our methods. Delete with TF 1.15."""
     return version_of(tf) >= (2,)
 
 
@@ -185,12 +188,15 @@ def is_before_keras_35(keras):
 
 
 def registered_name(keras):
-    """Return `keras.utils.get_registered_name`, or before TF 2.2 a class's own name. Delete with TF 2.1."""
+    """Return `keras.utils.get_registered_name`, or a class's own name. Delete with TF 2.1 and Keras 2.3."""
     return getattr(keras.utils, "get_registered_name", lambda cls: cls.__name__)
 
 
 def registered_object(keras):
-    """Return `keras.utils.get_registered_object`, or before TF 2.2 `get` of custom objects. Delete with TF 2.1."""
+    """Return `keras.utils.get_registered_object`, or in older Kerases `get` of their custom objects.
+
+    Delete with TF 2.1 and Keras 2.3.
+    """
     return getattr(keras.utils, "get_registered_object", keras.utils.get_custom_objects().get)
 
 

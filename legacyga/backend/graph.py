@@ -1,6 +1,7 @@
 """Lift variables out of branches, and take one mini-step at a time, in a TensorFlow 1 graph."""
 
 import contextlib
+import itertools
 
 from legacyga.backend import features
 from legacyga.backend.messages import shown
@@ -60,7 +61,7 @@ def constant_value(tf, tensor):
 class Mutex(object):
     """A lock in a graph: it runs the mini-steps of one session call, which nothing else orders, one at a time.
 
-    If `beside`, a variable of the window, is on a parameter server, so is the lock, one for all workers.
+    If the variable `beside` is on a parameter server, so is the lock, one for all workers.
     """
 
     def __init__(self, ops, beside):
@@ -87,6 +88,14 @@ class Mutex(object):
 
         with ops.after(lock):
             yield free
+
+
+def one_at_a_time(mutex, function):
+    """Return `function()`, run under a `Mutex`. None: in eager mode nothing need be ordered."""
+    if mutex is None:
+        return function()
+    with mutex.held() as free:
+        return free(function())
 
 
 def with_values_of(pairs, update, ops):
@@ -180,7 +189,7 @@ def operation_with(graph, operations, is_one):
     name = next((each.name for each in operations if is_one(each.type, each.name)), None)
     if name:
         return name
-    called = {value.func.name for each in operations for value in each.node_def.attr.values() if value.func.name}
+    called = set(itertools.chain(*(_called_by(each.node_def) for each in operations)))
     functions = {each.signature.name: each for each in graph.as_graph_def().library.function} if called else {}
     seen = set()
     while called - seen:
@@ -189,5 +198,13 @@ def operation_with(graph, operations, is_one):
         for node in functions[name].node_def if name in functions else ():
             if is_one(node.op, node.name):
                 return node.name
-            called.update(value.func.name for value in node.attr.values() if value.func.name)
+            called.update(_called_by(node))
     return None
+
+
+def _called_by(node):
+    """Yield the names of the functions that a node calls: `tf.switch_case` has a list of them."""
+    for value in node.attr.values():
+        for each in [value.func] + list(value.list.func):
+            if each.name:
+                yield each.name

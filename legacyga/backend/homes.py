@@ -1,4 +1,4 @@
-"""Find the parts of each Keras, and the Keras that an optimizer belongs to. No other file does this.
+"""Find the parts of each Keras, and the Keras that an optimizer belongs to.
 
 Three libraries share the name `keras`: standalone Keras below 2.4, tf.keras from 2.4 to 2.15, and Keras 3.
 """
@@ -87,7 +87,7 @@ class Home(TensorFlow):
         super(Home, self).__init__()
         self.module = module
         self.root = _implementation_of(module).split(".callbacks")[0]
-        # Newer ones count, too. An older tf.keras has the version of its TensorFlow, or none.
+        # Newer ones count, too. An older tf.keras has a version below 3, or none.
         self.is_keras3 = version_of(module) >= (3,)
         top = self.root.split(".")[0]
         self.is_standalone = top == "keras" and not self.is_keras3 and version_of(sys.modules["keras"]) < (2, 4)
@@ -195,7 +195,12 @@ class Home(TensorFlow):
 
 
 def home_of(optimizer):
-    """Return the `Home` of an optimizer of any Keras, None for anything else."""
+    """Return the `Home` of an optimizer of any Keras, None for anything else.
+
+    Raises ValueError for one of a private copy of Keras in TensorFlow.
+    """
+    if generation_of(type(optimizer)) == "train":
+        return None
     for cls in type(optimizer).__mro__:
         root, found, _ = cls.__module__.partition(".optimizer")
         if not found:

@@ -178,7 +178,7 @@ class Ops(object):
         return gradients[:place] + [values] + gradients[place + 1 :]
 
     def fail(self, message, names, bad):
-        """Raise an InvalidArgumentError that lists the bad ones of `names`; in a graph, raise when it runs."""
+        """Raise an InvalidArgumentError that lists the bad ones of `names`, if any; in a graph, when it runs."""
         found = self.tf.boolean_mask(self.constant(names, "string"), bad)
         return self.v1.Assert(self.logical_not(self.tf.reduce_any(bad)), [message, found], summarize=len(names))
 

@@ -17,7 +17,7 @@ def variable_key(variable):
     variable = variable if is_variable(variable) else getattr(variable, "_value", variable)
     container = getattr(variable, "_distributed_container", None)
     variable = (container and container()) or variable
-    # A graph variable lacks this id, and its name is unique in its graph. Delete with TF 1.15.
+    # A reference variable lacks this id, and its name is unique in its graph.
     return getattr(variable, "_unique_id", None) or variable.name
 
 

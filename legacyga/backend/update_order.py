@@ -24,7 +24,7 @@ REPLACED = (
 
 
 def ordered(get_updates, ops, gradients, in_parts=True):
-    """Return an operation that runs an optimizer's updates in order.
+    """Return a boolean tensor that is available after an optimizer's updates, which run in order.
 
     The writes that `get_updates` returns come at the end, after all its reads of these variables. A write that it
     creates but does not return happens in the order of creation: earlier reads get the old value, later ones the new
@@ -200,7 +200,7 @@ class _Order(object):
     def _end(self, operation, context):
         """Return the end of the conditionals around an operation but not around `context`; without any, the operation.
 
-        It is None if the operation was made before the update, or if `context` is the other branch.
+        It is None if that is not among the update's operations, or if `context` is the other branch.
         """
         around = contexts(context) + [None]
         while operation is not None and _context_of(operation) not in around:

@@ -3,9 +3,9 @@
 Every variable has a `State`. Which class works on it depends on the gradient, and may differ between mini-steps and
 between traced functions.
 
-The first mini-step of a window overwrites the sums of the previous window, so the sums need not be zeroed. The last one
-adds its gradients on the way into the update and stores nothing: K - 1 additions and K - 1 writes. For rows, every
-mini-step adds, and the end of the window zeroes the touched rows.
+The first mini-step of a window overwrites the sums of the previous window, so the sums need not be zeroed. Without a
+guard, the last one of an optimizer's window adds its gradients on the way into the update and stores nothing: K - 1
+additions and K - 1 writes. For rows, every mini-step adds, and the end of the window zeroes the touched rows.
 """
 
 import collections
@@ -20,7 +20,7 @@ State.__doc__ = """What is kept of one variable's gradients.
     touched: float32 variable with an element for each row of `total`: 1 if a gradient of rows touched it, else 0. After
         a restore on several replicas it may be a fraction: a checkpoint holds the sum of the replicas' values, and each
         gets its share.
-    dtype: of the gradient.
+    dtype: of the sum that the window returns: the variable's, or in a GradientAccumulator its gradients'.
 """
 
 

@@ -15,8 +15,8 @@ MISSING = (
     "places {}. Give zeros there once: tape.gradient(..., unconnected_gradients=tf.UnconnectedGradients.ZERO)."
 )
 NOT_PICKLED = (
-    "A GradientAccumulator can be pickled, or copied, in eager mode, outside of a strategy, and not between a restored "
-    "checkpoint and its first call. Received: {}. Save it by tf.train.Checkpoint(accumulator=accumulator)."
+    "A GradientAccumulator can be pickled, or copied, in eager mode, outside of a strategy, and not while a restored "
+    "checkpoint waits for a gradient. Received: {}. Save it by tf.train.Checkpoint(accumulator=accumulator)."
 )
 UNKNOWN_SHAPE = (
     "A variable must have a known shape to be accumulated for. Received: {} of the shape {}. Make it without `shape=`, "
@@ -152,7 +152,7 @@ def _check_alike(i, gradient, state):
 def check_rows(ops, gradients, shapes):
     """In eager mode, raise before any write if an IndexedSlices has a row that its variable lacks, or a wrong shape.
 
-    In a graph or a traced function TensorFlow itself raises when it runs.
+    In a graph or a traced function TensorFlow raises when it runs; on a GPU it ignores rows out of range.
     """
     if not ops.tf.executing_eagerly():
         return

@@ -51,8 +51,9 @@ class GradientAccumulator(object):
         ValueError: `reduction` is neither value; the number of gradients changed, or all are None; the shape of a
             gradient is unknown, or its shape or dtype changed; a weight is out of range; some calls are within
             `strategy.run` and others are not; a restored window has a sum for which no gradient has come yet.
-        tf.errors.InvalidArgumentError: a weight that is known only when a graph or a `tf.function` runs is out of
-            range. XLA (`jit_compile=True`) drops assertions, so the gradients are NaN instead.
+        tf.errors.InvalidArgumentError: in eager mode, an IndexedSlices has a row that its variable lacks, or values of
+            a wrong shape. A weight that is known only when a graph or a `tf.function` runs is out of range; XLA
+            (`jit_compile=True`) drops assertions, so the gradients are NaN instead.
 
     Examples:
         >>> import tensorflow as tf
@@ -112,14 +113,7 @@ class GradientAccumulator(object):
         given = {i: gradient for i, gradient in enumerate(gradients) if gradient is not None}
         # In a TensorFlow 1 graph nothing else makes the writes wait for the gradients.
         with ops.uninterrupted(), ops.after(gradients, None if isinstance(weight, float) else weight):
-            return self._one_at_a_time(lambda: self._take(given, weight))
-
-    def _one_at_a_time(self, function):
-        """Return `function()`. In a graph, no two calls run at the same time."""
-        if self._mutex is None:
-            return function()
-        with self._mutex.held() as free:
-            return free(function())
+            return graph.one_at_a_time(self._mutex, lambda: self._take(given, weight))
 
     def _take(self, given, weight):
         ops = self._ops
@@ -161,7 +155,7 @@ class GradientAccumulator(object):
         gradients are zero, or have no rows.
 
         Raises:
-            ValueError: there was no call yet.
+            ValueError: there was no call yet, or a restored window has a sum for which no gradient has come yet.
         """
         if not self._sums.states:
             raise ValueError(checks.NO_CALL)
@@ -182,8 +176,8 @@ class GradientAccumulator(object):
         """
         if self._is_unused():
             return self._ops.done([])
-        self._note()
-        return self._as_written(self._on_each_replica)(lambda: self._one_at_a_time(self._clear))
+        with self._ops.uninterrupted():
+            return self._as_written(self._on_each_replica)(lambda: graph.one_at_a_time(self._mutex, self._clear))
 
     def _is_unused(self):
         """Whether there are no variables to read or reset. Creates them first for restored state, or in a graph."""
@@ -215,12 +209,14 @@ class GradientAccumulator(object):
         if self._step is None:
             # All replicas have the same value.
             with self._making("ONLY_FIRST_REPLICA"):
-                self._step = self._make_zeros("step", [], "int64")
-                self._ops.replicas.check_is_each_replicas(self._step)
+                step = self._make_zeros("step", [], "int64")
+                self._ops.replicas.check_is_each_replicas(step)
             with self._making("MEAN"):
                 # float64, as wide as the widest gradient: float32 would round weights that are not integers.
                 self._weight = self._make_zeros("weight", [], "float64")
-                self._mutex = graph.Mutex(self._ops, self._step) if self._home.graph_mode else None
+                self._mutex = graph.Mutex(self._ops, step) if self._home.graph_mode else None
+            # Last: the first call is over once there is a step, and an error before it must leave none.
+            self._step = step
         if not gradients:
             return
         states = self._sums.states or [None] * len(gradients)

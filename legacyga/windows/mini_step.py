@@ -8,7 +8,7 @@ class MiniStep(collections.namedtuple("MiniStep", ["gradients", "places", "forms
 
     gradients: list of tensors and IndexedSlices. In cross-replica context each stands for the parts of all replicas.
     places: for each gradient, the place of its variable among the window's sums.
-    forms: for each place, what the sum holds after these gradients: NOTHING, ROWS or WHOLE.
+    forms: for each place, what these gradients add to its sum: NOTHING, ROWS or WHOLE.
     weight: a `Weight`. None: the mini-step weighs one unit (`Kept.unit`), and nothing is multiplied.
     before: tensors that must be computed before anything is written.
     """

@@ -7,8 +7,8 @@ from legacyga.backend.messages import shown
 from legacyga.windows import nonfinite
 
 NO_ACCUMULATORS = (
-    "gradient_accumulation_steps was 1 when this optimizer's training graph was built, and a graph built at 1 has no "
-    "accumulators. Received: {}. Make the optimizer with the larger number and compile the model again."
+    "gradient_accumulation_steps was 1 at this optimizer's first mini-step, so it has no accumulators. Received: {}. "
+    "Make the optimizer with the larger number, and compile the model again if there is one."
 )
 
 

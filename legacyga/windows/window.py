@@ -11,6 +11,7 @@ import collections
 import operator
 import weakref
 
+from legacyga.backend import graph
 from legacyga.windows.accumulators import NOTHING
 
 
@@ -19,7 +20,7 @@ class Kept(collections.namedtuple("Kept", ["mini_step", "left_out", "weight", "u
 
     mini_step: the number of mini-steps in this window so far, 0 to K - 1.
     left_out: how many of them a guard skipped.
-    weight: the sum of their weights.
+    weight: the sum of their weights, each divided by `unit`, or by the number of replicas while `unit` is 0.
     unit: the weight, summed over all replicas, of a mini-step without a weight. It is the first weight if that counts
         samples, else the number of replicas. With it a window can continue on a different number of replicas. 0 while
         no mini-step of this window has had a weight, and with reduction="sum".
@@ -45,10 +46,6 @@ class Kept(collections.namedtuple("Kept", ["mini_step", "left_out", "weight", "u
         return [self.mini_step, self.left_out, self.weight, self.unit]
 
 
-def _here(function, args):
-    return function(*args)
-
-
 class Window(object):
     """The state of the open window, and what a mini-step does to it.
 
@@ -64,7 +61,7 @@ class Window(object):
         call: the arguments of the mini-steps' calls other than the gradients: (args, kwargs).
     """
 
-    def __init__(self, sums, kept, var_list, next_steps, guard=None, mutex=None):
+    def __init__(self, sums, kept, var_list, next_steps, guard, mutex):
         self.ops, self.sums, self.kept = sums.ops, sums, kept
         self.var_list, self.places = [weakref.ref(var) for var in var_list], range(len(var_list))
         self._next_steps, self._guard, self._mutex = next_steps, guard, mutex
@@ -84,7 +81,7 @@ class Window(object):
         self.places, self.var_list = places, [self.var_list[place] for place in places]
         self.sums.restrict(places)
 
-    def take(self, mini_step, update, run=_here):
+    def take(self, mini_step, update, run):
         """Run a `MiniStep`, and return whether it ended in an update: a boolean tensor, available after all writes.
 
         Args:
@@ -99,10 +96,7 @@ class Window(object):
         bad = self._guard and self._guard.look(run, arguments)
         # In a TensorFlow 1 graph nothing else makes the writes wait for the loss and the gradients.
         with self.ops.after(mini_step.gradients, mini_step.before):
-            if self._mutex is None:
-                return self._take(mini_step, arguments, update, run, bad)
-            with self._mutex.held() as free:
-                return free(self._take(mini_step, arguments, update, run, bad))
+            return graph.one_at_a_time(self._mutex, lambda: self._take(mini_step, arguments, update, run, bad))
 
     def _take(self, step, arguments, update, run, bad):
         ops, kept = self.ops, self.kept
@@ -133,7 +127,9 @@ class Window(object):
         if self._guard is not None:
             taken = self._guard.take(bad, go_on, lambda: self._leave_out(mini_step, steps, held, goes_on, run))
             with ops.after(taken):
-                return self._end_if(lambda taken, steps: taken >= steps, update, run, step.places)
+                # Of a mini-step that may be skipped, only the state tells whether its gradients are there.
+                given = step.places if bad is None else ()
+                return self._end_if(lambda taken, steps: taken >= steps, update, run, given)
 
         def end_window():
             absent, presence = self._absent(in_window), self._presence(in_window, step.places)
@@ -186,9 +182,9 @@ class Window(object):
         counted = total if weight.counted is None else weight.counted
         return whole / replicas.count, counted / whole, unit
 
-    def flush(self, update, run=_here):
+    def flush(self, update, run):
         """End a window with an update if one is open, and return whether there was an update, as `take` does."""
-        return self._end_if(lambda taken, steps: taken > 0, update, run)
+        return graph.one_at_a_time(self._mutex, lambda: self._end_if(lambda taken, steps: taken > 0, update, run))
 
     def _end_if(self, condition, update, run, given=()):
         ops, kept = self.ops, self.kept
@@ -226,8 +222,13 @@ class Window(object):
     def drop(self):
         """Discard the mini-steps of an open window: the next mini-step overwrites its sums."""
         kept = self.kept
-        with self.ops.after(kept.mini_step.read_value()):
-            return self._move_to(0, 0, 0, kept.steps.read_value(), kept.held.read_value(), updated=False, is_over=True)
+
+        def close():
+            with self.ops.after(kept.mini_step.read_value()):
+                held = kept.held.read_value()
+                return self._move_to(0, 0, 0, kept.steps.read_value(), held, updated=False, is_over=True)
+
+        return graph.one_at_a_time(self._mutex, close)
 
     def _absent(self, in_window):
         """Return the places known here to have no gradient in the window. `in_window` is what its sums hold."""

@@ -1,6 +1,7 @@
 """Optimizers of the user's own: subclasses of stock ones, and whole ones, in each generation."""
 
 import copy
+import functools
 
 import kinds
 import needs
@@ -776,3 +777,70 @@ def test_moving_averages_of_plain_variables(home, sgd):
     assert variable.numpy().tolist() == [0.0, 1.0]
     # Keras's average is what the first update makes of the weights.
     assert optimizer._model_variables_moving_average[0].numpy().tolist() == [0.0, 1.0]
+
+
+def test_gradients_of_a_part_of_the_params(home, sgd):
+    """A get_updates may ask for the gradients of some params at a time, in any order."""
+    needs.graph_only(home)
+    if generation_of(sgd) != "v1":
+        skips.senseless("get_updates is of the v1 API")
+    backend = home.backend
+
+    class InTurns(sgd):
+        def get_updates(self, loss, params):
+            updates = [backend.update_add(self.iterations, 1)]
+            for param in reversed(params):
+                (gradient,) = self.get_gradients(loss, [param])
+                updates.append(backend.update(param, param - self.lr * gradient))
+            self.updates = updates
+            return updates
+
+    fed = gradients_by_hand(4)
+    variables, step = steps_of(home, legacyga.wrap(InTurns(lr=RATE), 2), fed)
+    for i in range(4):
+        step(i)
+    assert_close(home.values(variables), applied(oracle.SGD(RATE), fed, 2))
+
+
+@pytest.mark.capability("R11 no gradient")
+def test_no_variables(home, sgd):
+    """As the bare optimizer: it makes nothing, or raises its own error."""
+    told = []
+    for steps in (None, 1, 2):
+        optimizer = make(home, sgd) if steps is None else legacyga.wrap(make(home, sgd), steps)
+        try:
+            if home.mode == "graph":
+                optimizer.get_updates(home.backend.constant(1.0), [])
+            else:
+                optimizer.apply_gradients([])
+            told.append(None)
+        except Exception as error:
+            told.append((type(error), str(error)))
+    assert told[1:] == told[:1] * 2
+
+
+@pytest.mark.capability("wrap: surface")
+def test_attributes_with_our_names(home, sgd):
+    """A class of the user's may count its own mini-steps: its attribute is its own."""
+
+    class Counting(sgd):
+        def __init__(self, *args, **kwargs):
+            super(Counting, self).__init__(*args, **kwargs)
+            vars(self)["mini_step"] = 5
+
+    optimizer = legacyga.wrap(make(home, Counting), 3)
+    assert optimizer.mini_step == 5
+    optimizer.mini_step += 1
+    assert optimizer.mini_step == 6 and optimizer.gradient_accumulation_steps == 3
+    assert int(home.value(legacyga.wrap(make(home, sgd), 3).mini_step)) == 0
+
+
+@pytest.mark.capability("R8 partial windows")
+def test_a_traced_flush_without_windows(home, sgd):
+    needs.eager_only(home)
+    tf = home.tf
+    for steps in (1, 3):
+        optimizer = legacyga.wrap(make(home, sgd), steps)
+        flush = functools.partial(legacyga.flush, optimizer)
+        ended = tf.function(lambda flush=flush: tf.cond(flush(), lambda: 1.0, lambda: 2.0))()
+        assert float(ended) == 2.0 and legacyga.flush(optimizer) is False

@@ -35,7 +35,8 @@ def methods_as_written(tf, bases, cls, calls):
     """
     if not features.has_autograph(tf):
         return {}
-    own = [name for name in calls if not _leaves(getattr(cls, name, None))]
+    own = [name for name in calls if _is_users(getattr(cls, name, None))]
+    # A flush also calls a method of the user's, so then AutoGraph must rewrite the flush, too.
     names = [name for name in calls if name not in own] + ENDS * (not own)
     methods = {name: getattr(each, name) for each in reversed(bases) for name in names if hasattr(each, name)}
     return {name: _as_written(method) for name, method in methods.items()}
@@ -44,7 +45,7 @@ def methods_as_written(tf, bases, cls, calls):
 ENDS = ["end_windows", "drop_windows"]
 
 
-def _leaves(function):
+def _is_users(function):
+    """Whether a method, if there is one, is none of Keras's."""
     # A function made by `exec` has None as its module.
-    module = "" if function is None else getattr(function, "__module__", None) or "of the user's"
-    return not module or module.partition(".")[0] in homes.KERAS
+    return function is not None and (getattr(function, "__module__", None) or "").partition(".")[0] not in homes.KERAS

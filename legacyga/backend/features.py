@@ -134,7 +134,7 @@ def has_branches_that_are_functions(tf):
     return getattr(v1_of(tf), "control_flow_v2_enabled", bool)()
 
 
-def asks_within_init_scope(graph):
+def is_of_function(graph):
     """Whether `graph` is a function's: TF up to 2.1 must leave it to learn the mode outside. Delete with TF 2.1."""
     return getattr(graph, "building_function", False)
 

@@ -59,7 +59,7 @@ class TensorFlow(object):
         if self.tf.executing_eagerly():
             return False
         outside_functions = features.executing_eagerly_outside_functions(self.tf)
-        if features.asks_within_init_scope(self.v1.get_default_graph()):
+        if features.is_of_function(self.v1.get_default_graph()):
             with features.init_scope(self.tf)():
                 return not outside_functions()
         return not outside_functions()

@@ -12,7 +12,7 @@ def replica_local_variables(tf, aggregation="SUM"):
     return _variables_with(tf, "ON_READ", aggregation)
 
 
-def counted_variables(tf):
+def counter_variables(tf):
     """Return a context for counters, to which all replicas write the same value. Up to TF 2.3 they must declare it."""
     return _variables_with(tf, "AUTO", "ONLY_FIRST_REPLICA")
 

@@ -48,7 +48,7 @@ def images_of_whole_windows(steps):
     return TRAINING_IMAGES // (MICRO_BATCH * steps) * MICRO_BATCH * steps
 
 
-def run(home=None, steps=8, epochs=5, out="legacyga-demo.png", mode=None):
+def run(home, steps, epochs, out, mode):
     """Train the four ways, print the table and draw the picture. `--help` describes the arguments and exit codes."""
     out = os.path.abspath(out)
     problem = _problem(steps, out)

@@ -32,7 +32,7 @@ REPORT = (
 )
 
 
-def run(optimizer="mysgd", steps=4, home=None, mode=None, path=None):
+def run(optimizer, steps, home, mode, path):
     """Check with the arguments of `--help` (`path` is `--json`), print the findings, and return the worst exit code.
 
     Without `home` it checks each Keras that can train, or for your own optimizer its Keras. The JSON is the worst
@@ -139,20 +139,20 @@ class Patient(object):
         """Yield (the check's name, the largest difference, the largest that counts as exact, a remedy)."""
         batch = MICRO_BATCH * self.steps
         by_numpy = self._by_numpy(batch)
-        drift = _differ(self._trained(_mysgd(self.home, 1), batch), by_numpy)
+        drift = _largest_difference(self._trained(_mysgd(self.home, 1), batch), by_numpy)
         yield "Layers, loss, gradients and an update of this Keras agree with NumPy", drift, BOUND, RESTART
         wanted = self._wanted(batch)
         if self._bare:
-            yield IS_BARE, _differ(self._trained(self.accumulating(1), batch), wanted), BOUND, REPORT
+            yield IS_BARE, _largest_difference(self._trained(self.accumulating(1), batch), wanted), BOUND, REPORT
         optimizer = self.accumulating(self.steps)
-        drift = _differ(self._trained(optimizer, MICRO_BATCH), by_numpy if self.is_mysgd else wanted)
+        drift = _largest_difference(self._trained(optimizer, MICRO_BATCH), by_numpy if self.is_mysgd else wanted)
         yield "K batches give the result of one batch K times as large", drift, BOUND, REPORT
         drift = self._moved_too_soon(batch)
         yield "The weights change at the end of a window, and never before", drift, 0.0, REPORT
         yield "`iterations` counts updates", abs(self.home.value_of(optimizer.iterations) - WINDOWS), 0, REPORT
         samples, callback = batch + MICRO_BATCH, legacyga.GradientAccumulationCallback()
         weights = self._trained(self.accumulating(self.steps), MICRO_BATCH, samples, [callback])
-        drift = _differ(weights, self._wanted(batch, samples))
+        drift = _largest_difference(weights, self._wanted(batch, samples))
         yield "The callback makes an update from a window that is not full", drift, BOUND, REPORT
 
     def _moved_too_soon(self, batch):
@@ -161,9 +161,9 @@ class Patient(object):
         for begin in range(0, batch, MICRO_BATCH):
             before, part = model.get_weights(), slice(begin, begin + MICRO_BATCH)
             model.train_on_batch(self.x[part], self.y[part])
-            moved.append(_differ(model.get_weights(), before))
+            moved.append(_largest_difference(model.get_weights(), before))
         # A learning rate may start at 0.
-        is_to_move = _differ(self._wanted(batch, batch), self.start) > BOUND
+        is_to_move = _largest_difference(self._wanted(batch, batch), self.start) > BOUND
         return 1.0 if is_to_move and not moved[-1] else max(moved[:-1] + [0.0])
 
     def _wanted(self, batch, samples=None):
@@ -207,7 +207,7 @@ class Patient(object):
         return weights
 
 
-def _differ(weights, wanted):
+def _largest_difference(weights, wanted):
     import numpy as np
 
     # Python's max can miss a NaN.

@@ -14,7 +14,7 @@ def _positive(text):
     return value
 
 
-def _add_home(parser, steps, default):
+def _add_shared_options(parser, steps, default):
     parser.add_argument("--home", choices=HOMES, help="your Keras (default: {})".format(default))
     told_of_mode = "the mode to train in, if your Keras has both here (default: the mode in which it starts)"
     parser.add_argument("--mode", choices=("graph", "eager"), help=told_of_mode)
@@ -35,7 +35,7 @@ def _parser():
         "the loss. Exit codes: 0 accumulation, slices and the large batches agree to float32 rounding, 1 they do not, "
         "2 the demo could not run.",
     )
-    _add_home(demo_parser, 8, "the first that works here of standalone Keras, tf_keras and tf.keras")
+    _add_shared_options(demo_parser, 8, "the first that works here of standalone Keras, tf_keras and tf.keras")
     demo_parser.add_argument("--epochs", type=_positive, default=5, help="passes over the training images (default: 5)")
     demo_parser.add_argument(
         "--out", default="legacyga-demo.png", help="the picture's path (default: legacyga-demo.png)"
@@ -56,7 +56,7 @@ def _parser():
         help="mysgd, a name that your Keras knows (adam), or module:object for your own: an optimizer, its class, or a "
         "function without arguments that makes one (default: mysgd)",
     )
-    _add_home(
+    _add_shared_options(
         doctor_parser,
         4,
         "the Keras of your own optimizer; for any other optimizer, each Keras that works here, in turn",

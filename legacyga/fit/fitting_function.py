@@ -98,6 +98,7 @@ def _dataset_of(tf, data, spec):
     """Return a dataset of one batch with the static shapes of `spec`, so that it traces to the same operations."""
 
     def relaxed(tensor, known):
+        # A static size that the spec does not have would trace the function once for each size.
         is_known = not isinstance(known, tf.TensorSpec) or not known.shape.rank or known.shape[0] is not None
         return tensor if is_known else tf.raw_ops.PlaceholderWithDefault(input=tensor, shape=known.shape)
 

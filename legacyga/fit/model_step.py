@@ -61,6 +61,7 @@ def train_step(model, data, optimizer=None, weight=None, size=None, recompute=No
             warn(problem)
 
     with accumulation.giving(mini_step.Weight(batches.samples_in(home.tf, data), True)):
+        # Slices that are computed once have a loss that is a mean over the samples: their number is the weight.
         with losses.looked_at(home, model, look) if not is_cut or is_twice else contextlib.ExitStack():
             logs = step()
     is_mean = accumulation.settings.reduction == "mean"

@@ -46,7 +46,7 @@ def say_unweighed(optimizers, reason):
 
 
 def _say_unequal(home, model, accumulation):
-    """Warn once per optimizer, in graph mode, if no single weight of a mini-step is exact for all losses."""
+    """Warn once per optimizer, in graph mode, if masks or sample weights may leave no weight that is exact for all."""
     if accumulation.weights.has_warned or not accumulation.steps.has_windows:
         return
     masks = checks.dividing_masks(home, model)

@@ -38,7 +38,7 @@ class Accumulation(object):
         self.refused = None
 
     def shared_with(self, optimizer):
-        """An `Accumulation` for another optimizer that shares this one's variables and windows."""
+        """An `Accumulation` for another optimizer that shares the windows that this one has by now."""
         shared = copy.copy(self)
         shared.optimizer, shared.inner = optimizer, copy.copy(self.inner)
         shared.steps = copy.copy(self.steps)
@@ -54,24 +54,24 @@ class Accumulation(object):
             args, kwargs: the call's other arguments, for the inner optimizer.
             scope: the name scope of new variables.
             result: makes the return value for all replicas, after everything else.
-            before: tensors to compute before anything is written.
+            before: tensors to compute before anything is written, if the optimizer has windows.
 
         Returns:
-            What the inner optimizer returns if it is called directly; else `result()`, by default whether there was an
-            update, a boolean tensor.
+            What the inner optimizer's `update` returns if it is called directly; else `result()`, by default whether
+            there was an update, a boolean tensor.
         """
         ops, kwargs = self.ops, dict(kwargs)
         present = [pair for pair in grads_and_vars if pair[0] is not None]
         self.weights.made += 1
         if not present or not ops.replicas.is_replica_here:
-            # Nothing to accumulate, or a call from the wrong context: the inner optimizer raises its own error.
+            # Nothing to accumulate, or a call from the wrong context: the inner optimizer raises, or ignores the call.
             return self.inner.update(grads_and_vars, args, kwargs)
         if not self.steps.has_windows:
             self.steps.are_bare = True
             # A graph must compute all gradients before any write, even before a weight decay that reads none of them.
             with ops.after([] if self.inner.orders_writes else [gradient for gradient, _ in present]):
                 return self.inner.update(grads_and_vars, args, kwargs)
-        horovod.check_makes_each_step(self.optimizer)
+        horovod.check_does_not_accumulate(self.optimizer)
         ops.replicas.check_workers_wait()
         self.is_handed_sums = _inner.are_exchanged(kwargs)
         registry = self.windows.of(present[0][1])

@@ -56,7 +56,7 @@ def from_config(home, config, custom_objects=None):
 
 @contextlib.contextmanager
 def _known(home, objects):
-    """A context that adds a dict of custom objects by name to the home's registered ones."""
+    """A context that adds a dict of custom objects by name to the home's registered ones, which win."""
     # Not a CustomObjectScope: Keras 3's hides the scopes around it.
     registered = home.module.utils.get_custom_objects()
     added = {name: each for name, each in objects.items() if name not in registered}

@@ -1,4 +1,4 @@
-"""Support for Horovod's Keras optimizers: processes exchange gradients once per window, in the update.
+"""Support for `wrap` around Horovod's Keras optimizers: processes exchange gradients once per window, in the update.
 
 Horovod subclasses the optimizer's class. Its methods exchange gradients with `_allreduce` and call the original ones
 through `super(self.__class__, self)`, which recurses without end in any further subclass. So an accumulating class
@@ -28,12 +28,12 @@ def check(optimizer, settings):
     """Raise if a Horovod optimizer cannot accumulate with these `settings.Settings`."""
     if _made_by_horovod(type(optimizer)) is None:
         return
-    check_makes_each_step(optimizer)
+    check_does_not_accumulate(optimizer)
     if settings.guards:
         raise ValueError(NO_POLICY.format(shown(settings.on_nonfinite), shown(optimizer)))
 
 
-def check_makes_each_step(optimizer):
+def check_does_not_accumulate(optimizer):
     """Raise if Horovod itself accumulates in this optimizer, by its `backward_passes_per_step`."""
     if getattr(optimizer, "_agg_helper", None) is not None:
         raise ValueError(TWICE.format(shown(optimizer)))
@@ -49,8 +49,8 @@ def bases_before(cls):
     return (type("WithoutExchange", (object,), {name: getattr(own, name) for name in names}),)
 
 
-def exchanged(optimizer, pairs, rows_once=None):
-    """An update's (gradient, variable) pairs, reduced over all processes if the optimizer is Horovod's.
+def exchanged(optimizer, pairs, rows_once):
+    """An update's (gradient, variable) pairs, reduced over all processes if Horovod made the wrapped class.
 
     `rows_once` sums a list of IndexedSlices, each row once; None leaves repeated rows as they are.
     """

@@ -101,22 +101,22 @@ class Inner(object):
         """Make one update of the inner optimizer, with the arguments of the mini-step's call.
 
         Called at the end of a window, within the conditional's branch, in replica context; at K = 1, in place of a
-        mini-step. `pairs` are (reduced gradient or None, variable). Returns what the inner optimizer returns.
+        mini-step. `pairs` are (reduced gradient or None, variable). Returns what to wait for.
         """
 
     @hook
     def make_variable(self, name, value, shape, dtype, beside=None):
         """Make a variable of the optimizer's state, filled with the number `value`.
 
-        Called within an init_scope, in replica context or in none. If `beside` is a variable of the model, each replica
-        has its own copy, and a checkpoint saves the sum of the copies; if None, replicas share one value. Returns the
-        variable.
+        Called in replica context or in none, by a mini-step within an init_scope. If `beside` is a variable of the
+        model, each replica has its own copy, and a checkpoint saves the sum of the copies; if None, replicas share one
+        value. Returns the variable.
         """
 
     # The inner optimizer's session, and facts about it.
 
     def session(self, variable, action):
-        """The session for the graph of `variable`. If none is open: None, or an error if an `action` needs one."""
+        """The session for the graph of `variable`. Keras opens one; `train` raises if an `action` needs one."""
         return self.home.session
 
     @property
@@ -269,13 +269,15 @@ class Inner(object):
             return
         attributes, decay = vars(self.optimizer), vars(self.optimizer).get("weight_decay")
         own([each for each in variables if variable_key(each) not in self._presence])
-        for each in variables if decay is not None else ():
-            is_there = self._presence.get(variable_key(each))
-            if is_there is not None:
-                # A decay of 0 in place of a conditional, because replicas synchronize in `own`.
-                attributes["weight_decay"] = self.ops.cast(is_there, "float32") * decay
-                own([each])
-        attributes["weight_decay"] = decay
+        try:
+            for each in variables if decay is not None else ():
+                is_there = self._presence.get(variable_key(each))
+                if is_there is not None:
+                    # A decay of 0 in place of a conditional, because replicas synchronize in `own`.
+                    attributes["weight_decay"] = self.ops.cast(is_there, "float32") * decay
+                    own([each])
+        finally:
+            attributes["weight_decay"] = decay
 
     def say_what_is_missing(self, grads_and_vars):
         """Emit Keras's warning of missing gradients. A traced update has one for each variable, so Keras does not."""

@@ -43,8 +43,10 @@ def flush(optimizer):
         True if there was an update, else False. Inside a `tf.function`, a boolean tensor.
 
     Raises:
-        ValueError: `optimizer` does not accumulate, or holds several that do; or it is a tf.compat.v1.train optimizer
-            in graph mode and there is no default session.
+        ValueError: `optimizer` does not accumulate, or holds several that do; it is a tf.compat.v1.train optimizer in
+            graph mode and there is no default session; a restored state still waits for its variables; or an argument
+            of the mini-steps was a function's tensor.
+        tf.errors.InvalidArgumentError: a gradient is not finite, with `on_nonfinite="raise"`.
 
     Examples:
         >>> from tensorflow import keras

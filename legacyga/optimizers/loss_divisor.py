@@ -64,7 +64,8 @@ ONE = _Number(1.0, 1.0, 0, 0, 0)
 def find(ops, loss, params):
     """Return the divisor of a scalar loss: [its value, its `counted`], as in `_Number`; None if it is unknown.
 
-    The pair is a float64 tensor. In a run in which the terms of the loss are divided by different numbers, both are -1.
+    The pair is a float64 tensor. Both are -1 in a run in which the terms of the loss are divided by different numbers,
+    or the number is NaN.
 
     Args:
         ops: an `ops.Ops`.
@@ -86,7 +87,10 @@ def find(ops, loss, params):
 
 
 def is_mean(ops, loss, params):
-    """Whether the number of rows divides a scalar loss, as in a mean over the samples; None if that is unknown."""
+    """Whether the number of rows divides a scalar loss, as in a mean over the samples; None if that is unknown.
+
+    True, too, if no term of the loss learns from the batch.
+    """
     with loss.graph.as_default():
         found = _terms(ops, loss, params)
     return None if found is None else all((each.degree, each.sums, each.means) == (1, 0, 0) for each in found)

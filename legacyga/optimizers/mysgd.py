@@ -63,8 +63,8 @@ def MySGD(
 
     Raises:
         ValueError: an argument is out of range or is passed under both names; your program has imported more than one
-            Keras, and `keras=` does not say which to use; or your Keras cannot train in this mode. If your Keras's SGD
-            does not know an argument, Keras raises its own error.
+            Keras, and `keras=` does not say which to use, or is no Keras module; or your Keras cannot train in this
+            mode. If your Keras's SGD does not know an argument: a ValueError or TypeError, as Keras raises.
 
     Examples:
         >>> import legacyga
@@ -144,7 +144,7 @@ class _MySGD(object):
         )
 
     def get_config(self):
-        """MySGD's own arguments: `legacyga.MySGD(**config)` recreates this optimizer."""
+        """MySGD's own arguments but `keras`: `legacyga.MySGD(keras=..., **config)` recreates this optimizer."""
         config = super(_MySGD, self).get_config()["optimizer"]["config"]
         config.pop("gradient_accumulation_steps", None)
         if "lr" not in config:
@@ -177,7 +177,7 @@ _config.LOADERS["MySGD"] = _from_config
 
 
 class _GraphSGD(_MySGD):
-    """MySGD for graph mode, on the v1 API: makes its slots in advance, and orders its own reads and writes."""
+    """MySGD for graph mode, on the v1 API."""
 
     def _decay_argument(self):
         return float(surface.home_of(self).values_of([self.decay])[0])
@@ -199,6 +199,8 @@ class _GraphSGD(_MySGD):
 
 
 class _GraphInner(v1.Inner):
+    """Makes MySGD's slots in advance, and orders its reads and writes."""
+
     def create_weights(self, params):
         backend = self.home.backend
         slots = [backend.zeros(backend.int_shape(param), dtype=param.dtype.base_dtype.name) for param in params]

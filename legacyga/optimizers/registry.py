@@ -24,7 +24,8 @@ UNKNOWN_ARGUMENT = (
 )
 OVERWRITTEN = (
     "Keras overwrites this variable with its gradient, and a mean of such gradients means nothing. Received: {}, a "
-    "scale of a float8 layer. Quantize the model after training, or set gradient_accumulation_steps=1."
+    "scale of a float8 layer. Quantize the model after training, or make the optimizer with "
+    "gradient_accumulation_steps=1."
 )
 
 
@@ -129,9 +130,11 @@ class Registry(object):
             self.check_all_is_here("a flush")
         self._look_for_sharing()
         ended = [self._run(window, self._end, "flush") for window in self._picked(pick, "flush")]
-        if all(isinstance(each, bool) for each in ended):
-            return any(ended)
         tf = self._owner.home.tf
+        if all(isinstance(each, bool) for each in ended):
+            # In a traced function without windows, the caller expects a tensor all the same.
+            is_traced = not self.is_graph and not tf.executing_eagerly()
+            return tf.constant(any(ended)) if is_traced else any(ended)
         return tf.reduce_any(tf.stack(ended))
 
     def drop(self, pick=None):
@@ -230,6 +233,7 @@ class Registry(object):
             self.latest = self.windows[self._built] = self._make(var_list)
 
     def window_for(self, var_list):
+        """The window of this list of variables: the existing one, the built one cut down to them, or a new one."""
         latest = self.latest
         if latest is not None and self._built is None and latest.is_of(var_list):
             return latest
@@ -258,6 +262,9 @@ class Registry(object):
         owner, prefix = self._owner, "window_{}/".format(len(self.windows))
         # Check before any variable of the window is made.
         checks.check_shapes(owner.home.tf, var_list)
+        for var in var_list:
+            if getattr(var, "overwrite_with_gradient", False):
+                raise ValueError(OVERWRITTEN.format(shown(var)))
 
         def scalar(name, value, dtype, shape=()):
             return owner.inner.make_variable(prefix + name, value, shape, owner.home.tf.as_dtype(dtype))
@@ -293,8 +300,6 @@ class Registry(object):
 
     def _state(self, prefix, number, var):
         owner, tf = self._owner, self._owner.home.tf
-        if getattr(var, "overwrite_with_gradient", False):
-            raise ValueError(OVERWRITTEN.format(shown(var)))
         dtype, shape = tf.as_dtype(var.dtype).base_dtype, tf.TensorShape(var.shape).as_list()
         name, make = prefix + "{}_" + str(number), owner.inner.make_variable
         total = make(name.format("accumulator"), 0, shape, owner.ops.accumulator_dtype(dtype), var)

@@ -26,7 +26,7 @@ def load_model(path, keras=None, custom_objects=None, **kwargs):
     Raises:
         FileNotFoundError, ValueError: there is no such file. Your Keras decides which of the two.
         ValueError: the optimizer state in the file does not match; `custom_objects` is not a dict; or your program has
-            imported more than one Keras, and `keras=` does not say which to use.
+            imported more than one Keras, and `keras=` does not say which to use, or is no Keras module.
 
     Examples:
         >>> import os, tempfile

@@ -22,6 +22,7 @@ def fitting(optimizer, accumulation, values):
     registry = accumulation.registry()
     counts, windows = registry.state()
     accumulation.refused = None
+    # K, the K it was made with, and `skipped_mini_steps`, as in `Registry.variables_of`.
     settings = 0 if windows else len(registry.unlisted) + 3
     values = values[: len(variables)] + _without_empty_windows(values[len(variables) :], settings)
     wanted = _layout_of(len(values), variables, windows)

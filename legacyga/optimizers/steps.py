@@ -6,7 +6,7 @@ class Steps(object):
 
     Attributes:
         made_with: the K that the optimizer was made with.
-        now: the K in effect while no variable holds it: until the first window is made, and at K = 1.
+        now: the K that the program has set last. It is in effect while no variable holds K: until the first window.
         was_set: whether the program has set K while no variable held it.
         are_bare: whether a mini-step was made at K = 1 without a window.
         has_windows: whether there are accumulators: if K is or may become above 1, or `on_nonfinite` needs them.

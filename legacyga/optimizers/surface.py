@@ -1,7 +1,7 @@
 """The public surface of accumulating optimizers, and the factory of their classes: subclasses of the user's class.
 
-An optimizer keeps all of our data in one attribute, its `Accumulation`, so that our names cannot collide with the
-user's.
+An optimizer keeps all of our data in one attribute, its `Accumulation`. Where the user's class has a method or an
+attribute with one of our public names, the user's wins.
 """
 
 import collections
@@ -58,9 +58,9 @@ def class_for(cls, home, form=(), inner_form=(), **attributes):
 def _step_of(made, name, own):
     """Make the method `name` of the accumulating class `made`, which updates one variable through the user's `own`.
 
-    It raises outside of an update, and calls `own` only if the window has a gradient of the variable (`Inner.step`). It
-    keeps the signature of `own`, because OptimizerV2 passes the precomputed rate and bias correction only to methods
-    with an argument named `apply_state`.
+    If the optimizer has windows, it raises outside of an update, and calls `own` only if the window has a gradient of
+    the variable (`Inner.step`). It keeps the signature of `own`, because OptimizerV2 passes the precomputed rate and
+    bias correction only to methods with an argument named `apply_state`.
     """
 
     def step(self, gradient, *args, **kwargs):
@@ -96,6 +96,16 @@ def as_inner(optimizer):
     inner = object.__new__(type(optimizer)._legacyga_class[0])
     vars(inner).update(vars(optimizer))
     return inner
+
+
+class _ReadOnly(object):
+    """A property without a setter, but an attribute of the same name that the user's class sets comes first."""
+
+    def __init__(self, get):
+        self._get, self.__doc__ = get, get.__doc__
+
+    def __get__(self, instance, owner):
+        return self if instance is None else self._get(instance)
 
 
 class AccumulatingOptimizer(object):
@@ -159,23 +169,28 @@ class AccumulatingOptimizer(object):
 
     @property
     def gradient_accumulation_steps(self):
-        """K of the next window. Set it to an int of at least 1, else ValueError. The current window keeps its K."""
+        """K of the next window. Set it to an int of at least 1. The current window keeps its K.
+
+        A ValueError says that the value is no such int, that there are no accumulators because K was 1 at first, or, of
+        a tf.compat.v1.train optimizer in graph mode, that no session is open.
+        """
         return self._legacyga.next_steps
 
     @gradient_accumulation_steps.setter
     def gradient_accumulation_steps(self, value):
         self._legacyga.set_steps(_settings.check_steps("gradient_accumulation_steps", value))
 
-    @property
+    @_ReadOnly
     def mini_step(self):
         """The number of mini-steps in the current window, 0 to K - 1: a variable. Of several windows, the last used.
 
-        Until the optimizer is built, and at K = 1, it is a constant: 0, or the value from a restored checkpoint.
+        Until the optimizer is built, and without accumulators, it is a constant: 0, or the value from a restored
+        checkpoint.
         """
         registry = self._legacyga.registry()
         return registry.constant_to_come("mini_step") if registry.latest is None else registry.latest.kept.mini_step
 
-    @property
+    @_ReadOnly
     def skipped_mini_steps(self):
         """The number of mini-steps that `on_nonfinite` has skipped, including all of a skipped window.
 
@@ -194,7 +209,7 @@ class AccumulatingOptimizer(object):
         """A context manager that gives mini-steps a weight: those made in it, or in graph mode those *built* in it.
 
         Outside this context, the weight of a mini-step is 1. But if its window counts the samples of others, it weighs
-        as much as the first of these. At K = 1, weights have no effect.
+        as much as the first of these. If K is 1 from the start, weights have no effect.
 
         Args:
             weight: a finite number or scalar tensor of at least 0, such as the number of samples or tokens in the
@@ -218,7 +233,9 @@ class AccumulatingOptimizer(object):
             True if there was an update, else False. Inside a `tf.function`, a boolean tensor.
 
         Raises:
-            ValueError: this is a tf.compat.v1.train optimizer in graph mode, and there is no default session.
+            ValueError: this is a tf.compat.v1.train optimizer in graph mode, and there is no default session; a
+                restored state still waits for its variables; or an argument of the mini-steps was a function's tensor.
+            tf.errors.InvalidArgumentError: a gradient is not finite, with `on_nonfinite="raise"`.
         """
         return self._legacyga.registry().end()
 

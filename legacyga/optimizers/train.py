@@ -62,6 +62,9 @@ class Inner(_inner.Inner):
 
         # Cross-replica context, like the bare optimizer: in a graph only the first replica could make variables.
         self.ops.replicas.on_all(create_slots, (var_list,))
+        if not var_list:
+            # The inner optimizer raises its own error.
+            return
         self._iterations = self._iterations_beside(var_list[0])
         if self.steps.has_windows:
             for var in var_list:
@@ -80,7 +83,7 @@ class Inner(_inner.Inner):
 
     def _iterations_beside(self, var):
         # Returns the existing variable if this variable's graph has one.
-        with self._scope(), replicas.counted_variables(self.home.tf):
+        with self._scope(), replicas.counter_variables(self.home.tf):
             return self.optimizer._create_non_slot_variable(self.ops.constant(0, "int64"), "iterations", var)
 
     def _scope(self):
@@ -98,7 +101,7 @@ class Inner(_inner.Inner):
             return
         v1 = self.home.v1
         # The graph is in the key, because variables of another graph may have the same names.
-        key = var_list[0].graph, tuple(variable_key(var) for var in var_list)
+        key = var_list[0].graph if var_list else None, tuple(variable_key(var) for var in var_list)
         reuse = v1.AUTO_REUSE if key in self._made_by_updates else None
         made = self._made_by_updates.setdefault(key, [])
         with contextlib.ExitStack() as entered:

@@ -31,7 +31,7 @@ class Inner(_inner.Inner):
 
     def __init__(self, *args):
         super(Inner, self).__init__(*args)
-        # The reduced gradients while the inner optimizer makes an update, else None.
+        # {name of a param: its reduced gradient} while the inner optimizer makes an update, else None.
         self.reduced = None
         # By the names of the params: the inner optimizer's variables, the return value of its `_create_all_weights`,
         # and the variables lifted out of its `get_updates`.
@@ -135,7 +135,7 @@ class Inner(_inner.Inner):
             )
 
     def mini_step_of(self, accumulation, loss, params):
-        """Make a mini-step with the optimizer's `Accumulation` and the gradients of `loss`; returns its operation."""
+        """Make a mini-step with the optimizer's `Accumulation` and the gradients of `loss`; a tensor that runs it."""
         weights, window = self._state_for(accumulation, params)
         differentiating = self._differentiating
         # If clipping is late, the update clips. A wrapper's inner optimizer always clips late, in `_answered`.
@@ -195,7 +195,7 @@ class Inner(_inner.Inner):
     def make_update(self, gradients, params, weights):
         """Make the operation of an update. The first one for these params fills the list `weights`."""
         optimizer, ops = self.optimizer, self.ops
-        self.reduced = gradients
+        self.reduced = dict(zip(_names(params), gradients))
         differentiating = self._differentiating
         # The inner optimizer finds or makes its own variables here. The full list is restored below.
         listed, optimizer.weights = optimizer.weights, list(weights) if differentiating is optimizer else []
@@ -204,7 +204,7 @@ class Inner(_inner.Inner):
         known, lifted = set(self.home.v1.global_variables()), self._lifted.setdefault(_names(params), [])
         answered = contextlib.ExitStack()
         if differentiating is not optimizer:
-            answered = self._answered(differentiating, gradients, params)
+            answered = self._answered(differentiating)
 
         def get_updates():
             try:
@@ -249,12 +249,15 @@ class Inner(_inner.Inner):
         # At K = 1 the update is in no branch of its own, and may share operations with another update.
         return update_order.ordered(get_updates, self.ops, gradients, in_parts=self.steps.has_windows)
 
+    def reduced_of(self, params):
+        """The reduced gradients of some of the update's params: a list."""
+        return [self.reduced[name] for name in _names(params)]
+
     @contextlib.contextmanager
-    def _answered(self, inner, gradients, all_params):
-        """A context in which `get_gradients` of our copy of a wrapper's inner optimizer returns these gradients."""
-        reduced = {param.name: gradient for gradient, param in zip(gradients, all_params)}
+    def _answered(self, inner):
+        """A context in which `get_gradients` of our copy of a wrapper's inner optimizer returns reduced gradients."""
         with _inner.hidden(inner, "get_gradients"):
-            inner.get_gradients = lambda loss, params: self._clip(inner, [reduced[param.name] for param in params])
+            inner.get_gradients = lambda loss, params: self._clip(inner, self.reduced_of(params))
             try:
                 yield
             finally:
@@ -274,12 +277,15 @@ class AccumulatingOptimizer(config.ConfiguredOptimizer):
     """Intercepts Keras's calls of a v1 optimizer. Belongs to the graph in which it was made."""
 
     def get_updates(self, *args, **kwargs):
-        """Build a mini-step; returns a list of one operation. Keras calls it as it builds the training function.
+        """Build a mini-step; returns a list of the tensor that runs it. Keras calls it for the training function.
 
         Takes `(loss, params)`, or `(params, constraints, loss)`, which Keras 2.1 to 2.3 still accept.
         """
         accumulation = self._legacyga
         loss, params = _arguments(accumulation.home, *args, **kwargs)
+        if not params:
+            # Nothing is trainable.
+            return super(AccumulatingOptimizer, self).get_updates(loss=loss, params=params)
         # The loss may be None if a user's get_gradients needs none.
         accumulation.inner.check_graph(getattr(loss, "graph", None) or getattr(params[0], "graph", None))
         # TF 2.0 builds a conditional's branch as in eager mode unless the graph is entered. Delete with TF 2.0.
@@ -289,11 +295,15 @@ class AccumulatingOptimizer(config.ConfiguredOptimizer):
         return self.updates
 
     def get_gradients(self, loss, params):
-        reduced = self._legacyga.inner.reduced
-        return super(AccumulatingOptimizer, self).get_gradients(loss, params) if reduced is None else reduced
+        inner = self._legacyga.inner
+        if inner.reduced is None:
+            return super(AccumulatingOptimizer, self).get_gradients(loss, params)
+        return inner.reduced_of(params)
 
     def _create_all_weights(self, params):
         """Make the optimizer's variables, once per list of `params`. From TF 2.3 on, the HDF5 loader calls it."""
+        if not params:
+            return super(AccumulatingOptimizer, self)._create_all_weights(params)
         return self._legacyga.inner.create_all_weights(self._legacyga, list(params))
 
 

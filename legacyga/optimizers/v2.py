@@ -138,7 +138,8 @@ class AccumulatingOptimizer(config.ConfiguredOptimizer):
 
     def _create_all_weights(self, var_list):
         self._legacyga.inner.create_inner_weights(var_list)
-        if self._legacyga.steps.has_windows:
+        # Keras comes with an empty list where nothing is trainable.
+        if var_list and self._legacyga.steps.has_windows:
             self._legacyga.windows.of(var_list[0]).build(list(var_list))
 
 
@@ -147,12 +148,12 @@ def _own(optimizer):
     hypers = [(name, value) for name, value in optimizer._hyper.items() if is_variable(value)]
     steps = vars(optimizer).get("_iterations")
     # A step that the user passed in has another name.
-    given = steps is not None and not _is_made_of_a_number("iter", steps)
+    given = steps is not None and not _is_own_variable("iter", steps)
     listed = [each for each in optimizer._weights if not (given and each is steps)]
-    return listed + [value for name, value in hypers if _is_made_of_a_number(name, value)]
+    return listed + [value for name, value in hypers if _is_own_variable(name, value)]
 
 
-def _is_made_of_a_number(name, variable):
+def _is_own_variable(name, variable):
     """Whether the optimizer itself made this hyperparameter's variable, with `add_weight`."""
     aggregation = getattr(variable, "aggregation", None)
     is_named = variable.name.split("/")[-1].split(":")[0].startswith(name)

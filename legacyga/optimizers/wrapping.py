@@ -41,7 +41,8 @@ def wrap(optimizer, gradient_accumulation_steps, reduction="mean", on_nonfinite=
 
     Args:
         optimizer: an optimizer object of standalone Keras, tf.keras, tf_keras, Keras 3 or tf.compat.v1.train, including
-            an object of your own class. `wrap` does not change it. The copy takes over its state, if any.
+            an object of your own class. `wrap` does not change it. The copy takes over its state, if any. In graph mode
+            an optimizer of tf.compat.v1.train must not have trained.
         gradient_accumulation_steps: K, the number of micro-batches per update, an int of at least 1. At 1 the copy
             behaves like `optimizer`, except for `on_nonfinite`.
         reduction: `"mean"` (default) or `"sum"` of the window's gradients.

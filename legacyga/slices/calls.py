@@ -118,7 +118,7 @@ class SlicedCall(object):
     def tensors_of(self, outputs, added, length):
         """Return the flat list of tensors of a slice.
 
-        Raises ValueError if an output does not have one row per sample.
+        Raises ValueError if a dense output is known not to have one row per sample.
         """
         tf, found = self.tf, []
         leaves = [each for each in tf.nest.flatten(outputs) if each is not None]

@@ -44,6 +44,7 @@ class Passes(object):
         with step.loss.graph.as_default():
             self._cut, body = self._find_cut(at_loss)
             if is_twice and not body:
+                # Any number above 1 serves as an example.
                 raise ValueError(ROWS.format(shown(model.outputs[0]), 2, shown(model)))
             # The divisor of a loss that a layer adds would run the layer for the whole batch. So it counts only in a
             # batch of one slice; in others samples do.

@@ -50,8 +50,8 @@ class Loop(object):
         return [kind.result(state, value) for kind, state, value in zip(kinds, states, first)]
 
 
-class Nothing(object):
-    """Joins values that are None in each slice."""
+class Join(object):
+    """Joins the values of one tensor of each slice."""
 
     def __init__(self, loop):
         self._ops, self._loop = loop.ops, loop
@@ -68,7 +68,11 @@ class Nothing(object):
         return None
 
 
-class Total(Nothing):
+class Nothing(Join):
+    """Joins values that are None in each slice."""
+
+
+class Total(Join):
     """Adds tensors, and IndexedSlices as whole tables, in no less than float32."""
 
     def begun(self, first):
@@ -88,7 +92,7 @@ class Largest(Total):
         return [self._ops.maximum(state[0], value)]
 
 
-class Rows(Nothing):
+class Rows(Join):
     """Concatenates tensors in a TensorArray. XLA needs elements of one shape: there the first slice stays outside."""
 
     def __init__(self, loop):

@@ -55,7 +55,8 @@ def look(home, model, data, size):
 def cut(home, model, size):
     """A context in which calls of a model, and of models within it, compute their outputs in slices.
 
-    Of calls within each other, only the outermost is cut. Raises ValueError at the end if there was no call.
+    Of calls within each other, only the outermost is cut. On one replica, raises ValueError at the end if no call was
+    ever cut with this size.
 
     Args:
         size: the largest number of samples in a slice.
@@ -294,6 +295,9 @@ def _draw_from(states):
     """Let Python and NumPy draw from these states on. RandomFlip of TensorFlow 2.10 draws by NumPy."""
     random.setstate(states[0])
     sys.modules["numpy"].random.set_state(states[1])
+
+
+# `graph.operation_with` gives each of the next two an operation's type and name.
 
 
 def is_random(kind, name):

@@ -79,7 +79,7 @@ def test_a_change_of_k_of_an_optimizer_of_tensorflow_1(home):
                 optimizer.gradient_accumulation_steps = steps
             session.run(train, {fed: 2.0**i})
             seen.append(float(session.run(weight)))
-        with pytest.raises(ValueError, match="accumulation_steps was 1 when .* Received: 2"):
+        with pytest.raises(ValueError, match="accumulation_steps was 1 at .* Received: 2"):
             at_one.gradient_accumulation_steps = 2
     assert seen == [0, -1.5, -1.5, -1.5, -1.5, -16.5, -80.5, -208.5]
     with pytest.raises(ValueError, match="accumulation_steps to 5 in graph mode needs a default .* Received: None"):
@@ -137,3 +137,22 @@ def test_k_is_raised_after_a_build_at_one(home, adam):
     for window in (fed[:2], fed[2:]):
         weights = expected.update(weights, [np.mean(each, axis=0) for each in zip(*window)], range(4))
     assert_close(home.apply_to(variables, optimizer, fed)[-1], weights)
+
+
+@pytest.mark.capability("R4 per update")
+def test_clipping_where_k_was_raised_from_1(home):
+    """Before training: clipping acts on the mean, as where K was larger from the start."""
+    needs.wrap(home)
+    ends = []
+    for begun_with in (1, 2):
+        home.reset()
+        optimizer = legacyga.wrap(home.bare_sgd(lr=1.0, clipvalue=1.0), begun_with)
+        optimizer.gradient_accumulation_steps = 2
+        inputs = home.keras.layers.Input((1,))
+        outputs = home.keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros")(inputs)
+        model = home.keras.models.Model(inputs, outputs)
+        model.compile(optimizer, "mse")
+        model.fit(np.ones((2, 1)), np.array([[3.0], [-2.0]]), batch_size=1, shuffle=False, verbose=0)
+        ends.append(float(model.get_weights()[0][0, 0]))
+    # Gradients of -6 and 4, whose mean is -1.
+    assert ends == [1.0, 1.0]

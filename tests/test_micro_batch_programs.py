@@ -1,6 +1,7 @@
 """micro_batch in programs whose models, losses and calls are out of the ordinary."""
 
 import copy
+import logging
 import sys
 import warnings
 
@@ -64,6 +65,290 @@ def test_a_graph_does_not_grow(home):
         model.train_on_batch(X[:8], Y[:8], sample_weight=np.arange(1.0, 9.0))
         counts.append(len(home.v1.get_default_graph().get_operations()))
     assert counts[1] == counts[2], counts
+
+
+def of_each_sample(home):
+    """A loss of the user's own that is a mean, of which Keras does not know it."""
+    return lambda y_true, y_pred: home.tf.reduce_mean((y_true - y_pred) ** 2, -1)
+
+
+def refused(home, make, reason):
+    """recompute=False, which the user's own loss allows, is refused for what is beside it."""
+    home.reset()
+    model, x, y = make()
+    legacyga.micro_batch(model, 3, recompute=False)
+    with pytest.raises(ValueError, match="is for a loss that is a mean over the samples. Received: .*" + reason):
+        model.fit(x, y, batch_size=8, verbose=0)
+
+
+def test_a_sum_beside_a_loss_of_ones_own(home):
+    if not hasattr(home.keras.losses, "MeanSquaredError"):
+        skips.keras_lacks("losses that are objects")
+
+    def make():
+        inputs = home.keras.layers.Input((3,))
+        model = home.keras.models.Model(inputs, [home.keras.layers.Dense(2)(inputs) for _ in range(2)])
+        model.compile(sgd(home), [of_each_sample(home), home.keras.losses.MeanSquaredError(reduction="sum")])
+        return model, X, [Y, Y]
+
+    refused(home, make, "reduction='sum'")
+
+
+@pytest.mark.parametrize("where", ["the class", "the object"])
+def test_a_compute_loss_beside_a_loss_of_ones_own(home, where):
+    if home.mode == "graph" or not hasattr(home.keras.Model, "compute_loss"):
+        skips.keras_lacks("compute_loss")
+
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, **kwargs):
+        return 100.0 * home.tf.reduce_mean(abs(y - y_pred))
+
+    def make():
+        attributes = {"compute_loss": compute_loss} if where == "the class" else {}
+        cls = type("Own", (home.keras.Model,), attributes)
+        inputs = home.keras.layers.Input((3,))
+        model = cls(inputs, home.keras.layers.Dense(2)(inputs))
+        if where == "the object":
+            model.compute_loss = lambda **kwargs: compute_loss(None, **kwargs)
+        model.compile(sgd(home), of_each_sample(home))
+        return model, X, Y
+
+    refused(home, make, "a compute_loss of the model's own")
+
+
+def test_the_first_batch_builds_the_model(home, recwarn):
+    """It makes the variables that the gradients are of, and TensorFlow warns of none without a gradient."""
+    if home.mode == "graph":
+        skips.senseless("eager mode only")
+
+    class Own(home.keras.Model):
+        def __init__(self):
+            super(Own, self).__init__()
+            self.dense = home.keras.layers.Dense(2, kernel_initializer="ones", kernel_regularizer="l2")
+
+        def call(self, x):
+            return self.dense(x)
+
+    ends, told, handler = [], [], logging.Handler()
+    handler.emit = lambda record: told.append(record.getMessage())
+    home.tf.get_logger().addHandler(handler)
+    try:
+        for size in (None, 3):
+            home.reset()
+            model = Own()
+            model.compile(home.keras.optimizers.SGD(RATE), of_each_sample(home))
+            legacyga.micro_batch(model, size, recompute=False)
+            fit(model, epochs=2)
+            ends.append(model.get_weights())
+    finally:
+        home.tf.get_logger().removeHandler(handler)
+    assert not any("Gradients do not exist" in each for each in told + [str(each.message) for each in recwarn])
+    for one, other in zip(*ends):
+        np.testing.assert_allclose(one, other, atol=4e-6)
+
+
+def test_a_model_of_keras_with_a_step_of_its_own(home):
+    """It moves the weights within a step, and takes the gradient there."""
+    found = getattr(getattr(home.keras, "models", None), "experimental", None)
+    if home.mode == "graph" or not hasattr(found, "SharpnessAwareMinimization"):
+        skips.keras_lacks("SharpnessAwareMinimization")
+    ends = []
+    for size in (None, 3):
+        home.reset()
+        model = found.SharpnessAwareMinimization(home.network(START), rho=0.5)
+        model.compile(home.keras.optimizers.SGD(RATE), "mse")
+        legacyga.micro_batch(model, size)
+        fit(model)
+        ends.append(model.get_weights())
+    for one, other in zip(*ends):
+        np.testing.assert_allclose(one, other, atol=4e-6)
+
+
+def test_random_operations_of_other_names(home):
+    if home.mode == "graph" or home.is_keras3:
+        skips.senseless("eager mode of a Keras whose layers may draw by TensorFlow's operations")
+    tf, layers = home.tf, home.keras.layers
+
+    class Pool(layers.Layer):
+        def call(self, x):
+            return tf.nn.fractional_max_pool(x, [1.0, 1.4, 1.4, 1.0], True)[0]
+
+    inputs = home.keras.Input((9, 9, 2))
+    hidden = Pool()(layers.Conv2D(4, 2)(inputs))
+    model = home.keras.Model(inputs, layers.Dense(4)(layers.Flatten()(hidden)))
+    model.compile("sgd", lambda y_true, y_pred: tf.reduce_sum(tf.matmul(y_pred, y_pred, transpose_b=True) ** 2))
+    legacyga.micro_batch(model, 8, recompute=True)
+    with pytest.raises(ValueError, match="must draw the same numbers twice.*[Ff]ractional"):
+        model.fit(np.ones((16, 9, 9, 2)), np.zeros((16, 4)), batch_size=16, verbose=0)
+
+
+def test_a_call_that_reads_another_models_weights(home):
+    """An encoder and a decoder with one table, each called by a train_step of the user's own."""
+    if home.mode == "graph":
+        skips.senseless("eager mode only")
+    tf, layers = home.tf, home.keras.layers
+
+    class Decoder(home.keras.Model):
+        def __init__(self, table):
+            super(Decoder, self).__init__()
+            self.dense, self.table = layers.Dense(4, kernel_initializer="ones"), [lambda: table.embeddings]
+
+        def call(self, x):
+            return tf.matmul(self.dense(x), tf.convert_to_tensor(self.table[0]()), transpose_b=True)
+
+    class Tied(home.keras.Model):
+        def __init__(self):
+            super(Tied, self).__init__()
+            self.table = layers.Embedding(10, 4)
+            self.encoder = home.keras.Sequential([layers.Input((5,)), self.table, layers.Flatten(), layers.Dense(4)])
+            self.decoder = Decoder(self.table)
+
+        def call(self, x):
+            return self.decoder(self.encoder(x))
+
+        def train_step(self, data):
+            x, y = data
+            with tf.GradientTape() as tape:
+                logits = self.decoder(self.encoder(x))
+                loss = tf.reduce_mean(home.keras.losses.sparse_categorical_crossentropy(y, logits, from_logits=True))
+            variables = self.trainable_variables
+            self.optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
+            return {"loss": loss}
+
+    random = np.random.RandomState(3)
+    x, y, ends, start = random.randint(0, 10, (16, 5)), random.randint(0, 10, (16,)), [], None
+    for size in (None, 4):
+        home.reset()
+        model = Tied()
+        model(x)
+        shapes = [each.shape for each in model.get_weights()]
+        start = start or [random.randn(*shape).astype("float32") for shape in shapes]
+        model.set_weights(start)
+        model.compile(home.keras.optimizers.SGD(0.5))
+        legacyga.micro_batch(model, size)
+        model.fit(x, y, batch_size=16, verbose=0)
+        ends.append(model.get_weights())
+    for one, other in zip(*ends):
+        np.testing.assert_allclose(one, other, atol=4e-6)
+
+
+def test_an_added_loss_without_a_row_for_each_sample(home):
+    """Keras 3 adds it up; its parts cannot be told from those of samples."""
+    if not home.is_keras3:
+        skips.keras_lacks("add_loss of a vector")
+
+    class Latents(home.keras.layers.Layer):
+        def call(self, x):
+            self.add_loss(home.tf.reduce_mean(x**2, axis=0))
+            return x
+
+    inputs = home.keras.Input((3,))
+    hidden = Latents()(home.keras.layers.Dense(4)(inputs))
+    model = home.keras.Model(inputs, home.keras.layers.Dense(2)(hidden))
+    model.compile("sgd", "mse")
+    legacyga.micro_batch(model, 4)
+    with pytest.raises(ValueError, match="row for each sample"):
+        model.fit(X[:16], Y[:16], batch_size=16, verbose=0)
+
+
+def test_a_number_in_place_of_auto_within_fit(home):
+    if home.mode == "graph":
+        skips.senseless("eager mode only")
+
+    class Fix(home.keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            if epoch == 0:
+                legacyga.micro_batch(self.model, 3)
+
+    model = compiled(home)
+    legacyga.micro_batch(model, "auto")
+    fit(model, epochs=2, callbacks=[Fix()])
+    assert_close(model.get_weights(), expected(oracle.SGD(RATE, MOMENTUM), epochs=2))
+
+
+def test_lists_that_find_their_size(home):
+    if home.mode == "graph":
+        skips.senseless("eager mode only")
+    layers, ends = home.keras.layers, []
+    for size in (None, "auto"):
+        home.reset()
+        inputs = [layers.Input((3,)), layers.Input((3,))]
+        model = home.keras.Model(inputs, layers.Dense(2, kernel_initializer="ones")(layers.concatenate(inputs)))
+        model.compile(home.keras.optimizers.SGD(RATE), "mse")
+        legacyga.micro_batch(model, size)
+        model.train_on_batch([X, X], Y)
+        ends.append(model.get_weights())
+    for one, other in zip(*ends):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_a_call_without_a_gradient(home):
+    """A model that makes integers, and one that takes a number, in a train_step of the user's own."""
+    if home.mode == "graph" or home.is_keras3:
+        skips.senseless("eager mode of a Keras whose models may take a number")
+    tf, layers = home.tf, home.keras.layers
+
+    class Signs(home.keras.Model):
+        def call(self, x):
+            return tf.cast(x > 0, "int64")
+
+    class Scale(home.keras.Model):
+        def call(self, time):
+            return 1.0 / (1.0 + time)
+
+    class Own(home.keras.Model):
+        def __init__(self):
+            super(Own, self).__init__()
+            self.signs, self.scale = Signs(), Scale()
+            self.network = home.keras.Sequential([layers.Input((3,)), layers.Dense(2, kernel_initializer="ones")])
+
+        def call(self, x):
+            return self.network(x)
+
+        def train_step(self, data):
+            x, y = data
+            signs = self.signs(x)
+            with tf.GradientTape() as tape:
+                outputs = self.network(tf.cast(signs, "float32")) * self.scale(tf.constant(1.0))
+                loss = tf.reduce_mean((outputs - y) ** 2)
+            variables = self.network.trainable_variables
+            self.optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
+            return {"loss": loss}
+
+    ends = []
+    for size in (None, 3):
+        home.reset()
+        model = Own()
+        model.compile(home.keras.optimizers.SGD(RATE))
+        legacyga.micro_batch(model, size)
+        fit(model)
+        ends.append(model.network.get_weights())
+    for one, other in zip(*ends):
+        np.testing.assert_allclose(one, other, atol=4e-6)
+
+
+def test_vectors_of_a_subclassed_model(home):
+    """Up to TF 2.6 Keras makes columns of them."""
+    if home.mode == "graph" or home.is_keras3 or home.tf_version >= (2, 7):
+        skips.senseless("Keras makes no columns")
+
+    class Own(home.keras.Model):
+        def __init__(self):
+            super(Own, self).__init__()
+            self.dense = home.keras.layers.Dense(1, kernel_initializer="ones")
+
+        def call(self, x):
+            return self.dense(x)
+
+    ends = []
+    for size in (None, 3):
+        home.reset()
+        model = Own()
+        model.compile(home.keras.optimizers.SGD(RATE), "mse")
+        legacyga.micro_batch(model, size)
+        model.fit(X[:, 0], Y[:, 0], batch_size=8, shuffle=False, verbose=0)
+        ends.append(model.get_weights())
+    for one, other in zip(*ends):
+        np.testing.assert_allclose(one, other, atol=4e-6)
 
 
 @pytest.mark.parametrize("recompute", [0, 0.0, np.False_, "yes"])
@@ -242,7 +527,7 @@ def test_an_error_while_the_function_is_made(home, monkeypatch):
         monkeypatch.undo()
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(checks, "doubt_in_graph", interrupted)
+    monkeypatch.setattr(checks, "doubts_in_graph", interrupted)
     with pytest.raises(KeyboardInterrupt):
         model.train_on_batch(X[:8], Y[:8])
     fit(model)

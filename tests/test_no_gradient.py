@@ -359,3 +359,87 @@ def test_within_a_loss_scale(home):
     np.testing.assert_array_equal(traced[3], np.ones(2))
     assert np.all(traced[-1] < 1.0)
     dense.assert_close(traced, run(False))
+
+
+def one_of_two(tf, optimizer, variables):
+    def step():
+        optimizer.apply_gradients([(tf.constant([0.0]), variables[0]), (None, variables[1])])
+
+    return step
+
+
+@pytest.mark.parametrize("traced", [slow(False), True])
+def test_a_constraint_is_of_those_with_a_gradient(home, traced):
+    """Keras applies constraints outside of the methods that update a variable."""
+    needs.eager_only(home)
+    tf = home.tf
+    for kind in kinds.of(home):
+        if kind.is_adam or kind.generation == "train":
+            continue
+        variables = []
+        for value in (1.0, 4.0):
+            halves = dict(constraint=lambda weight: 0.5 * weight)
+            if home.is_keras3:
+                variables.append(home.keras.Variable([value]))
+                variables[-1].constraint = halves["constraint"]
+            else:
+                variables.append(tf.Variable([value], **halves))
+        optimizer = kind.make(2)
+        if hasattr(optimizer, "build"):
+            optimizer.build(variables)
+
+        step = one_of_two(tf, optimizer, variables)
+        step = tf.function(step) if traced else step
+        for _ in range(4):
+            step()
+        assert [float(home.value(each)[0]) for each in variables] == [0.25, 4.0]
+        own = variables[0].constraint
+        assert own(np.float32(4.0)) == 2.0
+
+
+def test_the_second_decay_of_muon(home):
+    needs.eager_only(home)
+    if not hasattr(home.keras.optimizers, "Muon"):
+        skips.keras_lacks("Muon")
+    tf = home.tf
+    a, b = home.keras.Variable(tf.ones(2)), home.keras.Variable(tf.ones(2))
+    optimizer = legacyga.wrap(home.keras.optimizers.Muon(1.0, adam_weight_decay=0.5), 2)
+    optimizer.build([a, b])
+    step = tf.function(lambda: optimizer.apply_gradients([(tf.ones(2), a), (None, b)]))
+    step()
+    step()
+    assert home.value(b).tolist() == [1.0, 1.0] and optimizer.adam_weight_decay == 0.5
+    assert np.abs(home.value(a) - 1.0).max() > 0.1
+
+
+def test_a_class_of_a_module_that_python_does_not_know(home):
+    """As one that `importlib` or `exec` made: Keras's warning is found in the next class's module."""
+    needs.eager_only(home)
+    tf = home.tf
+    made = type("Mine", (home.keras.optimizers.SGD,), {"__module__": "nowhere"})
+    a, b = home.variables([np.ones(1, "float32")] * 2)
+    optimizer = legacyga.wrap(made(0.5), 2)
+    if hasattr(optimizer, "build"):
+        optimizer.build([a, b])
+
+    @tf.function
+    def step():
+        optimizer.apply_gradients([(tf.ones(1), a), (None, b)])
+
+    step()
+    step()
+    assert [float(home.value(each)[0]) for each in (a, b)] == [0.5, 1.0]
+
+
+@pytest.mark.capability("errors")
+def test_a_build_that_raised(home):
+    """The next call raises the same error."""
+    needs.eager_only(home)
+    if not home.is_keras3:
+        skips.senseless("the scales of Keras 3's float8 layers")
+    scale = home.keras.Variable(1.0)
+    scale.overwrite_with_gradient = True
+    optimizer = legacyga.wrap(home.keras.optimizers.SGD(0.1), 2)
+    for call in (lambda: optimizer.build([scale]), lambda: optimizer.apply_gradients([(home.tf.constant(1.0), scale)])):
+        with pytest.raises(ValueError, match="Keras overwrites this variable with its gradient"):
+            call()

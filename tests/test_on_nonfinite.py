@@ -219,13 +219,12 @@ def test_a_variable_whose_only_gradient_is_skipped(home, traced):
     optimizer = legacyga.wrap(make(0.1), 2, on_nonfinite="skip_mini_step")
     if hasattr(optimizer, "build"):
         optimizer.build([a, b])
-    one = tf.ones(2)
 
     def of_both(factor):
-        optimizer.apply_gradients([(one * factor, a), (one * factor, b)])
+        optimizer.apply_gradients([(tf.fill([2], factor), a), (tf.fill([2], factor), b)])
 
     def of_one():
-        optimizer.apply_gradients([(one, a), (None, b)])
+        optimizer.apply_gradients([(tf.ones(2), a), (None, b)])
 
     of_both, of_one = (tf.function(of_both), tf.function(of_one)) if traced else (of_both, of_one)
     of_both(tf.constant(1.0))

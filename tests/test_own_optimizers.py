@@ -844,3 +844,63 @@ def test_a_traced_flush_without_windows(home, sgd):
         flush = functools.partial(legacyga.flush, optimizer)
         ended = tf.function(lambda flush=flush: tf.cond(flush(), lambda: 1.0, lambda: 2.0))()
         assert float(ended) == 2.0 and legacyga.flush(optimizer) is False
+
+
+@pytest.mark.capability("wrap: surface")
+def test_the_moments_of_a_trained_optimizer_in_a_graph(home, adam):
+    """After freezing a layer they begin anew, as those of the bare optimizer in a new compile. Updates count on."""
+    needs.graph_only(home)
+    layers, weights = home.keras.layers, [np.eye(4, dtype="float32") * factor for factor in (1.0, 0.5, 2.0)]
+    x, y = np.float32(np.eye(4)), np.float32(np.ones((4, 4)))
+
+    def trained(optimizer, is_trainable):
+        inputs = layers.Input((4,))
+        hidden = [layers.Dense(4, use_bias=False) for _ in weights]
+        outputs = inputs
+        for layer in hidden:
+            outputs = layer(outputs)
+        model = home.keras.models.Model(inputs, outputs)
+        model.set_weights(weights)
+        hidden[0].trainable = is_trainable
+        model.compile(optimizer, "mse")
+        model.train_on_batch(x, y)
+        return model.get_weights()
+
+    ends = []
+    for wrap in (lambda bare: bare, lambda bare: legacyga.wrap(bare, 1)):
+        bare = make(home, adam)
+        trained(bare, True)
+        ends.append(trained(wrap(bare), False))
+    for one, other in zip(*ends):
+        np.testing.assert_allclose(one, other, atol=4e-6)
+
+
+@pytest.mark.capability("wrap: surface")
+def test_an_old_apply_gradients_at_1(home, sgd):
+    """Keras passes `experimental_aggregate_gradients` only to optimizers that say that they take it."""
+    if home.mode == "graph" or generation_of(sgd) != "v2" or home.tf_version < (2, 2):
+        skips.senseless("fit in eager mode with an OptimizerV2")
+
+    class Own(sgd.__bases__[0]):
+        _HAS_AGGREGATE_GRAD = False
+
+        def __init__(self, name="Own", **kwargs):
+            super(Own, self).__init__(name, **kwargs)
+
+        def apply_gradients(self, grads_and_vars, name=None):
+            return super(Own, self).apply_gradients(grads_and_vars, name)
+
+        def _resource_apply_dense(self, grad, var, apply_state=None):
+            return var.assign_sub(0.25 * grad)
+
+        def get_config(self):
+            return super(Own, self).get_config()
+
+    ends = []
+    for wrap in (lambda own: own, lambda own: legacyga.wrap(own, 1), lambda own: legacyga.wrap(own, 2)):
+        home.reset()
+        model = home.keras.Sequential([home.keras.layers.Dense(1, input_shape=(1,), kernel_initializer="zeros")])
+        model.compile(wrap(Own()), "mse")
+        model.fit(np.ones((2, 1)), np.ones((2, 1)), verbose=0, epochs=2 if len(ends) == 2 else 1)
+        ends.append(float(model.get_weights()[0][0, 0]))
+    assert ends == [0.5, 0.5, 0.5]

@@ -549,6 +549,54 @@ def test_workers_of_a_parameter_server(home):
         np.testing.assert_array_equal(variable, np.full(1000, -45.0, "float32"))
 
 
+@pytest.mark.capability("R8 partial windows")
+def test_the_listed_operations_after_a_flush(home):
+    """Programs run what is in the collection, and an update in a conditional's branch cannot be run."""
+    graph_only(home)
+    with graph_of_its_own(home) as (v1, session):
+        variable = v1.get_variable("variable", initializer=np.zeros(2, "float32"))
+        optimizer = legacyga.wrap(v1.train.GradientDescentOptimizer(1.0), 3, reduction="sum")
+        step = optimizer.apply_gradients([(home.tf.ones(2), variable)])
+        session.run(v1.global_variables_initializer())
+        for _ in range(2):
+            session.run(v1.get_collection("train_op"))
+            assert legacyga.flush(optimizer) is True
+            assert v1.get_collection("train_op") == [step]
+        assert session.run(variable).tolist() == [-2.0, -2.0]
+
+
+def test_gradients_that_are_arrays(home):
+    """The bare optimizer makes tensors of them."""
+    graph_only(home)
+    with graph_of_its_own(home) as (v1, session):
+        variable = v1.get_variable("variable", initializer=np.zeros(2, "float32"))
+        optimizer = legacyga.wrap(v1.train.GradientDescentOptimizer(1.0), 2)
+        step = optimizer.apply_gradients([(np.float32([1.0, 3.0]), variable)])
+        session.run(v1.global_variables_initializer())
+        session.run(step)
+        session.run(step)
+        assert session.run(variable).tolist() == [-1.0, -3.0]
+
+
+@pytest.mark.slow
+@pytest.mark.capability("R2 weights")
+def test_a_loss_of_a_thousand_terms(home):
+    """Its divisor is unknown; it trains."""
+    graph_only(home)
+    with graph_of_its_own(home) as (v1, session):
+        x = v1.placeholder("float32", [None])
+        variable = v1.get_variable("variable", initializer=np.float32(1.0))
+        loss = home.tf.constant(0.0)
+        for _ in range(1100):
+            loss += home.tf.reduce_mean(variable * x) * 1e-3
+        optimizer = legacyga.wrap(v1.train.GradientDescentOptimizer(1.0), 2)
+        step = optimizer.minimize(loss)
+        session.run(v1.global_variables_initializer())
+        for value in (1.0, 3.0):
+            session.run(step, {x: [value]})
+        assert abs(session.run(variable) - (1.0 - 1.1 * 2.0)) <= 1e-5
+
+
 @pytest.mark.capability("errors")
 def test_it_belongs_to_no_keras(home):
     """Its module's name looks like that of a copy of Keras in TensorFlow."""

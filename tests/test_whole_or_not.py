@@ -179,3 +179,70 @@ def test_threads_that_share_an_optimizer(home, kind):
     finally:
         sys.setswitchinterval(switch)
     assert (int(home.value(optimizer.iterations)), int(home.value(optimizer.mini_step))) == (20, 1)
+
+
+def test_the_first_mini_steps_of_several_threads(home, kind):
+    """They make the window, which they share."""
+    (variable,) = users.variables_of(home, kind, [np.zeros(2, "float32")])
+    optimizer, begin = kind.make(80), threading.Barrier(4)
+    if hasattr(optimizer, "build"):
+        optimizer.build([variable])
+    switch = sys.getswitchinterval()
+
+    def work():
+        begin.wait()
+        for _ in range(20):
+            optimizer.apply_gradients([(home.tf.ones(2), variable)])
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    sys.setswitchinterval(1e-6)
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(switch)
+    assert [int(optimizer.iterations), int(optimizer.mini_step)] == [1, 0]
+    assert np.abs(home.value(variable) + kinds.RATE).max() <= 4e-6
+
+
+@pytest.mark.capability("R2 weights")
+def test_each_thread_gives_its_own_weights(home, kind):
+    (variable,) = users.variables_of(home, kind, [np.zeros(1, "float32")])
+    optimizer = kind.make(3)
+    if hasattr(optimizer, "build"):
+        optimizer.build([variable])
+
+    def give(value):
+        optimizer.apply_gradients([(home.tf.constant([value]), variable)])
+
+    first_is_in, second_is_in, first_is_out = [threading.Event() for _ in range(3)]
+
+    def first():
+        with optimizer.mini_step_weight(4):
+            first_is_in.set()
+            second_is_in.wait()
+            give(1.0)
+        first_is_out.set()
+
+    def second():
+        first_is_in.wait()
+        with optimizer.mini_step_weight(2):
+            second_is_in.set()
+            first_is_out.wait()
+            give(10.0)
+
+    give(1.0)
+    threads = [threading.Thread(target=each) for each in (first, second)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    formula = kind.oracle()
+    expected = formula.update([np.zeros(1)], [np.float64([(1.0 + 4 * 1.0 + 2 * 10.0) / 7])])
+    assert np.abs(home.value(variable) - expected[0]).max() <= 4e-6
+    for value in (2.0, 2.0, 5.0):
+        give(value)
+    expected = formula.update(expected, [np.float64([3.0])])
+    assert np.abs(home.value(variable) - expected[0]).max() <= 8e-6

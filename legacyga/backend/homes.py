@@ -169,6 +169,11 @@ class Home(TensorFlow):
         return features.registered_name(self.module)(cls)
 
     def check_can_train(self):
+        if self.is_standalone and version_of(self.module) < (2, 0, 7):
+            raise ValueError(
+                "legacyga needs Keras 2.0.7 or newer: older ones hand constraints to get_updates. Received: {}. "
+                "Install keras==2.0.8, which runs on the same TensorFlow.".format(self)
+            )
         if self.is_standalone_in_eager_mode:
             raise ValueError(
                 "The optimizers of standalone Keras accumulate in graph mode only. Received: {} in eager mode. Take "

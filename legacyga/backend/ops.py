@@ -105,9 +105,11 @@ class Ops(object):
         return self.cond(self.constant(True, "bool"), function, lambda: self.constant(False, "bool"))
 
     def as_tensors(self, gradient, dtype=None):
-        """Return a gradient whose IndexedSlices holds tensors, not lists or arrays; a list's numbers take `dtype`."""
-        if not is_sparse(gradient):
+        """Return a gradient of tensors, not lists or arrays; a list's numbers take `dtype`."""
+        if gradient is None or hasattr(getattr(gradient, "dtype", None), "base_dtype") and not is_sparse(gradient):
             return gradient
+        if not is_sparse(gradient):
+            return self.v1.convert_to_tensor(gradient, preferred_dtype=dtype)
         values = self.v1.convert_to_tensor(gradient.values, preferred_dtype=dtype)
         return self.tf.IndexedSlices(values, self.tf.convert_to_tensor(gradient.indices), gradient.dense_shape)
 

@@ -73,7 +73,8 @@ class FittingFunction(object):
 
         def step():
             self._cut(found.size)
-            return self._function(iter(_dataset_of(tf, data, spec)))
+            # train_on_batch of Keras 3 gives no dataset, and one would take a list for one array.
+            return self._function(iter([data] if spec is None else _dataset_of(tf, data, spec)))
 
         self._cut(found.size)
         if self._variables is None:
@@ -107,7 +108,7 @@ def _dataset_of(tf, data, spec):
         return tf.nest.map_structure(relaxed, *((parts, spec[: len(parts)]) if is_tuple else (parts[0], spec)))
 
     is_tuple, dataset = isinstance(data, tuple), tf.data.Dataset.from_tensors(data)
-    return dataset if spec is None else dataset.map(relax)
+    return dataset.map(relax)
 
 
 def _without_none(data):
@@ -125,7 +126,7 @@ def install(model, step, recompute):
     attributes = vars(model)
     if not fitting.fitting_of(model).looks:
         if attributes.pop("make_train_function", None) is not None:
-            model.train_function = None
+            model_step.make_anew(model)
         return
 
     def cut(size):

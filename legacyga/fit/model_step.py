@@ -34,7 +34,7 @@ def train_step(model, data, optimizer=None, weight=None, size=None, recompute=No
     is_cut = size is not None and batches.is_cut(home.tf, data, size)
     if is_cut:
         checks.check_strategy(home, model)
-    is_twice = is_cut and means.choose(model, recompute, lambda: _doubt(home, model, data, size, own))
+    is_twice = is_cut and means.choose(model, recompute, lambda: _doubts(home, model, data, size, own))
     own = own or keras_train_step(type(model))
 
     def step():
@@ -80,10 +80,11 @@ def _say_sums(home, model, weights):
                 return
 
 
-def _doubt(home, model, data, size, own):
-    if own is not None:
-        return means.Doubt("a train_step of the model's own", is_wrong=True)
-    return means.doubt_of_batch(home, model, data, lambda: slices_recompute.look(home, model, data, size))
+def _doubts(home, model, data, size, own):
+    # Keras's SharpnessAwareMinimization has a train_step of its own, too.
+    if own is not None or keras_train_step(type(model)) is not home.module.Model.train_step:
+        yield means.Doubt("a train_step of the model's own", is_wrong=True)
+    yield from means.doubts_of_batch(home, model, data, lambda: slices_recompute.look(home, model, data, size))
 
 
 class TrainStep(object):

@@ -79,14 +79,14 @@ class Accumulation(object):
         checks.check_fit(ops.tf, grads_and_vars)
         is_traced = not registry.is_graph and not ops.tf.executing_eagerly()
         self.weights.are_traced = self.weights.are_traced or is_traced
-        with ops.init_scope(), contextlib.ExitStack() if scope is None else ops.tf.name_scope(scope):
-            self.inner.prepare(grads_and_vars, is_traced)
-            window = registry.window_for([var for _, var in grads_and_vars])
-            forms = self._forms(window, grads_and_vars, registry, is_traced)
-        if is_traced and len(present) < len(grads_and_vars):
-            self.inner.say_what_is_missing(grads_and_vars)
-        checks.check_rows(ops, *zip(*[(each, var.shape) for each, var in grads_and_vars]))
         with ops.uninterrupted():
+            with ops.init_scope(), contextlib.ExitStack() if scope is None else ops.tf.name_scope(scope):
+                self.inner.prepare(grads_and_vars, is_traced)
+                window = registry.window_for([var for _, var in grads_and_vars])
+                forms = self._forms(window, grads_and_vars, registry, is_traced)
+            if is_traced and len(present) < len(grads_and_vars):
+                self.inner.say_what_is_missing(grads_and_vars)
+            checks.check_rows(ops, *zip(*[(each, var.shape) for each, var in grads_and_vars]))
             taken = self._take(window, grads_and_vars, forms, (args, kwargs), before, result)
         if registry.is_graph:
             self.inner.keep_attributes(window)

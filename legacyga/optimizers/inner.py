@@ -1,13 +1,14 @@
 """How accumulation copies, prepares and calls the inner optimizer; the hooks are in each generation's file."""
 
 import contextlib
+import functools
 import inspect
 import math
 import sys
 
 from legacyga.backend import features
 from legacyga.backend.messages import shown
-from legacyga.backend.tensors import variable_key
+from legacyga.backend.tensors import is_variable, parts_of, variable_key
 from legacyga.optimizers import copying, horovod
 
 # OptimizerV2's argument. The v3 optimizers have skip_gradients_aggregation, its opposite.
@@ -168,7 +169,8 @@ class Inner(object):
                 return self._with_or_without(at_run_time, pairs, args, kwargs, exchanges)
             self._presence = at_run_time
             try:
-                return self.update(pairs, args, kwargs, exchanged=exchanges)
+                with self._constraints_of_those_present(var_list):
+                    return self.update(pairs, args, kwargs, exchanged=exchanges)
             finally:
                 self._presence = {}
 
@@ -244,12 +246,38 @@ class Inner(object):
         def update(pairs):
             return self.ops.done(self.update(pairs, args, kwargs, exchanged=exchanged))
 
-        if self.ops.replicas.are_several:
-            # Replicas synchronize in an update, which is not possible within a conditional.
-            return update(pairs)
         without = [(None if variable_key(var) in at_run_time else gradient, var) for gradient, var in pairs]
+        # Replicas synchronize in an update, which is not possible within a conditional. And without any gradient an
+        # inner optimizer raises.
+        if self.ops.replicas.are_several or all(gradient is None for gradient, _ in without):
+            return update(pairs)
         is_any_there = self.ops.reduce_any(self.ops.tf.stack(list(at_run_time.values())))
         return self.ops.cond(is_any_there, lambda: update(pairs), lambda: update(without))
+
+    @contextlib.contextmanager
+    def _constraints_of_those_present(self, var_list):
+        """A context in which a variable's constraint acts only if the window has a gradient of it.
+
+        Keras applies constraints outside of the methods that `step` makes conditional.
+        """
+        replaced = []
+        for var in var_list:
+            is_there = self._presence.get(variable_key(var)) if var is not None else None
+            for part in parts_of(var) if is_there is not None and is_variable(var) else [var]:
+                name = "_constraint" if is_variable(part) else "constraint"
+                own = None if is_there is None else getattr(part, name, None)
+                if own is not None:
+                    replaced.append((part, name, own))
+                    setattr(part, name, functools.partial(self._constrained_if, is_there, own))
+        try:
+            yield
+        finally:
+            for part, name, own in replaced:
+                setattr(part, name, own)
+
+    def _constrained_if(self, is_there, constraint, variable):
+        tf = self.home.tf
+        return self.ops.cond(is_there, lambda: constraint(variable), lambda: tf.convert_to_tensor(variable))
 
     def average_those_present(self, own, variables):
         """Call `own`, the inner optimizer's method for all variables, for those with a gradient in the window."""
@@ -267,22 +295,28 @@ class Inner(object):
         if not self._presence:
             own(variables)
             return
-        attributes, decay = vars(self.optimizer), vars(self.optimizer).get("weight_decay")
+        attributes = vars(self.optimizer)
+        # Muon of Keras 3 has two.
+        decays = {name: attributes.get(name) for name in ("weight_decay", "adam_weight_decay")}
+        decays = {name: decay for name, decay in decays.items() if decay is not None}
         own([each for each in variables if variable_key(each) not in self._presence])
         try:
-            for each in variables if decay is not None else ():
+            for each in variables if decays else ():
                 is_there = self._presence.get(variable_key(each))
                 if is_there is not None:
                     # A decay of 0 in place of a conditional, because replicas synchronize in `own`.
-                    attributes["weight_decay"] = self.ops.cast(is_there, "float32") * decay
+                    part = self.ops.cast(is_there, "float32")
+                    attributes.update((name, part * decay) for name, decay in decays.items())
                     own([each])
         finally:
-            attributes["weight_decay"] = decay
+            attributes.update(decays)
 
     def say_what_is_missing(self, grads_and_vars):
         """Emit Keras's warning of missing gradients. A traced update has one for each variable, so Keras does not."""
         for cls in type(self.optimizer).__mro__:
-            found = features.filter_of_gradients(sys.modules[cls.__module__])
+            # A class may come from a module that is not in `sys.modules`.
+            module = sys.modules.get(cls.__module__)
+            found = None if module is None else features.filter_of_gradients(module)
             if found is not None:
                 found(grads_and_vars)
                 return

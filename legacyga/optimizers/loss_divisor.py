@@ -99,7 +99,8 @@ def is_mean(ops, loss, params):
 def _terms(ops, loss, params):
     try:
         return _Divisors(ops, loss, params).of_terms(loss)
-    except _UnknownError:
+    # A loss of hundreds of added terms is too deep.
+    except (_UnknownError, RecursionError):
         return None
 
 
@@ -259,7 +260,7 @@ class _Divisors(object):
     def _is_chosen(self, tensor):
         """Whether the data decide how many rows a tensor has, as in tf.boolean_mask."""
         seen = set()
-        while tensor.op in self._of_batch - seen:
+        while tensor.op in self._of_batch and tensor.op not in seen:
             operation = tensor.op
             seen.add(operation)
             if operation.type in CHOOSING:

@@ -228,9 +228,10 @@ class Registry(object):
         """Make the window of all variables, before any gradient is known."""
         # `has_windows` rather than K > 1, because a schedule may raise K later.
         if self._owner.steps.has_windows and not self.windows and not self._owner.steps.are_bare:
-            self._built = _key_of(var_list)
+            key = _key_of(var_list)
             # The optimizer's `mini_step` reads `latest`, and a restored checkpoint may put mini-steps into this window.
-            self.latest = self.windows[self._built] = self._make(var_list)
+            self.latest = self.windows[key] = self._make(var_list)
+            self._built = key
 
     def window_for(self, var_list):
         """The window of this list of variables: the existing one, the built one cut down to them, or a new one."""

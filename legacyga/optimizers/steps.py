@@ -10,13 +10,12 @@ class Steps(object):
         was_set: whether the program has set K while no variable held it.
         are_bare: whether a mini-step was made at K = 1 without a window.
         has_windows: whether there are accumulators: if K is or may become above 1, or `on_nonfinite` needs them.
-        had_windows: `has_windows` when the optimizer was made.
     """
 
     def __init__(self, settings):
         self.made_with = self.now = settings.steps
         self.was_set = self.are_bare = False
-        self.had_windows = self.has_windows = settings.steps > 1 or settings.guards
+        self.has_windows = settings.steps > 1 or settings.guards
 
     def expect(self, steps):
         """Announce that K may become `steps`: if that is above 1, a state built from now on has accumulators."""

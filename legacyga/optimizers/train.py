@@ -74,9 +74,13 @@ class Inner(_inner.Inner):
         if not self.steps.has_windows:
             with self.ops.init_scope():
                 self.prepare(pairs, False)
+        # The inner optimizer adds its update to this list, but nobody can run one in a conditional's branch.
+        train_ops = self.home.v1.get_collection_ref("train_op") if self.home.graph_mode else []
+        listed = list(train_ops)
         # `global_step` counts every update, including a flush.
         with self._variables_again([var for _, var in pairs]):
             updated = super(AccumulatingOptimizer, self.optimizer).apply_gradients(pairs, global_step, name, **kwargs)
+        train_ops[:] = listed
         with self.ops.after(updated):
             iterations = self._iterations_beside(pairs[0][1]) if self.home.graph_mode else self.iterations
             return iterations.assign_add(1)
@@ -139,14 +143,11 @@ class Inner(_inner.Inner):
         if not self.home.graph_mode:
             accumulation.take_mini_step(grads_and_vars, (), kwargs)
             return None
-        # The inner optimizer adds its update, here in a conditional's branch, to this list: put the mini-step there.
-        train_ops = self.home.v1.get_collection_ref("train_op")
-        listed = list(train_ops)
         # In TF 2.0 to 2.13 init_scope leaves the default graph if no `with` has entered it. Delete with TF 2.13.
         with self.home.v1.get_default_graph().as_default():
             taken = accumulation.take_mini_step(grads_and_vars, (), kwargs)
         mini_step = self.home.tf.group(taken, name=kwargs["name"] or self.optimizer.get_name())
-        train_ops[:] = listed + [mini_step]
+        self.home.v1.add_to_collection("train_op", mini_step)
         return mini_step
 
 

@@ -149,7 +149,9 @@ class Inner(_inner.Inner):
         taken = accumulation.take_mini_step(list(zip(gradients, params)), before=[loss])
         self.optimizer.weights = self._all_weights(accumulation, weights, window)
         if self._inherited is not None:
-            self.home.backend.batch_set_value(list(zip(weights, self._inherited)))
+            # Of other variables, as after freezing a layer, the moments begin anew.
+            if [self.home.backend.int_shape(each) for each in weights] == [each.shape for each in self._inherited]:
+                self.home.backend.batch_set_value(list(zip(weights, self._inherited)))
             self._inherited = None
         return taken
 
@@ -241,7 +243,8 @@ class Inner(_inner.Inner):
             # TF 1.11 to 1.13, 2.0 and 2.1 cannot lift K.variable, so get_updates has made its variables again. Keep the
             # first ones. Delete with TF 2.1.
             return _graph.with_values_of(made_twice, update, ops)
-        weights[:] = inner
+        # Each once: a class of the user's may list its variables again for each update.
+        weights[:] = {id(each): each for each in inner}.values()
         return update
 
     def ordered(self, get_updates, gradients):

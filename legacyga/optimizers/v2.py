@@ -50,7 +50,10 @@ class Inner(_inner.Inner):
     def prepare(self, grads_and_vars, is_traced):
         self.create_inner_weights([var for gradient, var in grads_and_vars if gradient is not None or is_traced])
         if self._inherited:
-            self.home.backend.batch_set_value(list(zip(self.keeper._weights, self._inherited)))
+            # Of other variables, as after freezing a layer, the moments begin anew.
+            weights = self.keeper._weights
+            if [self.home.backend.int_shape(each) for each in weights] == [each.shape for each in self._inherited]:
+                self.home.backend.batch_set_value(list(zip(weights, self._inherited)))
             self._inherited = ()
 
     @property

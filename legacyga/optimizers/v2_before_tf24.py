@@ -17,7 +17,7 @@ class Inner(_inner.Inner):
     @property
     def clips_here(self):
         """Whether an update clips the means, instead of Keras clipping each mini-step's gradients."""
-        return self.steps.had_windows or self.clips_always
+        return self.steps.has_windows or self.clips_always
 
     def inherit(self, optimizer):
         super(Inner, self).inherit(optimizer)
@@ -83,7 +83,8 @@ class AccumulatingOptimizer(config.ConfiguredOptimizer):
     @property
     def _HAS_AGGREGATE_GRAD(self):
         # If this is True, fit passes gradients already clipped and summed over the replicas.
-        return not self._legacyga.inner.clips_here
+        own = getattr(super(AccumulatingOptimizer, self), "_HAS_AGGREGATE_GRAD", False)
+        return own and not self._legacyga.inner.clips_here
 
     def get_gradients(self, loss, params):
         with self._legacyga.inner.unclipped():

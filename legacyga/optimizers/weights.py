@@ -1,6 +1,7 @@
 """Keeps the weights of an optimizer's mini-steps, given by the program or counted as samples."""
 
 import contextlib
+import threading
 
 from legacyga.backend.messages import shown
 from legacyga.windows import checks
@@ -30,17 +31,26 @@ class Weights(object):
     def __init__(self, ops):
         self._ops = ops
         self.needs_no_warning = self.has_warned = self.knows_losses = False
-        # {number of a replica: its `Weight`}. Replicas are threads, and another one may run between the start of a
-        # context and the optimizer's call.
+        # {number of a replica, or outside of all the name of a thread: its `Weight`}. Replicas are threads, and another
+        # one may run between the start of a context and the optimizer's call.
         self._given = {}
         # The `Weight` of mini-steps without another, in graph mode.
         self._of_loss = None
         self.made, self.are_traced = 0, False
 
+    @property
+    def _here(self):
+        """The number of this replica, an int; outside of all replicas the name of this thread."""
+        number = self._ops.replicas.number
+        return "thread {}".format(threading.get_ident()) if number is None else number
+
     def here(self):
         """The `Weight` of a mini-step on this replica; None if it weighs one unit (`window.Kept.unit`)."""
-        # A weight given outside the replicas applies to each of them.
-        weight = self._given.get(self._ops.replicas.number) or self._given.get(None) or self._of_loss
+        weight, here = self._given.get(self._here), self._here
+        if weight is None and isinstance(here, int):
+            # A weight given outside the replicas, by their program's thread, applies to each of them.
+            weight = next((each for key, each in self._given.items() if not isinstance(key, int)), None)
+        weight = weight or self._of_loss
         if weight is None:
             return None
         if not weight.is_sample_count and not self._ops.is_made_with(weight.given_in):
@@ -60,7 +70,7 @@ class Weights(object):
         # A function traced earlier takes mini-steps here without making any; only what they count reveals it.
         watched = self.are_traced and not weight.is_sample_count and not is_graph
         counted = count() if watched else None
-        number, made = ops.replicas.number, self.made
+        number, made = self._here, self.made
         before, self._given[number] = self._given.get(number), weight
         self.needs_no_warning = True
         try:
@@ -90,5 +100,5 @@ class Weights(object):
 
     def count_anew(self, value):
         """Within `giving`, replace the weight of the coming mini-step by a count that its losses have revealed."""
-        number = self._ops.replicas.number
+        number = self._here
         self._given[number] = self._given[number]._replace(value=value)

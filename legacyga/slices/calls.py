@@ -175,7 +175,7 @@ class SlicedCall(object):
         """Return [(trainable variable, TensorFlow's variable in it)], as they were at the first call."""
         # A step may freeze or free a model before it takes the gradient, as that of a GAN.
         if self._variables is None:
-            self._variables = [(each, _raw(each)) for each in self.model.trainable_variables]
+            self._variables = [(each, raw_of(each)) for each in self.model.trainable_variables]
         return self._variables
 
     def recorded(self, joined, inputs, backward):
@@ -189,6 +189,8 @@ class SlicedCall(object):
         # The tape records these reads, which connect the outputs to the variables.
         values = [raw.read_value() for _, raw in self.variables()]
         at = [i for i, each in enumerate(joined) if has_gradient(each)]
+        if not at:
+            return self._put_together(joined)
         for i in at:
             # The tape has recorded the slices, too.
             joined[i] = self.tf.stop_gradient(joined[i])
@@ -261,7 +263,7 @@ class SlicedCall(object):
         return tf.nest.pack_sequence_as(self._template, leaves)
 
 
-def _raw(variable):
+def raw_of(variable):
     """Return TensorFlow's variable inside an AutoCastVariable (mixed precision) or a variable of Keras 3."""
     for name in ("_variable", "_value"):
         inner = getattr(variable, name, None)

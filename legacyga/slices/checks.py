@@ -50,28 +50,28 @@ def check_strategy(home, model, size=None):
             raise ValueError(EXCHANGES.format(shown(layer)))
 
 
-def doubt_in_graph(home, model, loss, params):
-    """Return the `means.Doubt` about the loss of a graph-mode model, None if there is none.
+def doubts_in_graph(home, model, loss, params):
+    """Yield each `means.Doubt` about the loss of a graph-mode model.
 
     Args:
         loss: the model's loss, a tensor.
         params: the variables that it is differentiated by.
     """
     if any(each is not None for each in dividing_masks(home, model)):
-        return means.Doubt("an output with a mask, by which the loss is divided", True)
+        yield means.Doubt("an output with a mask, by which the loss is divided", True)
     # In TensorFlow 1 a dimension is an object with a `value`.
     if any(getattr(each, "value", each) != 1 for each in loss.shape.dims or ()):
-        return means.Doubt("what add_loss is given, which has a number for each sample", True)
+        yield means.Doubt("what add_loss is given, which has a number for each sample", True)
     # Standalone Keras and tf.keras up to TF 1.12 sum activity regularizers over the batch. Delete with TF 1.12.
     sums_up = home.is_standalone or hasattr(model, "stateful_metric_names")
     if sums_up and any(getattr(each, "activity_regularizer", None) is not None for each in _all_layers(model)):
-        return means.Doubt("an activity_regularizer, which is a sum over the batch", True)
+        yield means.Doubt("an activity_regularizer, which is a sum over the batch", True)
     for each in getattr(model, "losses", ()):
         if hasattr(each, "op") and each.shape.ndims == 0:
             is_mean = loss_divisor.is_mean(_ops.Ops(home.tf), each, params)
             if not is_mean:
-                return means.Doubt("the number {} of add_loss".format(shown(each)), is_mean is False)
-    return means.doubt_of_compiled(home, model, False)
+                yield means.Doubt("the number {} of add_loss".format(shown(each)), is_mean is False)
+    yield from means.doubts_of_compiled(home, model, False)
 
 
 def _all_layers(model):

@@ -107,7 +107,7 @@ class SlicedFunction(object):
         self._home, self._model, self._function = home, model, function
         self._fitting, self._variables = fitting.fitting_of(model), None
         self._recompute, self._step = recompute, step
-        self._doubt = None if recompute else checks.doubt_in_graph(home, model, step.loss, step.params)
+        self._doubts = [] if recompute else list(checks.doubts_in_graph(home, model, step.loss, step.params))
         # Keras's functions have this attribute.
         self.updates_op = step.update.op
         # {place of an output: whether its loss is one number}. Asking adds operations to the graph, so ask once.
@@ -120,7 +120,7 @@ class SlicedFunction(object):
 
     def __call__(self, inputs):
         fed = list(inputs)
-        if not fed or any(isinstance(each, self._home.tf.Tensor) for each in fed):
+        if not self._model._feed_inputs or any(isinstance(each, self._home.tf.Tensor) for each in fed):
             raise ValueError(NOT_FED.format(shown(fed)))
         samples, found = fed[0].shape[0], self._fitting
         if not found.looks:
@@ -146,7 +146,7 @@ class SlicedFunction(object):
         """Train on a batch in slices of the current size, and return the outputs for the whole batch."""
         size = self._fitting.size or samples or 1
         parts = [slice(start, start + size) for start in range(0, samples or 1, size)]
-        is_twice = len(parts) > 1 and means.choose(self._model, self._recompute, lambda: self._doubt_of(fed, parts))
+        is_twice = len(parts) > 1 and means.choose(self._model, self._recompute, lambda: self._doubts_of(fed, parts))
         if is_twice not in self._passes:
             found = graph_passes.Passes(self._home, self._model, self._function, self._step, is_twice)
             # There may be new variables: initialize them all, as in a new session.
@@ -168,8 +168,8 @@ class SlicedFunction(object):
         self._session = session
         return told
 
-    def _doubt_of(self, fed, parts):
-        """Return the `means.Doubt` about a batch, None if there is none."""
+    def _doubts_of(self, fed, parts):
+        """Yield each `means.Doubt` about a batch."""
         model = self._model
         losses = [each for each in getattr(model, "loss_functions", None) or [] if each is not None]
         given = fed[len(model._feed_inputs) + len(model._feed_targets) :]
@@ -177,13 +177,13 @@ class SlicedFunction(object):
         given = given if len(model._feed_sample_weights) == len(losses) else []
         for i, (loss, weights) in enumerate(zip(losses, given)):
             if weights is not None and _differ(weights, parts) and self._is_one_number(i):
-                return means.Doubt("sample weights for a loss of one number for a whole batch", True)
+                yield means.Doubt("sample weights for a loss of one number for a whole batch", True)
             if weights is not None and not hasattr(loss, "reduction"):
                 # Some Kerases divide what a function returns by the sum of the weights, others by how many are not 0.
                 counted = weights if features.divides_functions_by_weights(self._home) else weights != 0
                 if _differ(counted, parts):
-                    return means.Doubt("sample weights, by whose sum or number the loss is divided", True)
-        return self._doubt
+                    yield means.Doubt("sample weights, by whose sum or number the loss is divided", True)
+        yield from self._doubts
 
     def _is_one_number(self, place):
         if place not in self._are_one_number:

@@ -172,9 +172,11 @@ def divisor(home, given, y_pred, sample_weight):
             # A loss that is one number ignores masks.
             found = []
         masks[tuple(id(part) for part in found)] = found
-    if given and not any(_is_mean(each.loss) for each in given):
-        # Nothing divides a sum over the batch.
-        return tf.constant(1, tf.int64), SUMS.format("The loss {}".format(shown(given[0].loss)))
+    sums = [each.loss for each in given if not _is_mean(each.loss)]
+    if sums:
+        # Nothing divides a sum over the batch. Beside a mean, no one weight is right.
+        count = tf.constant(1, tf.int64) if len(sums) == len(given) else None
+        return count, SUMS.format("The loss {}".format(shown(sums[0])))
     counts = [tf.math.count_nonzero(_all_of(tf, found)) for found in masks.values() if found]
     count = sum(counts) if counts and len(counts) == len(masks) else None
     return count, UNEVEN.format(home) if len(masks) > 1 else _why_weights_matter(home, given, sample_weight)

@@ -57,28 +57,30 @@ def recomputes(model):
     return _CHOSEN.get(inner_model(model))
 
 
-def choose(model, recompute, find_doubt):
+def choose(model, recompute, find_doubts):
     """Decide whether to compute a model's slices twice, and warn once if a doubt is the reason.
 
     Args:
         recompute: as `micro_batch` takes it.
-        find_doubt: a function without arguments that returns a `Doubt` or None.
+        find_doubts: a function without arguments that yields each `Doubt`.
 
     Raises:
         ValueError: `recompute` is False, and the loss is certain not to be a mean over the samples.
     """
-    doubt = None if recompute else find_doubt()
-    if recompute is False and doubt is not None and doubt.is_wrong:
-        raise ValueError(WRONG.format(doubt.text))
-    _CHOSEN[model] = bool(recompute or recompute is None and doubt)
-    if recompute is None and doubt and model not in _WARNED:
+    if recompute is False:
+        wrong = next((each for each in find_doubts() if each.is_wrong), None)
+        if wrong is not None:
+            raise ValueError(WRONG.format(wrong.text))
+    doubt = next(iter(find_doubts()), None) if recompute is None else None
+    _CHOSEN[model] = bool(recompute or doubt)
+    if doubt and model not in _WARNED:
         _WARNED.add(model)
         warn(TWICE.format(shown(model), doubt.text))
     return _CHOSEN[model]
 
 
-def doubt_of_batch(home, model, data, look):
-    """Return the `Doubt` about a model's loss for a batch, None if there is none. Eager mode.
+def doubts_of_batch(home, model, data, look):
+    """Yield each `Doubt` about a model's loss for a batch. Eager mode.
 
     Args:
         look: a function without arguments that returns a `recompute.Seen`, which describes a call of the model.
@@ -87,45 +89,40 @@ def doubt_of_batch(home, model, data, look):
     weighted = len(parts) > 2 and parts[2] is not None
     targets = home.tf.nest.flatten(parts[1]) if len(parts) > 1 else []
     if any(isinstance(each, home.tf.RaggedTensor) for each in targets):
-        return Doubt("ragged targets", True)
-    found = doubt_of_compiled(home, model, weighted)
-    if found:
-        return found
+        yield Doubt("ragged targets", True)
+    yield from doubts_of_compiled(home, model, weighted)
     seen = look()
     if seen.masked and features.divides_by_masks(home):
-        return Doubt("an output with a mask, by which the loss is divided", True)
+        yield Doubt("an output with a mask, by which the loss is divided", True)
     if any(rank is not None and rank < 2 for rank in seen.ranks):
         if weighted and given_losses(model):
-            return Doubt("sample weights for an output of one dimension, whose loss is one number", True)
+            yield Doubt("sample weights for an output of one dimension, whose loss is one number", True)
         loss = next((each for each in given_losses(model) if any(part in _name(each) for part in OVER_CLASSES)), None)
         if loss is not None:
-            return Doubt("the loss {}, for which an output of one dimension is one sample".format(shown(loss)), False)
+            yield Doubt("the loss {}, for which an output of one dimension is one sample".format(shown(loss)), False)
     if seen.adds_rows:
-        return Doubt("what add_loss is given, which has a number for each sample", True)
-    return None
+        yield Doubt("what add_loss is given, which has a number for each sample", True)
 
 
-def doubt_of_compiled(home, model, weighted):
-    """Return the `Doubt` about the losses that a model was compiled with, None if there is none."""
+def doubts_of_compiled(home, model, weighted):
+    """Yield each `Doubt` about the losses that a model was compiled with."""
     for loss in given_losses(model):
         reduction = getattr(loss, "reduction", "sum_over_batch_size")
         # In graph mode Keras takes the mean of an unreduced loss itself.
         if reduction == "sum" or reduction in (None, "none") and not home.graph_mode:
-            return Doubt("the loss {} with reduction={}".format(shown(loss), shown(reduction)), True)
+            yield Doubt("the loss {} with reduction={}".format(shown(loss), shown(reduction)), True)
         if weighted and reduction == "mean_with_sample_weight":
-            return Doubt(
-                "the loss {} with reduction={}, and sample weights".format(shown(loss), shown(reduction)), True
-            )
+            yield Doubt("the loss {} with reduction={}, and sample weights".format(shown(loss), shown(reduction)), True)
         ignored = _argument(loss, "ignore_class")
         if ignored is not None and not home.graph_mode:
-            return Doubt("the loss {} with ignore_class={}".format(shown(loss), ignored), True)
+            yield Doubt("the loss {} with ignore_class={}".format(shown(loss), ignored), True)
         if _joins_samples(loss):
-            return Doubt("the loss {}, which takes all samples of a batch together".format(shown(loss)), True)
+            yield Doubt("the loss {}, which takes all samples of a batch together".format(shown(loss)), True)
         if not _is_homes(home, loss):
-            return Doubt("the loss {}, which Keras does not know".format(shown(loss)), False)
-    if not home.graph_mode and not _is_homes_method(home, model, "compute_loss"):
-        return Doubt("a compute_loss of the model's own", True)
-    return None
+            yield Doubt("the loss {}, which Keras does not know".format(shown(loss)), False)
+    is_own = "compute_loss" in vars(model) or not _is_homes_method(home, model, "compute_loss")
+    if is_own and not home.graph_mode:
+        yield Doubt("a compute_loss of the model's own", True)
 
 
 def is_trained_by_keras(home, model):

@@ -66,10 +66,11 @@ class _Once(SlicedCall):
 
     def _take(self, begin, length):
         given, y, weights = self.part((self.given, self._y, self._weights), begin, length)
-        variables = self.variables()
-        sources = [raw for _, raw in variables]
         with self.tf.GradientTape() as tape:
             outputs, added = self.call(given)
+            # Only now: the first call of a model may make them.
+            variables = self.variables()
+            sources = [raw for _, raw in variables]
             with self.tf.GradientTape(watch_accessed_variables=False) as tape_of_loss:
                 tape_of_loss.watch(sources)
                 loss = self._loss(y, outputs, weights, added, length)

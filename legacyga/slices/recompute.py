@@ -18,7 +18,7 @@ from legacyga.backend import graph as graphs
 from legacyga.backend import ops as _ops
 from legacyga.backend.messages import shown
 from legacyga.slices import batches, losses, means
-from legacyga.slices.calls import ROWS, SlicedCall, arguments, has_gradient, replaced, uncut, values_of
+from legacyga.slices.calls import ROWS, SlicedCall, arguments, has_gradient, raw_of, replaced, uncut, values_of
 from legacyga.slices.loop import Nothing, Rows, Total, joins_gradient
 
 RANDOM = (
@@ -47,7 +47,8 @@ _CUT = weakref.WeakKeyDictionary()
 
 def look(home, model, data, size):
     """Return a `Seen`, which describes what the call of a model does on a slice of a batch."""
-    given = arguments(model, data[0] if isinstance(data, (tuple, list)) else data)
+    data = features.as_trained_on(home, data)
+    given = arguments(model, data[0] if isinstance(data, tuple) else data)
     return _Twice(home, model, given, batches.number_in(home.tf, given), size).seen()
 
 
@@ -91,6 +92,10 @@ class _Cut(object):
         self.was_called = True
         # Put the tensors one level down, because `samples_in` takes a batch's second element for its targets.
         cut = [batches.of_samples(tf, given)]
+        if not cut[0]:
+            # A call with numbers alone, such as a time.
+            with uncut(self._models):
+                return self.model(*args, **kwargs)
         samples = batches.number_in(tf, cut)
         checked = batches.checked(tf, cut, samples)
         if isinstance(samples, int) and samples <= self._size:
@@ -132,6 +137,17 @@ class _Twice(SlicedCall):
             return gradients
 
         return self.recorded(joined, [values_of(each) for each in inputs], backward)
+
+    def variables(self):
+        """Also other trainable variables of the model that trains, if the call reads them."""
+        if self._variables is None:
+            known = {id(each) for each in self.model.trainable_variables}
+            others = [each for each in self.models[0].trainable_variables if id(each) not in known]
+            seen = self.seen() if others else None
+            used = {id(handle) for handle, _ in seen.read + seen.written} if others else ()
+            found = super(_Twice, self).variables()
+            found += [(each, raw) for each, raw in ((each, raw_of(each)) for each in others) if id(raw.handle) in used]
+        return self._variables
 
     def _operations(self):
         """Return the operations of the graph that is being traced, None if there is none."""
@@ -212,11 +228,11 @@ class _Twice(SlicedCall):
 
     def _look(self):
         graph, outputs, added = self._trace(self.loop.rest)
-        shapes = [self.tf.TensorShape(getattr(each, "shape", ())) for each in outputs]
+        shapes = [self.tf.TensorShape(getattr(each, "shape", ())) for each in _rows_in(outputs, added)]
         # Twice the samples: a table of the model's may have as many rows as a slice, and keeps them. In a matrix of all
         # pairs of samples another dimension becomes longer, too.
         length = 2 * (self.loop.rest if isinstance(self.loop.rest, int) else self.loop.size)
-        for shape, each in zip(shapes, self._trace(length)[1]):
+        for shape, each in zip(shapes, _rows_in(*self._trace(length)[1:])):
             if not shape.ndims:
                 continue
             others = zip(shape[1:], each.shape[1:])
@@ -248,6 +264,11 @@ class _Twice(SlicedCall):
     def _write(self, variables, values):
         for (handle, _), value in zip(variables, values):
             self.tf.raw_ops.AssignVariableOp(resource=handle, value=value)
+
+
+def _rows_in(outputs, added):
+    """Return what must have a row for each sample: a call's outputs, and its losses that are no single number."""
+    return outputs + [each for each in added if each.shape.ndims]
 
 
 class Seen(object):
@@ -302,8 +323,9 @@ def _draw_from(states):
 
 def is_random(kind, name):
     """Whether an operation draws random numbers without a state or seed as input, so it cannot repeat them."""
-    kinds = ("TruncatedNormal", "ParameterizedTruncatedNormal", "Multinomial")
-    return kind in kinds or kind.startswith("Random") and "Dataset" not in kind
+    kinds = ("TruncatedNormal", "ParameterizedTruncatedNormal", "Multinomial", "FractionalMaxPool", "FractionalAvgPool")
+    samples = kind.endswith("CandidateSampler") and kind != "AllCandidateSampler" or kind.startswith("SampleDistorted")
+    return kind in kinds or samples or kind.startswith("Random") and "Dataset" not in kind
 
 
 def _is_of_tape(kind, name):

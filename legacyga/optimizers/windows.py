@@ -36,5 +36,6 @@ class Windows(object):
     def _of_graph(self, graph):
         found = self._registries.get(graph)
         if found is None:
-            found = self._registries[graph] = Registry(self._owner, graph)
+            # Another thread may have made one since.
+            found = self._registries.setdefault(graph, Registry(self._owner, graph))
         return found

@@ -443,3 +443,35 @@ def test_a_build_that_raised(home):
     for call in (lambda: optimizer.build([scale]), lambda: optimizer.apply_gradients([(home.tf.constant(1.0), scale)])):
         with pytest.raises(ValueError, match="Keras overwrites this variable with its gradient"):
             call()
+
+
+ON_REPLICAS = """
+import sys
+import numpy as np
+import homes
+import legacyga
+import tensorflow as tf
+
+home, _ = homes.start_on_replicas(sys.argv[1], 2)
+strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+constraint = home.keras.constraints.NonNeg()
+with strategy.scope():
+    inputs = home.keras.layers.Input((2,))
+    outputs = home.keras.layers.Dense(1, kernel_initializer="ones", kernel_constraint=constraint)(inputs)
+    model = home.keras.models.Model(inputs, outputs)
+    optimizer = legacyga.wrap(home.keras.optimizers.SGD(0.1), 4, on_nonfinite="skip_mini_step")
+    model.compile(optimizer, "mse")
+# A window, and two mini-steps.
+x, y = np.ones((24, 2), "float32"), np.ones((24, 1), "float32")
+model.fit(x, y, batch_size=4, verbose=0)
+kernel = model.layers[-1].kernel
+print(kernel.constraint is constraint)
+print(bool(legacyga.flush(optimizer)), int(home.value(optimizer.iterations)))
+"""
+
+
+def test_a_constraint_on_replicas(home, tmpdir):
+    """Their threads update at the same time, and the variable keeps the user's constraint."""
+    needs.eager_only(home, since=(2, 4))
+    lines = homes.run_program(tmpdir, ON_REPLICAS, home.name).splitlines()
+    assert lines[-2:] == ["True", "True 2"]

@@ -739,3 +739,88 @@ def test_in_a_new_process(home, once_in_an_environment, guest, tmpdir):
     command = [sys.executable, "-c", PROGRAM, path, home.name, guest]
     found = json.loads(subprocess.check_output(command, universal_newlines=True).splitlines()[-1])
     assert_bits([np.float32(each) for each in found], wanted)
+
+
+def test_a_model_at_a_url(home, tmpdir):
+    """TensorFlow reads it, and the optimizer goes on, too."""
+    needs.eager_only(home, since=(2, 2))
+    if home.is_keras3:
+        skips.keras_lacks("Keras 3 loads no SavedModel")
+    model = home.keras.Sequential([home.keras.layers.Dense(1, input_shape=(3,))])
+    optimizers = getattr(home.keras.optimizers, "legacy", home.keras.optimizers)
+    model.compile(legacyga.wrap(optimizers.SGD(0.1, momentum=0.9), 2), "mse")
+    for _ in range(5):
+        model.train_on_batch(np.ones((4, 3)), np.ones((4, 1)))
+    path = str(tmpdir.join("saved"))
+    model.save(path, save_format="tf")
+    for each in (path, "file://" + path):
+        optimizer = legacyga.load_model(each, keras=home.keras).optimizer
+        assert [int(optimizer.iterations), int(optimizer.mini_step)] == [2, 1]
+
+
+def test_a_class_with_the_name_of_keras_own(home):
+    """It has another rule: without it the file is refused, and with it loaded."""
+    needs.eager_only(home)
+    SGD = home.keras.optimizers.SGD
+    own = type("SGD", (SGD,), {"__module__": "a_module_of_the_users"})
+    config = legacyga.wrap(own(0.5), 2).get_config()
+    loader = legacyga.custom_objects(keras=home.keras)["AccumulatingOptimizer"]
+    with pytest.raises(ValueError, match="has no optimizer of this name, and none is registered.*Give its class"):
+        loader.from_config(config)
+    found = loader.from_config(config, custom_objects={config["optimizer"]["class_name"]: own})
+    assert isinstance(found, own)
+
+
+def test_a_scope_around_load_model(home, tmpdir):
+    """Keras 3 has one scope at a time."""
+    needs.eager_only(home, since=(2, 2))
+
+    class Twice(home.keras.layers.Layer):
+        def call(self, x):
+            return 2 * x
+
+    model = home.keras.Sequential([home.keras.layers.Input((3,)), Twice(), home.keras.layers.Dense(1)])
+    model.compile(legacyga.wrap(home.keras.optimizers.SGD(0.1), 2), "mse")
+    path = str(tmpdir.join("model.keras" if home.is_keras3 else "model.h5"))
+    model.save(path)
+    with home.keras.utils.custom_object_scope({"Twice": Twice}):
+        assert legacyga.load_model(path, keras=home.keras).optimizer.gradient_accumulation_steps == 2
+
+
+def test_an_attribute_named_weights(home):
+    """The newer optimizers have none of their own."""
+    needs.eager_only(home)
+    if hasattr(home.keras.optimizers.SGD(0.1), "weights"):
+        skips.senseless("weights are the optimizer's own")
+
+    class Mine(home.keras.optimizers.SGD):
+        def __init__(self, learning_rate=0.1, **kwargs):
+            super(Mine, self).__init__(learning_rate, **kwargs)
+            self.weights = None
+
+    variables = home.variables([np.ones(2, "float32")])
+    optimizer = legacyga.wrap(Mine(), 2)
+    optimizer.build(variables)
+    values = [np.array(home.value(each)) for each in optimizer.variables]
+    optimizer.set_weights(values)
+    store = {}
+    optimizer.save_own_variables(store)
+    assert len(store) == len(values)
+
+
+@pytest.mark.capability("R8 partial windows")
+def test_a_variable_twice_after_a_build(home):
+    """Two losses may give two gradients of one variable in one call."""
+    needs.eager_only(home)
+    ends = []
+    for is_built in (False, True):
+        (variable,) = home.variables([np.ones(1, "float32")])
+        optimizer = legacyga.wrap(home.keras.optimizers.SGD(1.0), 2)
+        if is_built and hasattr(optimizer, "build"):
+            optimizer.build([variable])
+        elif home.is_keras3:
+            optimizer.build([variable])
+        for _ in range(2):
+            optimizer.apply_gradients([(home.tf.constant([each]), variable) for each in (0.25, 0.5)])
+        ends.append(float(home.value(variable)[0]))
+    assert ends == [0.25, 0.25]

@@ -3,6 +3,7 @@
 import json
 
 import homes
+import needs
 import numpy as np
 import pytest
 import skips
@@ -121,3 +122,30 @@ def test_a_call_after_the_update_is_cut_on_each_replica(home, tmpdir):
     printed = homes.run_program(tmpdir, AFTER_THE_UPDATE, home.name)
     losses = json.loads(printed.partition("losses ")[2])
     assert len(losses) > 1 and len(set(losses)) == 1
+
+
+EAGERLY = """
+import sys
+import numpy as np
+import homes
+import legacyga
+import tensorflow as tf
+
+home, strategy = homes.start_on_replicas(sys.argv[1], 2)
+layers = home.keras.layers
+data = tf.data.Dataset.from_tensor_slices((np.ones((8, 1), "float32"), np.zeros((8, 1), "float32"))).batch(8)
+with strategy.scope():
+    inputs = layers.Input((1,))
+    norm = layers.BatchNormalization(momentum=0.5)
+    model = home.keras.models.Model(inputs, layers.Dense(1)(norm(inputs)))
+    model.compile(home.keras.optimizers.SGD(0.0), "mse", run_eagerly=True)
+legacyga.micro_batch(model, 2, recompute=True)
+model.fit(data, verbose=0)
+print(float(np.array(home.value(norm.moving_mean))[0]))
+"""
+
+
+def test_moving_averages_of_each_replica_move_once(home, tmpdir):
+    """Two slices of ones on each: 0, 0.5, 0.75. The second pass of a replica must undo its own, not the first one's."""
+    needs.eager_only(home, since=(2, 4))
+    assert homes.run_program(tmpdir, EAGERLY, home.name).splitlines()[-1] == "0.75"

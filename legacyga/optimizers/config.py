@@ -32,6 +32,9 @@ def _optimizer_class(home, generation, name, module):
     plain = name.rpartition(">")[2]
     named = [find(name)] + [getattr(place, plain, None) for place in places]
     found = [cls for cls in named if homes.generation_of(cls) == generation]
+    if module is not None and module.partition(".")[0] not in homes.KERAS:
+        # The user's class may have the name of one of Keras's, which has another rule.
+        named = found = [cls for cls in found if cls is named[0]]
     if found:
         # TF 2.9 and 2.10 have OptimizerV2 in two modules, one of them `legacy`. Delete with TF 2.10.
         return next((cls for cls in found if cls.__module__ == module), found[0])

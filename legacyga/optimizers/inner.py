@@ -258,7 +258,8 @@ class Inner(object):
     def _constraints_of_those_present(self, var_list):
         """A context in which a variable's constraint acts only if the window has a gradient of it.
 
-        Keras applies constraints outside of the methods that `step` makes conditional.
+        Keras applies constraints outside of the methods that `step` makes conditional. Replicas are threads that are in
+        here at the same time: each finds the user's constraint, and the last one to begin restores it.
         """
         replaced = []
         for var in var_list:
@@ -267,13 +268,17 @@ class Inner(object):
                 name = "_constraint" if is_variable(part) else "constraint"
                 own = None if is_there is None else getattr(part, name, None)
                 if own is not None:
-                    replaced.append((part, name, own))
-                    setattr(part, name, functools.partial(self._constrained_if, is_there, own))
+                    own = getattr(own, "legacyga_own", own)
+                    ours = functools.partial(self._constrained_if, is_there, own)
+                    ours.legacyga_own = own
+                    setattr(part, name, ours)
+                    replaced.append((part, name, own, ours))
         try:
             yield
         finally:
-            for part, name, own in replaced:
-                setattr(part, name, own)
+            for part, name, own, ours in replaced:
+                if getattr(part, name) is ours:
+                    setattr(part, name, own)
 
     def _constrained_if(self, is_there, constraint, variable):
         tf = self.home.tf

@@ -242,8 +242,8 @@ class Registry(object):
         is_new = key not in self.windows
         if key == built:
             self._built = None
-        elif is_new and built is not None and set(key) <= set(built):
-            # The window that `build` made for all is unused, and holds these.
+        elif is_new and built is not None and set(key) <= set(built) and len(set(key)) == len(key):
+            # The window that `build` made for all is unused, and holds these, each once.
             self._built, window = None, self.windows.pop(built)
             window.restrict([built.index(each) for each in key])
             self.windows[key] = window

@@ -1,5 +1,6 @@
 """load_model and custom_objects: load models that were saved with an accumulating optimizer."""
 
+import contextlib
 import os
 
 from legacyga.backend import homes
@@ -46,7 +47,8 @@ def load_model(path, keras=None, custom_objects=None, **kwargs):
             "custom_objects must be a dict of classes and functions by name. Received: {}".format(shown(custom_objects))
         )
     objects = dict(config.loaders(home), **(custom_objects or {}))
-    with home.module.utils.CustomObjectScope(objects):
+    # Keras 3's scope would hide the user's, and its loader needs none.
+    with contextlib.ExitStack() if home.is_keras3 else home.module.utils.CustomObjectScope(objects):
         try:
             model = home.module.models.load_model(path, custom_objects=objects, **kwargs)
         except (OSError, ValueError) as error:
@@ -57,7 +59,8 @@ def load_model(path, keras=None, custom_objects=None, **kwargs):
             raise kind("{}. There is no file or folder {}.".format(str(error).rstrip("."), os.path.abspath(path)))
     found = lookup.optimizers_of(model)
     variables = os.path.join(str(path), "variables", "variables")
-    if found and os.path.exists(variables + ".index"):
+    # A path may be a URL, which TensorFlow reads.
+    if found and home.v1.gfile.Exists(variables + ".index"):
         for optimizer in found:
             state_to_come.build_if_it_fits(home.tf, optimizer, model.trainable_variables, variables)
         # Keras does not restore the optimizer of a SavedModel.

@@ -1,5 +1,6 @@
 """Checks a whole list of arrays against an optimizer's variables before any of them is written."""
 
+from legacyga.backend import homes
 from legacyga.backend.messages import shown
 from legacyga.backend.tensors import variable_key
 from legacyga.windows.window import Kept
@@ -7,8 +8,9 @@ from legacyga.windows.window import Kept
 
 def variables_of(optimizer):
     """All variables of an optimizer, in the order in which Keras saves them: a list."""
-    # `weights` first: in TensorFlow 1 the `variables` of Horovod's optimizers are arrays.
-    listed = optimizer.weights if hasattr(optimizer, "weights") else optimizer.variables
+    # OptimizerV2 and the v1 API have `weights`. In TensorFlow 1 the `variables` of Horovod's optimizers are arrays.
+    has_weights = hasattr(optimizer, "weights") and homes.generation_of(type(optimizer)) not in ("v3", "keras3")
+    listed = optimizer.weights if has_weights else optimizer.variables
     return list(listed() if callable(listed) else listed)
 
 

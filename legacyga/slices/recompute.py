@@ -222,6 +222,8 @@ class _Twice(SlicedCall):
         )
         # A frozen BatchNormalization writes no averages.
         key += tuple(each.trainable for each in features.layers_of(self.model))
+        # Each replica has variables of its own.
+        key += (self.ops.replicas.number,)
         if key not in known:
             known[key] = self._look()
         return known[key]

@@ -373,17 +373,22 @@ def test_a_constraint_is_of_those_with_a_gradient(home, traced):
     """Keras applies constraints outside of the methods that update a variable."""
     needs.eager_only(home)
     tf = home.tf
+
+    class Halves(home.keras.constraints.Constraint):
+        def __call__(self, weight):
+            return 0.5 * weight
+
     for kind in kinds.of(home):
         if kind.is_adam or kind.generation == "train":
             continue
         variables = []
         for value in (1.0, 4.0):
-            halves = dict(constraint=lambda weight: 0.5 * weight)
+            halves = Halves()
             if home.is_keras3:
                 variables.append(home.keras.Variable([value]))
-                variables[-1].constraint = halves["constraint"]
+                variables[-1].constraint = halves
             else:
-                variables.append(tf.Variable([value], **halves))
+                variables.append(tf.Variable([value], constraint=halves))
         optimizer = kind.make(2)
         if hasattr(optimizer, "build"):
             optimizer.build(variables)
@@ -393,8 +398,7 @@ def test_a_constraint_is_of_those_with_a_gradient(home, traced):
         for _ in range(4):
             step()
         assert [float(home.value(each)[0]) for each in variables] == [0.25, 4.0]
-        own = variables[0].constraint
-        assert own(np.float32(4.0)) == 2.0
+        assert all(isinstance(each.constraint, Halves) for each in variables)
 
 
 def test_the_second_decay_of_muon(home):
@@ -473,5 +477,7 @@ print(bool(legacyga.flush(optimizer)), int(home.value(optimizer.iterations)))
 def test_a_constraint_on_replicas(home, tmpdir):
     """Their threads update at the same time, and the variable keeps the user's constraint."""
     needs.eager_only(home, since=(2, 4))
+    if home.is_keras3_before(3, 10):
+        skips.keras_lacks("variables of a replica's own")
     lines = homes.run_program(tmpdir, ON_REPLICAS, home.name).splitlines()
     assert lines[-2:] == ["True", "True 2"]

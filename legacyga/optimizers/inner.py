@@ -265,20 +265,20 @@ class Inner(object):
         for var in var_list:
             is_there = self._presence.get(variable_key(var)) if var is not None else None
             for part in parts_of(var) if is_there is not None and is_variable(var) else [var]:
-                name = "_constraint" if is_variable(part) else "constraint"
-                own = None if is_there is None else getattr(part, name, None)
+                # Keras 3.5 takes no function as the public `constraint`. Delete with Keras 3.5.
+                own = None if is_there is None else getattr(part, "_constraint", None)
                 if own is not None:
                     own = getattr(own, "legacyga_own", own)
                     ours = functools.partial(self._constrained_if, is_there, own)
                     ours.legacyga_own = own
-                    setattr(part, name, ours)
-                    replaced.append((part, name, own, ours))
+                    part._constraint = ours
+                    replaced.append((part, own, ours))
         try:
             yield
         finally:
-            for part, name, own, ours in replaced:
-                if getattr(part, name) is ours:
-                    setattr(part, name, own)
+            for part, own, ours in replaced:
+                if part._constraint is ours:
+                    part._constraint = own
 
     def _constrained_if(self, is_there, constraint, variable):
         tf = self.home.tf

@@ -243,8 +243,7 @@ class Inner(_inner.Inner):
             # TF 1.11 to 1.13, 2.0 and 2.1 cannot lift K.variable, so get_updates has made its variables again. Keep the
             # first ones. Delete with TF 2.1.
             return _graph.with_values_of(made_twice, update, ops)
-        # Each once: a class of the user's may list its variables again for each update.
-        weights[:] = {id(each): each for each in inner}.values()
+        weights[:] = inner
         return update
 
     def ordered(self, get_updates, gradients):

@@ -46,7 +46,8 @@ class Weights(object):
 
     def here(self):
         """The `Weight` of a mini-step on this replica; None if it weighs one unit (`window.Kept.unit`)."""
-        weight, here = self._given.get(self._here), self._here
+        here = self._here
+        weight = self._given.get(here)
         if weight is None and isinstance(here, int):
             # A weight given outside the replicas, by their program's thread, applies to each of them.
             weight = next((each for key, each in self._given.items() if not isinstance(key, int)), None)

@@ -261,6 +261,35 @@ def test_a_saver_takes_the_window_along(home, tmpdir):
         np.testing.assert_array_equal(now, wanted)
 
 
+@pytest.mark.slow
+def test_a_checkpoint_takes_the_window_along(home, tmpdir):
+    if home.mode == "graph":
+        skips.senseless("a Checkpoint of a graph is a Saver, as test_a_saver_takes_the_window_along has")
+    tf, ends = home.tf, []
+
+    def made():
+        return [tf.Variable(value) for value in START], legacyga.wrap(make(home, "AdamOptimizer"), 3)
+
+    def checkpoint(variables, optimizer):
+        # TF 2.0 takes no list.
+        return tf.train.Checkpoint(optimizer=optimizer, **{"v{}".format(i): v for i, v in enumerate(variables)})
+
+    for saved_before in (None, 3, 4):
+        variables, optimizer = made()
+        for i, each in enumerate(GRADIENTS[:9]):
+            if i == saved_before:
+                path = checkpoint(variables, optimizer).save(str(tmpdir.join("c")))
+                variables, optimizer = made()
+                status = checkpoint(variables, optimizer).restore(path)
+            optimizer.apply_gradients([(tf.constant(g), v) for g, v in zip(each, variables)])
+        if saved_before is not None:
+            status.assert_consumed()
+        ends.append([variable.numpy() for variable in variables])
+    for end in ends[1:]:
+        for now, wanted in zip(end, ends[0]):
+            np.testing.assert_array_equal(now, wanted)
+
+
 @pytest.mark.capability("R8 partial windows")
 def test_flush_is_an_update_of_what_is_there(home):
     graph_only(home)

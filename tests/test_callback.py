@@ -105,6 +105,18 @@ def test_a_schedule_that_begins_at_1(home):
         assert_as_expected(weights, logs, wanted)
 
 
+@pytest.mark.parametrize("steps", [slow("int"), "loop"])
+def test_a_schedule_that_begins_at_1_in_several_fits(home, steps):
+    """A fit for each epoch, or one that is resumed: the first has the later K in view."""
+    if home.mode == "graph":
+        skips.senseless("a graph of K = 1 has no accumulators, and Keras builds it before any callback is called")
+    wanted = expected(home, 3, lambda epoch, updates: 1 if epoch < 2 else 3, "flush")
+    model, callback = model_with(home, 1, traced=False), legacyga.GradientAccumulationCallback({0: 1, 2: 3})
+    for begin, end in [(0, 2), (2, 3)] if steps == "int" else [(0, 1), (1, 2), (2, 3)]:
+        weights, logs = fit(home, model, [callback], epochs=end, initial_epoch=begin)
+        assert_as_expected(weights, logs, wanted[begin:end])
+
+
 def test_an_int_is_k_from_the_start_and_carries_on_in_the_next_fit(home):
     """Two fits of an epoch each, with a callback each, are one of two epochs."""
     wanted = expected(home, 2, lambda epoch, updates: 3, "carry")
@@ -172,6 +184,27 @@ def test_a_window_larger_than_the_epoch(home, steps, samples, effective, partial
     if partial_window == "carry":
         effective = 4 * steps
     assert logs["effective_batch_size"] == [effective] * 2
+
+
+def test_nothing_is_said_where_no_batch_needs_a_weight(home, recwarn):
+    """At K = 1, and of a K that a function replaces before the first batch."""
+    model = model_with(home, 1, traced=False)
+    fit(home, model, [legacyga.GradientAccumulationCallback()], epochs=1)
+    assert not [each for each in recwarn.list if issubclass(each.category, legacyga.AccumulationWarning)]
+    model = model_with(home, 64, traced=False)
+    fit(home, model, [legacyga.GradientAccumulationCallback(lambda updates: 2)], epochs=1)
+    assert not [each for each in recwarn.list if "an epoch has" in str(each.message)]
+
+
+@pytest.mark.slow
+def test_the_effective_batch_size_of_a_generator(home):
+    """Of 4 batches, 14 samples; in graph mode tf.keras calls the number of its batches `samples`."""
+    if not (home.mode == "graph" or home.tf_version < (2, 1) or counts(home)):
+        skips.keras_lacks("nothing tells the sizes of its batches")
+    train = "fit" if home.is_keras3 or home.tf_version >= (2, 2) and home.mode == "eager" else "fit_generator"
+    model, callback = model_with(home, 4), legacyga.GradientAccumulationCallback()
+    logs = getattr(model, train)(endless(BATCHES), steps_per_epoch=4, epochs=2, verbose=0, callbacks=[callback]).history
+    assert logs["effective_batch_size"] == [14, 14]
 
 
 def endless(batches):
@@ -315,6 +348,24 @@ def test_a_model_of_another_keras_than_was_to_be_expected(home, monkeypatch):
     weights, logs = fit(home, model_with(home, 3, traced=False), [callback], epochs=1)
     assert_as_expected(weights, logs, expected(home, 1, lambda epoch, updates: 3, "flush"))
     assert isinstance(callback, home.keras.callbacks.Callback)
+
+
+@pytest.mark.slow
+def test_a_tf_train_optimizer_beside_another_keras(home, monkeypatch):
+    """Its own home is TensorFlow; the callback is one of the model's Keras."""
+    v1 = home.tf.compat.v1 if hasattr(home.tf, "compat") and hasattr(home.tf.compat, "v1") else home.tf
+    others = [name for name in ("keras", "tf_keras") if name in sys.modules and sys.modules[name] is not home.keras]
+    others = [name for name in others if homes.Home(sys.modules[name]).root != homes.Home(home.keras).root]
+    if home.mode != "graph" or home.is_standalone or not others:
+        skips.senseless("a tf.train optimizer in graph mode of tf.keras, where another Keras is imported")
+    other = homes.Home(sys.modules[others[0]])
+    monkeypatch.setattr(sys.modules["legacyga.fit.callback"], "_likely_home", lambda: other)
+    optimizer = legacyga.wrap(v1.train.GradientDescentOptimizer(0.1), 3)
+    model = home.keras.Sequential([home.keras.layers.Dense(1, input_shape=(3,))])
+    model.compile(optimizer, "mse")
+    callback = legacyga.GradientAccumulationCallback()
+    logs = model.fit(X, Y[:, :1], batch_size=4, epochs=1, verbose=0, callbacks=[callback]).history
+    assert isinstance(callback, home.keras.callbacks.Callback) and logs["updates"] == [2]
 
 
 def test_an_epoch_that_grows(home):

@@ -46,7 +46,7 @@ def GradientAccumulationCallback(schedule=None, partial_window="flush"):
             on. A dict `{epoch: K}`: use the entry with the largest key up to the epoch's number, counted from 0; before
             the first key, keep the optimizer's K. A function that takes the number of updates so far, an int, and
             returns K: called when training begins and after each update, or with `steps_per_execution=n` after every n
-            batches.
+            batches. It may be called several times with one number.
         partial_window: what to do with a partial window at the end of an epoch. `"flush"` (default): update with the
             mean of its mini-steps. `"carry"`: continue it in the next epoch; after training it stays open. `"drop"`:
             discard it.
@@ -57,7 +57,7 @@ def GradientAccumulationCallback(schedule=None, partial_window="flush"):
 
     Raises:
         ValueError: an argument has the wrong type or is out of range. When training starts: the model has no
-            accumulating optimizer, or the schedule raises K of one whose graph was built at K = 1.
+            accumulating optimizer, or the schedule raises K of one that began to train at K = 1.
 
     Examples:
         >>> import legacyga
@@ -102,12 +102,9 @@ class _Count(int):
 
 
 class _Callback(object):
-    home = None
-
     def __init__(self, schedule, partial_window):
         super(_Callback, self).__init__()
         self.schedule, self.partial_window = schedule, partial_window
-        self._optimizers = []
         # Accept raw logs, so that Keras does not fetch the loss from the device for our hook on every batch.
         self._supports_tf_logs = features.shares_raw_logs(self.home)
 
@@ -127,7 +124,10 @@ class _Callback(object):
     def set_model(self, model):
         optimizers = lookup.optimizers_of(model)
         home = surface.home_of(optimizers[0]) if optimizers else None
-        if home is not None and hasattr(home, "module") and home.root != self.home.root:
+        if home is not None and not hasattr(home, "module"):
+            # A tf.train optimizer belongs to no Keras, but what `compile` puts around it does.
+            home = homes.home_of(model.optimizer)
+        if home is not None and home.root != self.home.root:
             # The callback was made for another Keras than the model's, so become one of the model's.
             params = getattr(self, "params", None)
             schedule, partial_window = self.schedule, self.partial_window
@@ -241,11 +241,12 @@ class _Callback(object):
     def _write(self, logs):
         steps = self._optimizers[0].gradient_accumulation_steps
         values = [self.home.value_of(self._optimizers[0].iterations), steps]
-        if not self._batch_size and self._counts is not None:
-            self._batch_size = self._counts.counts()[0]
-        if self._batch_size:
-            samples = self._params.get("samples") or self._samples_so_far() - self._samples_before
-            largest = steps * self._batch_size
+        batch_size = self._batch_size
+        if not batch_size and self._counts is not None:
+            batch_size = self._counts.counts()[0]
+        if batch_size:
+            # Not `params["samples"]`: in graph mode of tf.keras, those of a generator are its batches.
+            samples, largest = self._samples_so_far() - self._samples_before, steps * batch_size
             values.append(min(largest, samples) if samples and self.partial_window == "flush" else largest)
         logs.update(zip(LOGS, [_Count(value) for value in values] if self.home.graph_mode else values))
 

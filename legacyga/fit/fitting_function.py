@@ -32,7 +32,7 @@ class FittingFunction(object):
 
     Args:
         model: the model. This object keeps only a weak reference to it.
-        cut: a function that takes a size, and makes the training step use slices of that size from now on.
+        cut: a function of the model and a size, which makes the training step use slices of that size from now on.
     """
 
     def __init__(self, model, cut):
@@ -72,11 +72,11 @@ class FittingFunction(object):
         found = fitting.fitting_of(model)
 
         def step():
-            self._cut(found.size)
+            self._cut(model, found.size)
             # train_on_batch of Keras 3 gives no dataset, and one would take a list for one array.
             return self._function(iter([data] if spec is None else _dataset_of(tf, data, spec)))
 
-        self._cut(found.size)
+        self._cut(model, found.size)
         if self._variables is None:
             # A trace that never runs creates the missing variables with their initial values.
             # Under a OneDeviceStrategy optimizers work only in its replica.
@@ -129,7 +129,7 @@ def install(model, step, recompute):
             model_step.make_anew(model)
         return
 
-    def cut(size):
+    def cut(model, size):
         if (step.size, step.recompute) != (size, recompute):
             step.size, step.recompute = size, recompute
             model_step.make_anew(model)

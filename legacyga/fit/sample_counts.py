@@ -21,6 +21,9 @@ def start_fit(model, optimizers):
     """At the start of a fit, return the `TrainStep` that weights its batches by samples; None if that is impossible."""
     if not model_step.samples_are_counted(optimizers) or lookup.optimizers_in(model.optimizer) != optimizers:
         return None
+    if homes.home_of(model.optimizer) is None:
+        # A list of optimizers, as WideDeepModel takes.
+        return None
     if surface.home_of(optimizers[0]).graph_mode:
         _say_unequal(homes.home_of(model.optimizer), model, surface.accumulation_of(optimizers[0]))
         return None
@@ -36,7 +39,8 @@ def say_unweighed(optimizers, reason):
     """Warn once per optimizer that all its mini-steps have equal weights, unless the program has set weights."""
     for optimizer in optimizers:
         accumulation = surface.accumulation_of(optimizer)
-        if not accumulation.weights.needs_no_warning and accumulation.settings.reduction == "mean":
+        is_mean = accumulation.settings.reduction == "mean"
+        if is_mean and accumulation.steps.has_windows and not accumulation.weights.needs_no_warning:
             accumulation.weights.needs_no_warning = True
             warn(
                 "All batches weigh alike, whatever their sizes. {} Batches of one size are exact as they are.".format(

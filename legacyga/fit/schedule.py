@@ -59,16 +59,18 @@ def check_steps_to_come(optimizers, schedule, epochs, batches, partial_window):
     """
     by_epoch = schedule if isinstance(schedule, dict) else {0: schedule} if isinstance(schedule, int) else {}
     to_come = [steps for epoch, steps in by_epoch.items() if not epochs or epoch < epochs]
-    most = max(to_come + [2 if callable(schedule) else 1])
+    # A later fit may go on with the epochs that this one leaves out.
+    most = max(list(by_epoch.values()) + [2 if callable(schedule) else 1])
     for optimizer in optimizers:
         accumulation = surface.accumulation_of(optimizer)
         if not accumulation.registry().has_no_accumulators:
             # Then a graph that begins at K = 1 is built with accumulators.
             accumulation.steps.expect(most)
         elif max(to_come + [1]) > 1:
-            raise ValueError(settings.NO_ACCUMULATORS.format(most))
+            raise ValueError(settings.NO_ACCUMULATORS.format(max(to_come)))
     # Before the first epoch that a dict names, the present K holds.
-    largest = max(to_come + ([] if 0 in by_epoch else [optimizers[0].gradient_accumulation_steps]))
+    keeps_present = 0 not in by_epoch and not callable(schedule)
+    largest = max(to_come + ([optimizers[0].gradient_accumulation_steps] if keeps_present else [0]))
     if batches and largest > batches:
         message = LARGE_WINDOW + EFFECTS[partial_window]
         warn(message.format(largest, batches, partial_window))

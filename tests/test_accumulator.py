@@ -424,6 +424,73 @@ def test_what_comes_of_a_checkpoint_before_the_first_call(home, tmpdir):
         accumulator.gradients  # noqa: B018
     accumulator([0.0 * one, other])
     assert [value.numpy() for value in accumulator.gradients] == [np.float32(2.0 / 3), 8.0]
+    # A traced function would leave it out for good.
+    accumulator = restored()
+    accumulator([None, other])
+    with pytest.raises(ValueError, match=r"has not had yet. Received: None in every call, at the places \[0\]"):
+        tf.function(lambda: accumulator.gradients[1])()
+    accumulator([one, other])
+    assert [value.numpy() for value in tf.function(lambda: accumulator.gradients)()] == [np.float32(4.0 / 3), 8.0]
+
+
+@pytest.mark.capability("R9 state")
+@pytest.mark.parametrize("is_sparse", [False, slow(True)])
+def test_a_forgotten_sum_does_not_come_back_later(home, is_sparse, tmpdir):
+    """A checkpoint made between windows holds the sums of the last one. The first mini-step lacks a gradient."""
+    tf = eager(home)
+
+    def gradient(value):
+        return tf.IndexedSlices(tf.constant([[value]]), [1], [3, 1]) if is_sparse else tf.constant([[value]])
+
+    accumulator = legacyga.GradientAccumulator()
+    accumulator([gradient(2.0), gradient(8.0)])
+    accumulator.reset()
+    path = tf.train.Checkpoint(it=accumulator).save(str(tmpdir.join("checkpoint")))
+    accumulator = legacyga.GradientAccumulator()
+    tf.train.Checkpoint(it=accumulator).restore(path)
+    for value in (1.0, 3.0):
+        accumulator([gradient(1.0), None])
+        accumulator([gradient(1.0), gradient(value)])
+        assert [tf.convert_to_tensor(each).numpy().max() for each in accumulator.gradients] == [1.0, value / 2]
+        accumulator.reset()
+
+
+@pytest.mark.capability("R9 state")
+def test_a_restored_window_is_not_saved_before_it_is_there(home, tmpdir):
+    tf = eager(home)
+    one, other = tf.constant([2.0]), tf.constant([8.0])
+
+    def restored():
+        accumulator = legacyga.GradientAccumulator()
+        checkpoint = tf.train.Checkpoint(it=accumulator)
+        checkpoint.restore(path)
+        return accumulator, checkpoint
+
+    def save(checkpoint):
+        return checkpoint.save(str(tmpdir.join("again")))
+
+    accumulator = legacyga.GradientAccumulator()
+    accumulator([one, other])
+    path = tf.train.Checkpoint(it=accumulator).save(str(tmpdir.join("checkpoint")))
+    if home.tf_version >= (2, 8):
+        accumulator, checkpoint = restored()
+        for act in (lambda: None, lambda: accumulator([one, None])):
+            act()
+            with pytest.raises(ValueError, match="The window of a checkpoint waits for the gradients .*Take a mini-st"):
+                save(checkpoint)
+    accumulator, checkpoint = restored()
+    accumulator([one, other])
+    path = save(checkpoint)
+    accumulator, checkpoint = restored()
+    accumulator([one, other])
+    assert int(accumulator.step) == 3 and [each.numpy() for each in accumulator.gradients] == [2.0, 8.0]
+    # Between windows nothing is lost.
+    accumulator.reset()
+    path = save(checkpoint)
+    accumulator, checkpoint = restored()
+    accumulator([one, None])
+    accumulator.reset()
+    save(checkpoint)
 
 
 STRATEGY = """
@@ -603,7 +670,8 @@ def test_what_cannot_be_accumulated(home):
     for value in ([], [None, None]):
         with pytest.raises(ValueError, match="gradients must contain one that is not None. Received: .*GradientTape"):
             accumulator(value)
-    for value in (one, 1.0, None, "gradient"):
+    pairs = [(one, tf.Variable([1.0]))]
+    for value in (one, 1.0, None, "gradient", pairs, zip(*zip(*pairs))):
         with pytest.raises(ValueError, match="gradients must be a list with a tensor, an IndexedSlices or None"):
             accumulator(value)
     with pytest.raises(ValueError, match="(?s)The dense_shape of an IndexedSlices must be known.*as gradient 0. Give"):

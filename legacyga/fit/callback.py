@@ -102,6 +102,8 @@ class _Count(int):
 
 
 class _Callback(object):
+    home = None
+
     def __init__(self, schedule, partial_window):
         super(_Callback, self).__init__()
         self.schedule, self.partial_window = schedule, partial_window

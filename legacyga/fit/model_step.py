@@ -176,7 +176,7 @@ def make_anew(model):
     """Rebuild the training function with the model's present training step."""
     is_made, model.train_function = model.train_function is not None, None
     if is_made:
-        # A running fit calls the present function (from TF 2.3 on) and does not make one, so make it here.
+        # A running fit that looks for the function again does not make one, so make it here.
         model.make_train_function()
 
 

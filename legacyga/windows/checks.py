@@ -14,6 +14,10 @@ MISSING = (
     "The window of a checkpoint has a gradient that this program has not had yet. Received: None in every call, at the "
     "places {}. Give zeros there once: tape.gradient(..., unconnected_gradients=tf.UnconnectedGradients.ZERO)."
 )
+NOT_SAVED = (
+    "The window of a checkpoint waits for the gradients that it is put beside, and would be lost. Received: a checkpoint "
+    "to save. Take a mini-step first, with a gradient for each variable that had one, or call reset() after it."
+)
 NOT_PICKLED = (
     "A GradientAccumulator can be pickled, or copied, in eager mode, outside of a strategy, and not while a restored "
     "checkpoint waits for a gradient. Received: {}. Save it by tf.train.Checkpoint(accumulator=accumulator)."
@@ -30,7 +34,10 @@ ROWS = (
 
 def check_gradients(ops, gradients, number):
     """Return `gradients` as a list of tensors, IndexedSlices and None; `number` is the expected number, or None."""
-    if hasattr(gradients, "dtype") or isinstance(gradients, (str, dict)) or not hasattr(gradients, "__iter__"):
+    is_list = hasattr(gradients, "__iter__") and not (hasattr(gradients, "dtype") or isinstance(gradients, (str, dict)))
+    gradients = list(gradients) if is_list else gradients
+    # TensorFlow would make one tensor of a pair (gradient, variable).
+    if not is_list or any(isinstance(each, tuple) and not is_sparse(each) for each in gradients):
         raise ValueError(
             "gradients must be a list with a tensor, an IndexedSlices or None for each variable. Received: {}".format(
                 shown(gradients)

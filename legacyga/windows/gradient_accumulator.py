@@ -1,6 +1,6 @@
 """GradientAccumulator: gradient accumulation for custom training loops."""
 
-from legacyga.backend import autograph, graph, homes
+from legacyga.backend import autograph, features, graph, homes
 from legacyga.backend import ops as _ops
 from legacyga.backend.messages import shown
 from legacyga.windows import checks, settings, sums
@@ -109,11 +109,12 @@ class GradientAccumulator(object):
         self._check_replica()
         shapes = checks.shapes_of(ops.tf, gradients, self._sums)
         checks.check_rows(ops, gradients, shapes)
-        self._prepare(gradients, shapes)
         given = {i: gradient for i, gradient in enumerate(gradients) if gradient is not None}
-        # In a TensorFlow 1 graph nothing else makes the writes wait for the gradients.
-        with ops.uninterrupted(), ops.after(gradients, None if isinstance(weight, float) else weight):
-            return graph.one_at_a_time(self._mutex, lambda: self._take(given, weight))
+        with ops.uninterrupted():
+            self._prepare(gradients, shapes)
+            # In a TensorFlow 1 graph nothing else makes the writes wait for the gradients.
+            with ops.after(gradients, None if isinstance(weight, float) else weight):
+                return graph.one_at_a_time(self._mutex, lambda: self._take(given, weight))
 
     def _take(self, given, weight):
         ops = self._ops
@@ -142,9 +143,7 @@ class GradientAccumulator(object):
         """The number of mini-steps since the start or the last `reset()`: a scalar int64 tensor."""
         if self._is_unused():
             return self._ops.constant(0, "int64")
-        if self._is_here():
-            return self._local(self._step).read_value()
-        return self._strategy.experimental_local_results(self._step)[0].read_value()
+        return self._first(self._step).read_value()
 
     @property
     def gradients(self):
@@ -159,13 +158,10 @@ class GradientAccumulator(object):
         """
         if not self._sums.states:
             raise ValueError(checks.NO_CALL)
+        missing = self._missing()
+        if missing:
+            raise ValueError(checks.MISSING.format(missing))
         self._note()
-        # A traced function cannot read the numbers.
-        if self._home.tf.executing_eagerly() and self._is_here() and int(self.step):
-            held = self._local(self._held).numpy()
-            missing = [i for i, state in enumerate(self._sums.states) if state is None and held[i] != NOTHING]
-            if missing:
-                raise ValueError(checks.MISSING.format(missing))
         return self._as_written(self._on_each_replica)(self._reduced)
 
     def reset(self):
@@ -191,6 +187,21 @@ class GradientAccumulator(object):
     def _state_is_to_come(self):
         """Whether a restored checkpoint still waits for the creation of the variables that hold its window."""
         return bool(getattr(self, "_deferred_dependencies", None))
+
+    def _missing(self):
+        """Return the places where a restored window has a sum for which no gradient has come yet, in eager mode."""
+        with self._ops.init_scope():
+            if all(self._sums.states) or not self._home.tf.executing_eagerly() or not self._first(self._step).numpy():
+                return []
+            held = self._first(self._held).numpy()
+        return [i for i, state in enumerate(self._sums.states) if state is None and held[i] != NOTHING]
+
+    def _gather_saveables_for_checkpoint(self):
+        # tf.train.Checkpoint calls this when it saves.
+        is_lost = self._state_is_to_come and (self._held is None or self._missing())
+        if is_lost and not features.restores_as_it_saves(self._home.tf):
+            raise ValueError(checks.NOT_SAVED)
+        return super(GradientAccumulator, self)._gather_saveables_for_checkpoint()
 
     def _reduced(self):
         # Until the first mini-step of this window, the sums still hold the previous window's values.
@@ -219,21 +230,31 @@ class GradientAccumulator(object):
             self._step = step
         if not gradients:
             return
-        states = self._sums.states or [None] * len(gradients)
+        known, is_restored = self._sums.states or [None] * len(gradients), self._state_is_to_come
         states = [
             state if gradient is None or state is not None else self._state_for(i, gradient, shapes[i])
-            for i, (gradient, state) in enumerate(zip(gradients, states))
+            for i, (gradient, state) in enumerate(zip(gradients, known))
         ]
         if self._held is None:
             with self._making("ONLY_FIRST_REPLICA"):
                 self._held = self._make_zeros("held", [len(gradients)], "int32")
         self._sums.states = states
+        if is_restored:
+            self._forget([i for i, state in enumerate(states) if state is not known[i]])
         self._note(gradients)
 
     def _note(self, gradients=()):
         given = {i: gradient for i, gradient in enumerate(gradients) if gradient is not None}
         places = range(len(self._sums.states))
         self._sums.note(self._sums.forms_of(given), places, not self._home.tf.executing_eagerly())
+
+    def _forget(self, places):
+        """Zero the sums that a checkpoint holds of a window before its own, in eager mode."""
+        with self._making("SUM"):
+            held = self._first(self._held).numpy() if self._home.tf.executing_eagerly() else None
+            for state in [] if held is None else [self._sums.states[i] for i in places if held[i] == NOTHING]:
+                state.total.assign(self._ops.zeros_like(state.total))
+                state.touched.assign(self._ops.zeros_like(state.touched))
 
     def _state_for(self, i, gradient, shape):
         ops = self._ops
@@ -258,6 +279,12 @@ class GradientAccumulator(object):
 
     def _local(self, variable):
         return self._ops.replicas.local(variable)
+
+    def _first(self, variable):
+        """Return this replica's copy of a variable, or elsewhere the first one."""
+        if self._is_here():
+            return self._local(variable)
+        return self._strategy.experimental_local_results(variable)[0]
 
     def _is_here(self):
         """Whether code here has its own copy of the variables: in a replica, or without a strategy."""

@@ -44,6 +44,30 @@ def eager(home):
         skips.senseless("eager mode only")
 
 
+@pytest.mark.parametrize("steps", [slow(1), 2])
+def test_zeros_made_outside_of_the_function(home, steps):
+    """A traced step that gives them where the tape has none trains as with None."""
+    tf = home.tf
+
+    def train(is_given):
+        weights = [tf.Variable([1.0, 2.0]), tf.Variable([3.0])]
+        optimizer = legacyga.wrap(home.keras.optimizers.SGD(0.25), steps)
+        zeros = [tf.zeros_like(weight) if is_given else None for weight in weights]
+
+        @tf.function
+        def step():
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_sum(weights[0] ** 2)
+            given = zip(tape.gradient(loss, weights), zeros)
+            optimizer.apply_gradients(zip([zero if each is None else each for each, zero in given], weights))
+
+        for _ in range(4):
+            step()
+        return [weight.numpy().tolist() for weight in weights]
+
+    assert train(False) == train(True) == [[value / 2 ** (4 // steps) for value in (1.0, 2.0)], [3.0]]
+
+
 def gradients(pattern):
     """Those of one mini-step, None where the pattern has a blank."""
     return [None if letter == " " else RANDOM.randn(*shape).astype("float32") for letter, shape in zip(pattern, SHAPES)]

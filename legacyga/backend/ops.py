@@ -61,9 +61,12 @@ class Ops(object):
         """Return a context whose operations run after `values`, nested or not. Eager mode runs in order anyway."""
         if self.tf.executing_eagerly():
             return contextlib.ExitStack()
+        leaves, tensor = leaves_of(values), self.tf.Tensor
+        # A tensor that was made eagerly has its value, and TF 2.5 refuses to wait for it. Delete with TF 2.5.
+        leaves = [each for each in leaves if not (isinstance(each, tensor) and hasattr(each, "numpy"))]
         # TF 2.4 accepts the operation of an outer function's tensor, but not the tensor. Delete with TF 2.4.
         return self.tf.control_dependencies(
-            [getattr(leaf, "op", leaf) if isinstance(leaf, self.tf.Tensor) else leaf for leaf in leaves_of(values)]
+            [getattr(each, "op", each) if isinstance(each, tensor) else each for each in leaves]
         )
 
     def done(self, values, result=True):

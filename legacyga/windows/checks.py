@@ -15,8 +15,8 @@ MISSING = (
     "places {}. Give zeros there once: tape.gradient(..., unconnected_gradients=tf.UnconnectedGradients.ZERO)."
 )
 NOT_SAVED = (
-    "The window of a checkpoint waits for the gradients that it is put beside, and would be lost. Received: a checkpoint "
-    "to save. Take a mini-step first, with a gradient for each variable that had one, or call reset() after it."
+    "The window of a checkpoint waits for the gradients that it is put beside, and would be lost. Received: a "
+    "checkpoint to save. Take a mini-step first, with a gradient for each variable that had one."
 )
 NOT_PICKLED = (
     "A GradientAccumulator can be pickled, or copied, in eager mode, outside of a strategy, and not while a restored "

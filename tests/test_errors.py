@@ -287,6 +287,20 @@ def test_keras_3_on_another_backend(home, monkeypatch):
         ValueError, match="on its TensorFlow backend only. Received: the backend 'jax'. Set KERAS_BACKEND"
     ):
         legacyga.MySGD(keras=home.keras)
+    model = home.keras.models.Sequential([home.keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    with pytest.raises(ValueError, match="on its TensorFlow backend only"):
+        legacyga.micro_batch(model, 2)
+
+
+def test_eager_mode_of_tensorflow_1(home, monkeypatch):
+    if home.tf_version >= (2, 0):
+        skips.senseless("TensorFlow 1 only")
+    monkeypatch.setattr(home.tf, "executing_eagerly", lambda: True, raising=False)
+    optimizer = home.tf.train.GradientDescentOptimizer(0.1)
+    for make in (lambda: legacyga.MySGD(keras=home.keras), lambda: legacyga.wrap(optimizer, 2)):
+        with pytest.raises(ValueError, match="needs TensorFlow 2.0 or newer in eager mode. Received: TensorFlow 1"):
+            make()
 
 
 def test_raising_k_where_there_are_no_accumulators(home):

@@ -220,6 +220,25 @@ def test_a_trained_optimizer_is_not_wrapped_in_a_graph(home):
             legacyga.wrap(inner, 5)
 
 
+def test_in_a_strategy_of_one_device(home):
+    graph_only(home)
+    strategies = getattr(home.tf, "distribute", None)
+    if home.tf_version >= (2, 0) or not hasattr(strategies, "Strategy"):
+        skips.senseless("TF 1.13 to 1.15, as an Estimator's RunConfig takes it")
+    kind = getattr(strategies, "OneDeviceStrategy", None) or home.tf.contrib.distribute.OneDeviceStrategy
+    strategy = kind("/cpu:0")
+    with graph_of_its_own(home) as (v1, session), strategy.scope():
+        weight, fed = v1.get_variable("w", initializer=np.float32(0)), v1.placeholder("float32", ())
+        optimizer = legacyga.wrap(v1.train.GradientDescentOptimizer(1.0), 2)
+        train = strategy.extended.call_for_each_replica(lambda: optimizer.minimize(fed * weight))
+        session.run(v1.global_variables_initializer())
+        values = []
+        for each in (1.0, 3.0, 2.0, 4.0):
+            session.run(train, {fed: each})
+            values.append(float(session.run(weight)))
+    assert values == [0, -2, -2, -5]
+
+
 def test_one_optimizer_in_two_graphs_and_its_listed_operation(home):
     """As an Estimator does. The collection `train_op` lists the mini-step, not what stands in a branch."""
     graph_only(home)

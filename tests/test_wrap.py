@@ -1,5 +1,6 @@
 """wrap: every stock optimizer of the home against its own bare self, fed the mean gradients one update at a time."""
 
+import importlib
 import inspect
 
 import kinds
@@ -150,3 +151,22 @@ def test_what_a_float8_layer_hands_over_is_refused(home):
     bare.apply([home.tf.constant([2.0, 1.0]), home.tf.constant([1.0, 0.0])], [scale, kernel])
     np.testing.assert_array_equal(scale.numpy(), [2, 1])
     np.testing.assert_array_equal(kernel.numpy(), [4, 5])
+
+
+@pytest.mark.parametrize("made_by", ["MySGD", "wrap"])
+def test_the_package_keras(home, made_by):
+    """Below Keras 3, `import keras` gives the names of tf.keras or others: in TF 2.5 it is even a copy of tf.keras."""
+    if home.name != "tf.keras" or not (2, 5) <= home.tf_version < (2, 16):
+        skips.senseless("tf.keras from TF 2.5 to 2.15 alone")
+    keras = importlib.import_module("keras")
+    dense = keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros", input_shape=(1,))
+    model = keras.models.Sequential([dense])
+    optimizer = keras.optimizers.get({"class_name": "SGD", "config": {"learning_rate": 0.25}})
+    made = {
+        "MySGD": lambda: legacyga.MySGD(0.25, steps_per_update=2, keras=keras),
+        "wrap": lambda: legacyga.wrap(optimizer, 2),
+    }
+    model.compile(made[made_by](), "mse")
+    model.fit(np.ones((2, 1)), np.array([[1.0], [3.0]]), batch_size=1, shuffle=False, verbose=0)
+    # Half the sum of -2 and -6, times the rate.
+    assert model.get_weights()[0].tolist() == [[1.0]]

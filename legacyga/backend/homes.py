@@ -1,6 +1,7 @@
 """Find the parts of each Keras, and the Keras that an optimizer belongs to.
 
-Three libraries share the name `keras`: standalone Keras below 2.4, tf.keras from 2.4 to 2.15, and Keras 3.
+Three libraries share the name `keras`: standalone Keras below 2.4, tf.keras from 2.6 to 2.15 (in 2.5 a copy of it), and
+Keras 3.
 """
 
 import contextlib
@@ -66,6 +67,11 @@ class TensorFlow(object):
 
     def check_can_train(self):
         """Raise if no optimizer can train in this mode, before TensorFlow or Keras raise an obscure error."""
+        if self.tf.executing_eagerly() and version_of(self.tf) < (2,):
+            raise ValueError(
+                "legacyga needs TensorFlow 2.0 or newer in eager mode. Received: TensorFlow {} with eager execution "
+                "enabled. Train in graph mode (do not enable eager execution).".format(self.tf.__version__)
+            )
 
 
 def _implementation_of(module):
@@ -85,6 +91,9 @@ class Home(TensorFlow):
 
     def __init__(self, module):
         super(Home, self).__init__()
+        if module.__name__ == "keras" and (2, 5) <= version_of(module) < (2, 13):
+            # The package `keras` itself has no public names there. Delete with TF 2.12.
+            module = importlib.import_module("keras.api._v2.keras")
         self.module = module
         self.root = _implementation_of(module).split(".callbacks")[0]
         # Newer ones count, too. An older tf.keras has a version below 3, or none.
@@ -156,19 +165,14 @@ class Home(TensorFlow):
         optimizers = self.module.optimizers
         if self.is_keras3:
             return optimizers
-        optimizers = features.legacy_optimizers(optimizers)
-        if not hasattr(optimizers.SGD, "apply_gradients"):
-            raise ValueError(
-                "legacyga needs TensorFlow 2.0 or newer in eager mode. Received: TensorFlow {} with eager execution "
-                "enabled. Train in graph mode (do not enable eager execution).".format(self.tf.__version__)
-            )
-        return optimizers
+        return features.legacy_optimizers(optimizers)
 
     def registered_name(self, cls):
         """Return the name of a class in configs."""
         return features.registered_name(self.module)(cls)
 
     def check_can_train(self):
+        super(Home, self).check_can_train()
         if self.is_standalone and version_of(self.module) < (2, 0, 7):
             raise ValueError(
                 "legacyga needs Keras 2.0.7 or newer: older ones hand constraints to get_updates. Received: {}. "
@@ -217,9 +221,11 @@ def home_of(optimizer):
         if top == "keras" and keras is not None and (version_of(keras) < (2, 4) or version_of(keras) >= (3,)):
             return Home(keras)
         if top in ("keras", "tensorflow"):
-            home = Home(_tensorflow().keras)
-            if home.root == root:
-                return home
+            # With TF_USE_LEGACY_KERAS, and in TF 2.5, `keras` is another one than tf.keras.
+            for each in [_tensorflow().keras] + [keras] * (top == "keras" and keras is not None):
+                home = Home(each)
+                if home.root == root:
+                    return home
             raise ValueError(
                 "{} is an optimizer of {}, a private copy that TensorFlow keeps of Keras. Take the one of "
                 "tf.keras.optimizers.".format(type(optimizer).__name__, root)

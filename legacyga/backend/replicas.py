@@ -188,7 +188,8 @@ class Replicas(object):
         strategy = self.entered_strategy
         if strategy is None:
             return
-        kind = getattr(self._distribute.experimental, "ParameterServerStrategy", ())
+        # TF 1.13 has no `experimental`. Delete with TF 1.13.
+        kind = getattr(getattr(self._distribute, "experimental", None), "ParameterServerStrategy", ())
         if isinstance(strategy, kind) and features.executing_eagerly_outside_functions(self._tf)():
             raise ValueError(
                 "The workers of a ParameterServerStrategy do not wait for each other. They would count one window at "

@@ -4,7 +4,7 @@ import importlib
 
 from legacyga.backend import homes
 
-# An old project with standalone Keras trains with it. A newer `keras` is the same as tf.keras.
+# An old project with standalone Keras trains with it. A newer `keras` is mostly the same as tf.keras.
 HOMES = ("keras", "tf_keras", "tf.keras")
 
 
@@ -13,7 +13,7 @@ def homes_here(name, mode, names=HOMES):
     tf = homes.TensorFlow().tf
     if mode == "graph" and tf.executing_eagerly():
         tf.compat.v1.disable_eager_execution()
-    roots, problem = set(), None
+    roots, problem, causes = set(), None, []
     for candidate in (name,) if name else names:
         try:
             home = homes.find_home(tf.keras if candidate == "tf.keras" else importlib.import_module(candidate))
@@ -23,9 +23,12 @@ def homes_here(name, mode, names=HOMES):
         # A Keras for another TensorFlow may raise anything.
         except Exception as error:
             problem = error
+            if not (isinstance(error, ModuleNotFoundError) and error.name == candidate):
+                # Of whatever an installed Keras raises, tf.keras only says that Keras cannot be imported.
+                causes.append(error)
             continue
         if home.root not in roots:
             roots.add(home.root)
             yield home
     if not roots:
-        raise problem
+        raise causes[0] if causes else problem

@@ -78,6 +78,8 @@ def micro_batch(model, size, recompute=None):
             "model.compile first.".format(shown(model), shown(optimizer))
         )
     means.check_recompute(recompute)
+    if home.is_keras3:
+        home.check_can_train()
     if home.graph_mode and not home.is_standalone_in_eager_mode:
         graph.install(model, home, size, recompute)
         fitting.fitting_of(model).set(size)

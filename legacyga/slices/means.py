@@ -133,7 +133,7 @@ def is_trained_by_keras(home, model):
 def _is_homes_method(home, model, name):
     method = getattr(type(model), name, None)
     # A Keras without the method does not call the user's.
-    is_called = method is not None and hasattr(home.module.Model, name)
+    is_called = method is not None and hasattr(home.module.models.Model, name)
     return not is_called or method.__module__.startswith(home.root + ".")
 
 

@@ -11,6 +11,7 @@ import weakref
 import dense
 import homes
 import kinds
+import needs
 import numpy as np
 import oracle
 import pytest
@@ -478,6 +479,58 @@ def test_what_a_class_fills_when_it_is_built(home, is_built):
     assert len(given.variables) == number and len(given.slots) == is_built
     assert all(not np.any(each.numpy()) for each in given.slots.values())
     assert both[0].slots["kernel"] is not both[1].slots["kernel"]
+
+
+@pytest.mark.parametrize("kept_in", ["list", slow("dict")])
+def test_what_an_optimizer_of_tf_keras_fills_when_it_is_built(home, kept_in):
+    """A list or a dict that is empty when it is wrapped: each copy fills its own."""
+    base = getattr(home.keras.optimizers, "Optimizer", object)
+    if homes.generation_of(base) != "v3" or home.mode == "graph":
+        skips.senseless("optimizers of tf.keras from 2.11 on, and of tf_keras")
+
+    class Summing(base):
+        def __init__(self):
+            super(Summing, self).__init__(name="Summing")
+            self._learning_rate = self._build_learning_rate(0.5)
+            self.kept = {} if kept_in == "dict" else []
+
+        def build(self, var_list):
+            super(Summing, self).build(var_list)
+            if not getattr(self, "_built", False):
+                sums = [self.add_variable_from_reference(each, "sum") for each in var_list]
+                self.kept.update(sum=sums[0]) if kept_in == "dict" else self.kept.extend(sums)
+                self._built = True
+
+        def update_step(self, gradient, variable):
+            total = self.kept["sum" if kept_in == "dict" else 0]
+            total.assign_add(gradient)
+            variable.assign_sub(self.learning_rate * total)
+
+        def get_config(self):
+            return {}
+
+    given = Summing()
+    for _ in range(2):
+        variable, copied = home.tf.Variable([0.0, 0.0]), legacyga.wrap(given, 2)
+        for value in (1.0, 3.0, 4.0, 0.0):
+            copied.apply_gradients([(home.tf.fill([2], value), variable)])
+        # The sums are 2 and 4, of which half is taken each time.
+        assert variable.numpy().tolist() == [-3.0, -3.0]
+    assert not given.kept
+
+
+def test_an_object_with_a_method_of_an_optimizer(home, sgd):
+    """A helper that the user hangs on an optimizer, which has an `update_step` of its own: it is shared."""
+    needs.wrap(home)
+
+    class Warmup(object):
+        def update_step(self):
+            return 1
+
+    given = users.make(sgd, sgd.cls, RATE, MOMENTUM)
+    given.warmup = Warmup()
+    copied = legacyga.wrap(given, 2)
+    assert copied.warmup is given.warmup and copied.gradient_accumulation_steps == 2
 
 
 def test_a_class_that_nobody_has_any_more(home, sgd):

@@ -257,6 +257,29 @@ def test_one_optimizer_in_two_graphs_and_its_listed_operation(home):
             assert values == [0, -2, -2, -6]
 
 
+def test_a_loss_scale_of_tensorflow_1_and_what_a_policy_leaves_out(home):
+    """It would never be halved. With none it is, and the window with the overflow makes no update."""
+    graph_only(home)
+    v1 = v1_of(home.tf)
+    found = [getattr(v1.train, "experimental", None), getattr(v1, "mixed_precision", None)]
+    kinds = [getattr(each, "MixedPrecisionLossScaleOptimizer", None) for each in found]
+    kinds = [each for each in kinds if each is not None]
+    if not kinds:
+        skips.senseless("MixedPrecisionLossScaleOptimizer: TF 1.15 and newer")
+    with graph_of_its_own(home) as (v1, session):
+        weight, fed = v1.get_variable("w", initializer=np.float32(1)), v1.placeholder("float32", ())
+        optimizer = kinds[0](v1.train.GradientDescentOptimizer(1.0), "dynamic")
+        with pytest.raises(ValueError, match="on_nonfinite='skip_window' would keep them from it. Leave on_nonfinite"):
+            legacyga.wrap(optimizer, 2, on_nonfinite="skip_window")
+        train = legacyga.wrap(optimizer, 2).minimize(fed * weight)
+        session.run(v1.global_variables_initializer())
+        (scale,) = [each for each in v1.global_variables() if each.name.endswith("current_loss_scale:0")]
+        before = session.run(scale)
+        for each in (1.0, 3.0, np.inf, 2.0, 2.0, 4.0):
+            session.run(train, {fed: each})
+        assert session.run([weight, scale]) == [-4.0, before / 2]
+
+
 @pytest.mark.slow
 def test_a_saver_takes_the_window_along(home, tmpdir):
     graph_only(home)

@@ -401,6 +401,21 @@ def test_a_multi_optimizer_with_one_for_two_patterns(home, optimizers):
     dense.assert_close([each.numpy() for each in variables], np.float64([[0.4, 2.0], [1.0, 1.2]]))
 
 
+def test_a_multi_optimizer_of_one_for_all(home, optimizers):
+    """Its map has no entries; two copies of it have each their own optimizer, and so has the one that was given."""
+    default = optimizers.SGD(RATE, MOMENTUM)
+    given = optimizers.MultiOptimizer(optimizers.OptimizerMap(default))
+    for _ in range(2):
+        variables = [home.keras.Variable(value) for value in START]
+        wrapped = legacyga.wrap(given, 2)
+        for each in FED[:4]:
+            wrapped.apply([home.tf.constant(value) for value in each], variables)
+        wanted = dense.applied(oracle.SGD(RATE, MOMENTUM), FED[:4], 2, [value.astype("float64") for value in START])
+        dense.assert_close([each.numpy() for each in variables], wanted)
+        assert not any(each is default for each in wrapped.optimizers)
+    assert not default.built
+
+
 def test_a_multi_optimizer_over_a_function(home, optimizers):
     """Once it is built it has all optimizers; before that the copy would share those that the function returns."""
     one = optimizers.SGD(RATE, MOMENTUM)

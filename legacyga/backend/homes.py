@@ -237,7 +237,7 @@ def generation_of(cls):
     """Return the generation of an optimizer class, found by its methods: a module of legacyga.optimizers; else None."""
     if hasattr(cls, "_resource_apply_dense"):
         return "v2" if hasattr(cls, "get_updates") else "train"
-    if hasattr(cls, "update_step"):
+    if hasattr(cls, "update_step") and hasattr(cls, "apply_gradients"):
         return "keras3" if hasattr(cls, "stateless_apply") else "v3"
     return "v1" if hasattr(cls, "get_updates") and hasattr(cls, "get_gradients") else None
 

@@ -57,6 +57,9 @@ def values_in(values):
         if isinstance(value, collections.abc.Mapping):
             stack.extend(value.keys())
             stack.extend(value.values())
+            if not isinstance(value, dict):
+                # Keras 3's OptimizerMap keeps its default optimizer beside the entries.
+                stack.extend(getattr(value, "__dict__", {}).values())
         elif isinstance(value, CONTAINERS):
             stack.extend(value)
     return found
@@ -107,8 +110,9 @@ class _Pins(object):
                 continue
             is_container = isinstance(value, CONTAINERS)
             inside = values_in([value]) if is_container else [value]
-            # Keras 3 may later put the optimizer's variables into an empty tracked container, so it is not shared.
-            is_empty = is_container and not value and hasattr(value, "tracker")
+            # A build may later put the optimizer's variables into an empty container of its own, so it is not shared.
+            is_tracked = hasattr(value, "tracker") or hasattr(value, "_setattr_tracking")
+            is_empty = is_container and not value and is_tracked
             if name in self._kept or is_empty or any(map(self._is_to_copy, inside)):
                 self._pin(inside)
             elif "deferred" in name or "restor" in name:

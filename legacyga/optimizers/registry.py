@@ -37,7 +37,7 @@ class Registry(object):
 
     Attributes:
         windows: {key: `window.Window`}.
-        latest: the window of the last mini-step made; None if there is none.
+        latest: the window of the last mini-step made, or the one that `build` made; None if there is none.
         skipped: a variable: the number of mini-steps that `on_nonfinite` has skipped. None if there are no windows.
         unlisted: variables of the inner optimizer that it does not list as its own.
     """

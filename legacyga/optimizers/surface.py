@@ -1,7 +1,7 @@
 """The public surface of accumulating optimizers, and the factory of their classes: subclasses of the user's class.
 
-An optimizer keeps all of our data in one attribute, its `Accumulation`. Where the user's class has a method or an
-attribute with one of our public names, the user's wins.
+An optimizer keeps all of our data in one attribute, its `Accumulation`. Where the user's class has one of
+`PUBLIC_METHODS`, or sets an attribute named `mini_step` or `skipped_mini_steps`, the user's wins.
 """
 
 import collections

@@ -78,6 +78,8 @@ def wrap(optimizer, gradient_accumulation_steps, reduction="mean", on_nonfinite=
     if home is None:
         raise ValueError(NO_OPTIMIZER.format(shown(optimizer)))
     horovod.check(optimizer, settings)
+    if settings.guards and generation == "train" and hasattr(type(optimizer), "_unscale_grads"):
+        raise ValueError(NO_SCALE.format(shown(optimizer), shown(settings.on_nonfinite)))
     wrapped = surface.wrapped(optimizer, home, settings)
     if generation != "train":
         config.register(home)
@@ -86,6 +88,10 @@ def wrap(optimizer, gradient_accumulation_steps, reduction="mean", on_nonfinite=
 
 EXAMPLE = "wrap takes an optimizer object, such as wrap(Adam(1e-3), 8). Received: {}"
 NO_OPTIMIZER = EXAMPLE + ", which is no optimizer of a Keras or of tf.compat.v1.train."
+NO_SCALE = (
+    "{} halves its loss scale when it is given gradients that are not finite, and on_nonfinite={} would keep them from "
+    "it. Leave on_nonfinite at 'propagate': it then leaves out the update of such a window by itself."
+)
 AROUND_TRAIN = (
     "{0} calls an optimizer of another generation. Received: {1}. Wrap the optimizer in it, and put it around what "
     "wrap returns: {0}(wrap({2}, {3}))."

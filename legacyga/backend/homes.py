@@ -221,7 +221,7 @@ def home_of(optimizer):
         if top == "keras" and keras is not None and (version_of(keras) < (2, 4) or version_of(keras) >= (3,)):
             return Home(keras)
         if top in ("keras", "tensorflow"):
-            # With TF_USE_LEGACY_KERAS, and in TF 2.5, `keras` is another one than tf.keras.
+            # With TF_USE_LEGACY_KERAS, and in TF 2.5, `keras` is another one than tf.keras. Delete with TF 2.15.
             for each in [_tensorflow().keras] + [keras] * (top == "keras" and keras is not None):
                 home = Home(each)
                 if home.root == root:

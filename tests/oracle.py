@@ -15,6 +15,13 @@ def double(weights):
     return [np.asarray(weight, "float64") for weight in weights]
 
 
+def farthest(arrays, others):
+    """The largest distance of two elements at one place in two lists of arrays; NaN if there is a NaN."""
+    assert len(arrays) == len(others)
+    # Python's max would pass a NaN by.
+    return np.max([np.max(np.abs(np.asarray(one) - other)) for one, other in zip(arrays, others)])
+
+
 def hidden_and_output(weights, x):
     """The input of each dense layer, and the last one's output; tanh between them."""
     inputs = [np.asarray(x, "float64")]

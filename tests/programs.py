@@ -6,7 +6,6 @@ For test_any_program.py, which makes them up, and soak.py, which runs them for h
 import copy
 import os
 
-import numpy as np
 import oracle
 from epochs import BATCHES, START, X, Y, counts
 
@@ -164,8 +163,7 @@ class Program(object):
 
     def difference(self):
         """The largest one to what is promised, of a weight."""
-        found = zip(self.model.get_weights(), self.promised.weights)
-        return max(np.max(np.abs(now - then)) for now, then in found)
+        return oracle.farthest(self.model.get_weights(), self.promised.weights)
 
     def check(self, tolerance):
         value, promised = self.home.value, self.promised

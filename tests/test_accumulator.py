@@ -50,7 +50,7 @@ def mini_step(tf, accumulator, weights, x, y, weight):
 def differ(got, wanted):
     """The largest difference, relative to the largest number, over all arrays."""
     assert len(got) == len(wanted)
-    return max(np.max(np.abs(np.asarray(g) - w)) / np.max(np.abs(w)) for g, w in zip(got, wanted))
+    return np.max([np.max(np.abs(np.asarray(g) - w)) / np.max(np.abs(w)) for g, w in zip(got, wanted)])
 
 
 def optimizers(home):
@@ -583,7 +583,7 @@ worst = data.differ([g - s for g, s in zip(model.get_weights(), start)], [w - s 
 for replica in (0, 1):
     mine = np.concatenate([np.arange(4 * i + 2 * replica, 4 * i + 2 * replica + 2) for i in range(3)])
     wanted = [value / 2 for value in oracle.gradients(before, x[mine], y[mine])]
-    worst = max(worst, data.differ([value[replica].numpy() for value in own], wanted))
+    worst = np.maximum(worst, data.differ([value[replica].numpy() for value in own], wanted))
 
 counts = np.zeros(9)
 for i in range(3):
@@ -595,7 +595,7 @@ rows, sgd = [table.astype("float64")], oracle.SGD(0.05, momentum=0.9)
 for _ in range(6):
     rows = sgd.update(rows, [rate * rows[0]])
 assert not np.any((embedding.numpy() - table)[5:])
-worst = max(worst, data.differ([embedding.numpy()[:5] - table[:5]], [rows[0][:5] - table[:5]]))
+worst = np.maximum(worst, data.differ([embedding.numpy()[:5] - table[:5]], [rows[0][:5] - table[:5]]))
 # One sample on one replica, three on the other, with their number as the weight.
 uneven = legacyga.GradientAccumulator()
 
@@ -610,7 +610,7 @@ def uneven_mini_step():
 
 run(uneven_mini_step)
 sums = [sum(each.numpy() for each in strategy.experimental_local_results(value)) for value in uneven.gradients]
-worst = max(worst, data.differ(sums, oracle.gradients(model.get_weights(), x[:4], y[:4])))
+worst = np.maximum(worst, data.differ(sums, oracle.gradients(model.get_weights(), x[:4], y[:4])))
 
 # A checkpoint holds the sum over the replicas: what they exchange at the window's end.
 path = tf.train.Checkpoint(it=uneven).save(sys.argv[2])
@@ -623,7 +623,7 @@ again = [sum(each.numpy() for each in strategy.experimental_local_results(value)
 uneven = straight
 run(uneven_mini_step)
 assert straight.step == 2
-worst = max(worst, data.differ(again, sums))
+worst = np.maximum(worst, data.differ(again, sums))
 
 # Gone on with on one device: a mini-step weighs what it did.
 several, alone = legacyga.GradientAccumulator(), legacyga.GradientAccumulator()

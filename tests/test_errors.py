@@ -602,17 +602,19 @@ def test_a_variable_of_unknown_shape(home, kind, shape):
         with tf.Graph().as_default() if home.mode == "graph" else contextlib.ExitStack():
             variable = tf.Variable(np.zeros((3, 2), "float32"), shape=tf.TensorShape(shape), name="open")
             if kind.generation == "train":
-                optimizer = legacyga.wrap(v1.train.GradientDescentOptimizer(LR), steps)
-            elif kind.cls is None:
-                optimizer = legacyga.MySGD(LR, steps_per_update=steps, keras=home.keras)
+                bare = v1.train.GradientDescentOptimizer(LR)
             else:
-                optimizer = legacyga.wrap(kind.cls(LR), steps)
+                bare = home.bare_sgd(lr=LR) if kind.cls is None else kind.cls(LR)
+            optimizer = bare if steps is None else legacyga.wrap(bare, steps)
+            if kind.cls is None and steps is not None:
+                optimizer = legacyga.MySGD(LR, steps_per_update=steps, keras=home.keras)
             optimizer.apply_gradients([(tf.ones((3, 2)), variable)])
 
     try:
-        train(1)
+        train(None)
     except (TypeError, ValueError):
         skips.keras_lacks("the bare optimizer takes no such variable")
+    train(1)
     with pytest.raises(ValueError) as error:
         train(2)
     assert "must have a known shape to be accumulated for. Received: open:0 of the shape " in str(error.value)

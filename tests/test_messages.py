@@ -208,4 +208,4 @@ def test_one_filter_silences_all(home, caught):
         model.fit(X, Y, batch_size=4, verbose=0, callbacks=[legacyga.GradientAccumulationCallback()])
     warnings.simplefilter("ignore", legacyga.AccumulationWarning)
     model.fit(X, Y, batch_size=4, verbose=0, callbacks=[legacyga.GradientAccumulationCallback()])
-    assert not [each for each in caught if issubclass(each.category, legacyga.AccumulationWarning)]
+    assert not [each for each in caught if "an epoch has" in str(each.message)]

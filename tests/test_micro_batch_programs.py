@@ -263,6 +263,7 @@ def test_a_number_in_place_of_auto_within_fit(home):
     legacyga.micro_batch(model, "auto")
     fit(model, epochs=2, callbacks=[Fix()])
     assert_close(model.get_weights(), expected(oracle.SGD(RATE, MOMENTUM), epochs=2))
+    assert legacyga.micro_batch_size(model) == 3
 
 
 def test_lists_that_find_their_size(home):
@@ -461,12 +462,14 @@ def test_fetches_of_compile(home):
         skips.senseless("graph mode only")
     counter = home.backend.variable(0.0)
     try:
-        model = compiled(home, fetches=[home.v1.assign_add(counter, 1.0)])
+        model = home.network(START)
+        model.compile(home.bare_sgd(lr=RATE), "mse", fetches=[home.v1.assign_add(counter, 1.0)])
         model.train_on_batch(X, Y)
     except (TypeError, ValueError, AttributeError):
         skips.keras_lacks("fetches")
     if home.value(counter) != 1.0:
         skips.keras_lacks("fetches")
+    model = compiled(home, fetches=[home.v1.assign_add(counter, 1.0)])
     legacyga.micro_batch(model, 3)
     fit(model)
     assert home.value(counter) == 1.0 + 3

@@ -4,6 +4,7 @@ import inspect
 import warnings
 
 import numpy as np
+import oracle
 import pytest
 import skips
 from kinds import RATE
@@ -42,6 +43,21 @@ def embedded(home, outputs=2, more=(), penalty="l2"):
     return start(home.keras.models.Model(inputs, layers.Dense(outputs)(hidden)))
 
 
+def keras_trains(home, make, **kwargs):
+    """Whether Keras trains such a model by an optimizer of its own."""
+
+    def made():
+        model, x, y = make()
+        model.compile(home.bare_sgd(lr=RATE), model.loss)
+        return model, x, y
+
+    try:
+        train(home, made, None, **kwargs)
+    except Exception:
+        return False
+    return True
+
+
 def train(home, make, size, recompute=None, **kwargs):
     """(weights, history, model) after two epochs."""
     home.reset()
@@ -58,9 +74,9 @@ def train(home, make, size, recompute=None, **kwargs):
 def check(home, make, size=SIZE, recompute=None, bar=4e-6, twice=True, moves=1e-3, **kwargs):
     """Slices end as whole batches do; the model that was trained in slices."""
     whole, slices = train(home, make, None, **kwargs), train(home, make, size, recompute, **kwargs)
-    home_moved = max(np.abs(now - then).max() for now, then in zip(whole[0], make()[0].get_weights()))
+    home_moved = oracle.farthest(whole[0], make()[0].get_weights())
     assert home_moved > moves
-    distance = max(np.abs(now - then).max() for now, then in zip(slices[0], whole[0]))
+    distance = oracle.farthest(slices[0], whole[0])
     assert distance <= bar, distance
     assert sorted(slices[1]) == sorted(whole[1])
     for name, values in whole[1].items():
@@ -273,9 +289,7 @@ def test_an_output_of_one_dimension(home):
         model.compile(sgd(home), "mse")
         return model, X, LABELS[:, 0]
 
-    try:
-        train(home, make, None, sample_weight=np.linspace(0.1, 2, 21))
-    except Exception:
+    if not keras_trains(home, make, sample_weight=np.linspace(0.1, 2, 21)):
         skips.keras_lacks("an output of one dimension")
     check(home, make, recompute=True, sample_weight=np.linspace(0.1, 2, 21))
 
@@ -301,9 +315,7 @@ def test_what_layers_add(home, rows):
         model.compile(sgd(home), "mse")
         return model, X, X[:, :2]
 
-    try:
-        train(home, make, None)
-    except Exception:
+    if not keras_trains(home, make):
         skips.keras_lacks("a number for each sample by add_loss, beside a loss")
     check(home, make, recompute=True)
 
@@ -474,7 +486,7 @@ def test_numbers_drawn_in_one_of_several_branches(home):
     model = Own()
     model.compile(home.keras.optimizers.SGD(0.1), "mse")
     legacyga.micro_batch(model, SIZE, recompute=True)
-    with pytest.raises(ValueError, match="must draw the same numbers twice.*RandomUniform|random_uniform"):
+    with pytest.raises(ValueError, match="must draw the same numbers twice.*(RandomUniform|random_uniform)"):
         model.fit(X, np.zeros((len(X), 2)), verbose=0)
 
 
@@ -589,9 +601,6 @@ def test_a_generator_and_its_adversary(home):
             self.critic = keras.Sequential([layers.Dense(4, activation="tanh", input_shape=(2,)), layers.Dense(1)])
             self.of_critic = home.bare_sgd(lr=RATE)
 
-        def call(self, x):
-            return self.critic(self.generator(x))
-
         def train_step(self, data):
             x, y = data
             with tf.GradientTape() as tape:
@@ -605,14 +614,11 @@ def test_a_generator_and_its_adversary(home):
             self.optimizer.apply_gradients(zip(tape.gradient(found, variables), variables))
             return {"loss": loss, "generator": found}
 
-    if not hasattr(keras.Model, "call") or home.tf_version < (2, 4):
+    if home.tf_version < (2, 4):
         skips.keras_lacks("models within a model, by name")
 
-    class Bare(Gan):
-        call = keras.Model.call
-
     def make():
-        model = Bare()
+        model = Gan()
         model.built = True
         for number, each in enumerate((model.generator, model.critic)):
             start(each, number)
@@ -626,9 +632,7 @@ def test_mixed_precision(home):
     if home.mode == "graph" or home.tf_version < (2, 4):
         skips.keras_lacks("mixed precision of TF 2.4 and newer, in eager mode")
     tf, keras = home.tf, home.keras
-    policy = keras.mixed_precision.set_global_policy if hasattr(keras.mixed_precision, "set_global_policy") else None
-    if policy is None:
-        skips.keras_lacks("set_global_policy")
+    policy = keras.mixed_precision.set_global_policy
 
     def make():
         policy("mixed_float16")
@@ -646,8 +650,8 @@ def test_mixed_precision(home):
 
 def check_loosely(home, make):
     whole, slices = train(home, make, None), train(home, make, SIZE)
-    for now, then in zip(slices[0], whole[0]):
-        assert np.abs(now - then).max() <= 2e-3
+    assert oracle.farthest(whole[0], make()[0].get_weights()) > 2e-2
+    assert oracle.farthest(slices[0], whole[0]) <= 2e-3
     np.testing.assert_allclose(slices[1]["loss"], whole[1]["loss"], rtol=1e-3)
 
 

@@ -569,12 +569,14 @@ def without_count(home):
 
 @pytest.mark.slow
 def test_the_state_of_a_bare_optimizer_that_may_list_no_count(home):
+    needs.wrap(home)
     for make in without_count(home):
         assert_goes_on_after_the_bare_one(home, make)
 
 
 @pytest.mark.slow
 def test_a_state_without_a_window_is_taken_over_at_one(home):
+    needs.wrap(home)
     for make in without_count(home):
         model, one = [model_of(home, legacyga.wrap(make(), steps)) for steps in (3, 1)]
         train(model, BATCHES[:3])
@@ -689,6 +691,7 @@ def test_copies_of_a_compiled_model(home, kind):
     bare = model_of(home, kind.bare())
     train(bare, BATCHES[:1])
     ways = [lambda each: pickle.loads(pickle.dumps(each))] + ([copy.deepcopy] if home.mode == "eager" else [])
+    tried = 0
     for way in ways:
         try:
             copied_bare = way(bare)
@@ -696,9 +699,12 @@ def test_copies_of_a_compiled_model(home, kind):
             copied_bare = None
         if copied_bare is None or copied_bare.optimizer is None:
             continue
+        tried += 1
         copied = way(model)
         assert copied.optimizer.gradient_accumulation_steps == 3
         assert_bits(copied.get_weights(), model.get_weights())
+    if not tried:
+        skips.keras_lacks("copies of a model with the bare optimizer")
 
 
 PROGRAM = """

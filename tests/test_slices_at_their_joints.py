@@ -418,6 +418,7 @@ def test_a_loss_of_each_sample_by_add_loss(home, other):
 
     try:
         model, x, y = make()
+        model.compile(home.bare_sgd(lr=RATE), model.loss)
         # Batches of one size.
         model.fit(x[:16], None if y is None else y[:16], batch_size=8, verbose=0)
     except Exception:
@@ -433,12 +434,13 @@ def test_slices_that_begin_within_fit(home):
     """A callback sets them, and takes them off: what is trained is that of whole batches."""
     if home.mode == "graph":
         skips.senseless("graph mode cuts what is fed, and has no function that fit keeps")
-    sizes = {1: 3, 3: None}
+    sizes, found = {1: 3, 3: None}, []
 
     class Sizes(home.keras.callbacks.Callback):
         def on_epoch_begin(self, epoch, logs=None):
             if epoch in sizes:
                 legacyga.micro_batch(self.model, sizes[epoch])
+            found.append(legacyga.micro_batch_size(self.model))
 
     ends = []
     for callbacks in ([], [Sizes()]):
@@ -449,7 +451,7 @@ def test_slices_that_begin_within_fit(home):
         ends.append(model.get_weights())
     for one, other in zip(*ends):
         assert np.abs(one - other).max() <= 4e-6
-    assert "train_step" not in vars(model)
+    assert "train_step" not in vars(model) and found == [None, 3, 3, None]
 
 
 def test_compiled_again_with_a_sum(home):

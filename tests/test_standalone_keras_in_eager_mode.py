@@ -9,7 +9,7 @@ import oracle
 import pytest
 import skips
 
-pytestmark = [pytest.mark.capability("ways to train"), pytest.mark.long]
+pytestmark = pytest.mark.capability("ways to train")
 K, RATE, MOMENTUM = 3, 0.05, 0.9
 
 PROGRAM = """

@@ -350,15 +350,35 @@ def test_flush_is_an_update_of_what_is_there(home):
 
 
 @pytest.mark.capability("errors")
-def test_what_cannot_be_wrapped(home):
-    cover = getattr(home.keras.optimizers, "TFOptimizer", None)
-    if cover is not None:
-        with pytest.raises(ValueError, match=r"Wrap the optimizer in it.* TFOptimizer\(wrap\(AdamOptimizer, 3\)\)"):
-            legacyga.wrap(cover(make(home, "AdamOptimizer")), 3)
-    in_functions = getattr(v1_of(home.tf), "control_flow_v2_enabled", bool)
-    if home.mode == "graph" and in_functions():
-        with pytest.raises(ValueError, match="cannot write to reference variables.*disable_control_flow_v2"):
-            apply_to(home, lambda: legacyga.wrap(make(home, "AdamOptimizer"), 2), GRADIENTS, resource=False)
+def test_what_keras_puts_around_it_cannot_be_wrapped(home):
+    graph_only(home)
+    cover = home.v1_optimizers.TFOptimizer
+    with pytest.raises(ValueError, match=r"Wrap the optimizer in it.* TFOptimizer\(wrap\(AdamOptimizer, 3\)\)"):
+        legacyga.wrap(cover(make(home, "AdamOptimizer")), 3)
+
+
+@pytest.mark.capability("errors")
+def test_a_wrapper_around_another_generation(home):
+    graph_only(home)
+    kinds = {generation_of(each): each for _, each in home.optimizer_classes() if each.__name__ == "SGD"}
+    if not {"v1", "v2"} <= set(kinds):
+        skips.senseless("one generation of Keras alone")
+
+    class Cover(kinds["v1"]):
+        def __init__(self, optimizer):
+            super(Cover, self).__init__()
+            self.optimizer = optimizer
+
+    with pytest.raises(ValueError, match="Cover calls an optimizer of another generation.* Train in slices of a batch"):
+        legacyga.wrap(Cover(kinds["v2"](0.1)), 3)
+
+
+@pytest.mark.capability("errors")
+def test_reference_variables_that_branches_cannot_write(home):
+    if home.mode == "eager" or not getattr(v1_of(home.tf), "control_flow_v2_enabled", bool)():
+        skips.senseless("graph mode with branches that are functions")
+    with pytest.raises(ValueError, match="cannot write to reference variables.*disable_control_flow_v2"):
+        apply_to(home, lambda: legacyga.wrap(make(home, "AdamOptimizer"), 2), GRADIENTS, resource=False)
 
 
 def bert(home, code, steps):

@@ -104,9 +104,9 @@ def fit(home, make, data, optimizer, batch, flushed=None, **kwargs):
 def off(start, weights, wanted):
     """The largest distance of two lists of weights, relative to the way that the wanted ones went."""
     assert len(start) == len(weights) == len(wanted)
-    way = max(np.abs(w - s).max() for w, s in zip(wanted, start))
+    way = oracle.farthest(wanted, start)
     assert way > 0.05
-    return max(np.abs(w - wanted).max() for w, wanted in zip(weights, wanted)) / way
+    return oracle.farthest(weights, wanted) / way
 
 
 def assert_reports(home, reported, wanted):

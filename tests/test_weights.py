@@ -80,9 +80,9 @@ def expected(mini_steps, steps, sgd=None, weights=START):
 
 def off(weights, wanted, start=START):
     """The distance to the wanted weights, relative to the way that these went."""
-    way = max(np.abs(w - s).max() for w, s in zip(wanted, start))
+    way = oracle.farthest(wanted, start)
     assert way > 0.05
-    return max(np.abs(now - w).max() for now, w in zip(weights, wanted)) / way
+    return oracle.farthest(weights, wanted) / way
 
 
 def assert_trained(model, mini_steps, steps, sgd=None, bar=4e-6):

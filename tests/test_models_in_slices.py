@@ -3,6 +3,7 @@
 import weakref
 
 import numpy as np
+import oracle
 import pytest
 import skips
 from slow import slow
@@ -791,15 +792,57 @@ def test_a_call_that_an_object_has(home, loss):
     check(home, make, twice=loss != "mse", batch_size=7)
 
 
-def test_a_part_that_is_frozen_during_the_forward_pass(home):
-    """As the judge of a GAN is while the maker trains."""
+@pytest.mark.parametrize("is_told", [slow(True), False], ids=["training=True", "by Keras"])
+def test_a_call_without_the_argument_training(home, is_told):
+    """Its layers ask the call in progress, which is over when the slices are computed again. The slices are equal."""
     needs_train_step(home)
-    tf = home.tf
+    keras, tf = home.keras, home.tf
+
+    class Net(keras.Model):
+        def __init__(self):
+            super(Net, self).__init__()
+            self.first, self.normal, self.last = dense(home), keras.layers.BatchNormalization(), dense(home, 2, 2)
+
+        def call(self, x):
+            return self.last(self.normal(self.first(x)))
+
+    class Told(Net):
+        def train_step(self, data):
+            x, y = data
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(tf.square(self(x, training=True) - y))
+            return update(self, tape, loss)
+
+    ends = []
+    for size in (None, 4):
+        home.reset()
+        model = (Told if is_told else Net)()
+        model(X[:2])
+        start(model)
+        # Not the averages that the batch has.
+        model.normal.set_weights([np.float32(value) * np.ones(2, "float32") for value in (1.5, 0.5, 3.0, 9.0)])
+        model.compile(sgd(home), "mse")
+        if size:
+            legacyga.micro_batch(model, size, recompute=True)
+        x, y = (np.concatenate([each[:4], each[:4]]) for each in (X, Y))
+        model.fit(x, y[:, :2], batch_size=8, shuffle=False, verbose=0)
+        ends.append([home.value(each) for each in model.trainable_weights])
+    assert oracle.farthest(*ends) <= 4e-6
+
+
+@pytest.mark.parametrize("normalizes", [False, True])
+def test_a_part_that_is_frozen_during_the_forward_pass(home, normalizes):
+    """As the judge of a GAN is while the maker trains. A frozen BatchNormalization takes its averages."""
+    needs_train_step(home)
+    tf, keras = home.tf, home.keras
 
     class Gan(home.keras.Model):
         def __init__(self):
             super(Gan, self).__init__()
             self.maker, self.judge = dense(home), dense(home, 1, 2)
+            if normalizes:
+                inputs = keras.Input((2,))
+                self.judge = keras.Model(inputs, keras.layers.Dense(1)(keras.layers.BatchNormalization()(inputs)))
 
         def call(self, x):
             return self.judge(self.maker(x))
@@ -808,7 +851,7 @@ def test_a_part_that_is_frozen_during_the_forward_pass(home):
             x, _ = data
             self.judge.trainable = False
             with tf.GradientTape() as tape:
-                loss = tf.reduce_mean(tf.nn.softplus(-self.judge(self.maker(x))))
+                loss = tf.reduce_mean(tf.nn.softplus(-self.judge(self.maker(x), training=True)))
             self.judge.trainable = True
             return update(self, tape, loss, self.maker.trainable_variables)
 
@@ -816,7 +859,10 @@ def test_a_part_that_is_frozen_during_the_forward_pass(home):
         model = Gan()
         model(X[:2])
         model.compile(sgd(home))
-        return start(model), X, Y
+        start(model)
+        # A variance is no negative number.
+        model.set_weights([np.abs(each) for each in model.get_weights()])
+        return model, X, Y
 
     check(home, make, batch_size=7)
 

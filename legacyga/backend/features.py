@@ -240,6 +240,16 @@ def layers_of(model):
     return [model] + [each for each in model.submodules if hasattr(each, "_eager_losses")]
 
 
+def training_of_call(home):
+    """The `training` of the layer call in progress; None if there is none, or if it was not told."""
+    if home.is_keras3:
+        state = importlib.import_module(home.root + ".backend.common.global_state")
+        context = state.get_global_attribute("current_call_ctx")
+    else:
+        context = importlib.import_module(home.root + ".engine.base_layer_utils").call_context()
+    return getattr(context, "training", None)
+
+
 def losses_kept_by(layer):
     """The losses that a layer has added in its call: `_losses` in Keras 3. Delete with tf_keras."""
     return getattr(layer, "_eager_losses", getattr(layer, "_losses", ()))

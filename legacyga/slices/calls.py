@@ -1,6 +1,7 @@
 """Call a model on the slices of a batch, and attach the slices' gradient to the outputs for the whole batch."""
 
 import contextlib
+import inspect
 
 from legacyga.backend import features
 from legacyga.backend import ops as _ops
@@ -86,6 +87,12 @@ class SlicedCall(object):
         self.scalars, self.ragged = {}, {}
         # The outputs of a slice, and the layers that added the losses.
         self._template, self._adding, self._variables = None, [], None
+        # A `call` without the argument `training` leaves it to its layers to find out in which mode they are called. A
+        # slice that is computed later, outside of this call, must be told.
+        training, names = features.training_of_call(home), inspect.signature(model.call).parameters.values()
+        takes = any(each.name == "training" or each.kind is inspect.Parameter.VAR_KEYWORD for each in names)
+        self._told = {} if training is None or takes else {"training": training}
+        self._trainable = [(layer, layer.trainable) for layer in features.layers_of(model)]
 
     def part(self, nested, begin, length):
         """Return a slice of nested tensors."""
@@ -105,7 +112,7 @@ class SlicedCall(object):
         before = [(layer, list(features.losses_kept_by(layer))) for layer in features.layers_of(model)]
         with uncut(self.models):
             model._clear_losses()
-            outputs = model(*args, **kwargs)
+            outputs = model(*args, **dict(kwargs, **self._told))
         sums_up, added = features.sums_activities(self.home), []
         for layer in features.layers_of(model):
             is_sum = sums_up and getattr(layer, "activity_regularizer", None) is not None
@@ -170,6 +177,19 @@ class SlicedCall(object):
             is_one = i in self.scalars
             pairs.append((Total, each * self.share(i, length, each.dtype)) if is_one else (Rows, each))
         return pairs
+
+    @contextlib.contextmanager
+    def as_called(self):
+        """A context in which each layer is trainable or frozen as in the first call: a step may have changed it since.
+
+        A frozen BatchNormalization is another function.
+        """
+        now = [(layer, layer.trainable) for layer, _ in self._trainable]
+        _set_trainable(self._trainable)
+        try:
+            yield
+        finally:
+            _set_trainable(now)
 
     def variables(self):
         """Return [(trainable variable, TensorFlow's variable in it)], as they were at the first call."""
@@ -261,6 +281,13 @@ class SlicedCall(object):
             # The add_loss of a functional model in Keras 3 raises, so use the one of Layer.
             self.home.module.layers.Layer.add_loss(layer, loss)
         return tf.nest.pack_sequence_as(self._template, leaves)
+
+
+def _set_trainable(values):
+    # A model's value is set for its layers, which come after it.
+    for layer, value in values:
+        if layer.trainable != value:
+            layer.trainable = value
 
 
 def raw_of(variable):

@@ -131,7 +131,8 @@ class _Twice(SlicedCall):
             self._write(written, values)
             drawn_since = _random_states()
             _draw_from(drawn)
-            gradients = self.loop.run(self._backward(upstream, joined, inputs))
+            with self.as_called():
+                gradients = self.loop.run(self._backward(upstream, joined, inputs))
             _draw_from(drawn_since)
             self._write(written, now)
             return gradients

@@ -40,7 +40,8 @@ def test_a_model_with_an_attribute_named_model(home, other):
     legacyga.micro_batch(model, 3)
     fit(model)
     assert legacyga.micro_batch_size(model) == 3 and legacyga.recomputes(model) is False
-    assert_close(model.get_weights(), expected(oracle.SGD(RATE, MOMENTUM)))
+    # The other model's weights come after its own.
+    assert_close(model.get_weights()[:4], expected(oracle.SGD(RATE, MOMENTUM)))
 
 
 def test_one_device_in_graph_mode(home):
@@ -248,6 +249,31 @@ def test_an_added_loss_without_a_row_for_each_sample(home):
     legacyga.micro_batch(model, 4)
     with pytest.raises(ValueError, match="row for each sample"):
         model.fit(X[:16], Y[:16], batch_size=16, verbose=0)
+
+
+def test_a_loss_of_ones_own_on_an_output_with_a_mask(home):
+    """tf.keras multiplies its one number by the mean of the mask, so slices of one each would be another loss."""
+    if home.mode == "graph" or home.is_keras3:
+        skips.senseless("eager mode of tf.keras")
+    layers, tf = home.keras.layers, home.tf
+    ids = np.int32([[1, 2, 3], [1, 0, 0], [2, 2, 0], [3, 1, 2]])
+    inputs = layers.Input((3,))
+    model = home.keras.Model(inputs, layers.Embedding(4, 2, mask_zero=True)(inputs))
+    model.compile("sgd", lambda y, found: tf.reduce_mean(tf.square(found - y)))
+    legacyga.micro_batch(model, 2, recompute=False)
+    with pytest.raises(ValueError, match="recompute=False is for a loss that is a mean over the samples.*mask"):
+        model.fit(ids, np.ones((4, 3, 2), "float32"), batch_size=4, verbose=0)
+
+
+def test_slices_end_with_a_train_step_set_on_the_model(home):
+    """It has taken the place of the one that cuts, and there is nothing to undo."""
+    if home.mode == "graph" or home.tf_version < (2, 2):
+        skips.keras_lacks("a train_step")
+    model = compiled(home)
+    legacyga.micro_batch(model, 3)
+    model.train_step = own = lambda data: {}
+    legacyga.micro_batch(model, None)
+    assert model.train_step is own and legacyga.micro_batch_size(model) is None
 
 
 def test_a_number_in_place_of_auto_within_fit(home):

@@ -830,6 +830,132 @@ def test_a_call_without_the_argument_training(home, is_told):
     assert oracle.farthest(*ends) <= 4e-6
 
 
+def views(tf, x):
+    """Four of each sample."""
+    return tf.concat([x, x + 0.5, 2.0 * x, -x], 0)
+
+
+@pytest.mark.parametrize("data", ["views", "unequal parts", slow("points of its own")])
+def test_a_train_step_that_calls_with_other_tensors_than_the_data(home, data):
+    """Each call is cut by its own number of samples, whatever the data have."""
+    needs_train_step(home)
+    keras, tf = home.keras, home.tf
+    counting, seen = largest_call(home)
+
+    class Own(keras.Model):
+        def __init__(self):
+            super(Own, self).__init__()
+            self.inner = keras.Sequential([keras.layers.Dense(2, input_shape=(3,)), counting])
+
+        def call(self, x):
+            return self.inner(x)
+
+        def train_step(self, batch):
+            x, y = (batch[0], batch[1][:, :2]) if data == "views" else (tf.constant(X[:12]), 1.0)
+            if data == "unequal parts":
+                x, y = batch
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(tf.square(self.inner(views(tf, x), training=True)))
+                loss += tf.reduce_mean(tf.square(self.inner(x, training=True) - tf.reduce_mean(y)))
+            return update(self, tape, loss)
+
+    given = tf.data.Dataset.from_tensors((X[:12], Y[:4]) if data == "unequal parts" else 0).repeat(2)
+    if data == "views":
+        given = tf.data.Dataset.from_tensor_slices((X[:16], Y[:16])).batch(8, drop_remainder=True)
+    ends = []
+    for size in (None, 8):
+        home.reset()
+        model = Own()
+        model(X[:2])
+        model.compile(sgd(home))
+        begin = start(model).get_weights()
+        if size:
+            legacyga.micro_batch(model, size)
+        del seen[:]
+        model.fit(given, epochs=2, verbose=0)
+        ends.append(model.get_weights())
+        assert max(seen) == (size or {"views": 32}.get(data, 48))
+    assert oracle.farthest(ends[0], begin) > 1e-3
+    assert oracle.farthest(*ends) <= 4e-6
+
+
+def test_a_variable_that_a_model_is_called_with(home):
+    """A row of the model's own that all samples share, and its gradient."""
+    needs_train_step(home)
+    keras, tf = home.keras, home.tf
+
+    class Encoder(keras.Model):
+        def __init__(self):
+            super(Encoder, self).__init__()
+            self.inner = keras.layers.Dense(2)
+
+        def call(self, x, code=None):
+            return self.inner(x) * code
+
+    class Own(keras.Model):
+        def __init__(self):
+            super(Own, self).__init__()
+            self.encoder = Encoder()
+            self.code = self.add_weight(name="code", shape=(1, 2), initializer="ones")
+
+        def call(self, x):
+            return self.encoder(x, code=self.code)
+
+        def train_step(self, batch):
+            x, y = batch
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(tf.square(self.encoder(x, code=self.code) - y))
+            return update(self, tape, loss)
+
+    def make():
+        model = Own()
+        model(X[:2])
+        model.compile(sgd(home))
+        return start(model), X, Y
+
+    check(home, make, batch_size=7)
+
+
+def test_labels_of_hinge(home):
+    """Keras takes 0 for -1 if all labels of the batch are 0 or 1, and here one is -1."""
+    labels = np.float32([[-1.0], [1.0], [0.0], [1.0], [0.0], [0.0]])
+
+    def make():
+        model = embedded(home, 1)
+        model.compile(sgd(home), "hinge")
+        return model, X[:6], labels
+
+    check(home, make, size=2, twice=not home.is_standalone, batch_size=6)
+
+
+@pytest.mark.parametrize("has", ["a __call__", slow("a penalty")])
+def test_what_the_models_own_call_method_does(home, has):
+    """Once, whatever slices do within it."""
+    needs_train_step(home)
+    keras = home.keras
+
+    class Own(keras.Model):
+        def __init__(self):
+            super(Own, self).__init__()
+            self.inner = keras.layers.Dense(2)
+            if has == "a penalty":
+                self.activity_regularizer = keras.regularizers.get("l2")
+
+        def __call__(self, x, *args, **kwargs):
+            return super(Own, self).__call__(x / 2.0 if has == "a __call__" else x, *args, **kwargs)
+
+        def call(self, x):
+            return self.inner(x)
+
+    def make():
+        model = Own()
+        model(X[:2])
+        model.compile(sgd(home), lambda y, p: dice(home.tf, y, p))
+        return start(model), X, np.abs(Y)
+
+    check(home, make, batch_size=7)
+
+
 @pytest.mark.parametrize("normalizes", [False, True])
 def test_a_part_that_is_frozen_during_the_forward_pass(home, normalizes):
     """As the judge of a GAN is while the maker trains. A frozen BatchNormalization takes its averages."""

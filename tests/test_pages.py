@@ -142,7 +142,7 @@ NO_MESSAGES = [
     "sample weights for ",
     "sample weights, by whose sum ",
     "what add_loss is given, which has a number for each sample",
-    "…, one number for a whole batch, and sample weights",
+    "…, one number for a whole batch, and sample weights or masks",
 ]
 # Errors that only a change of Keras itself, or a program that hands the package's own parts around, brings about.
 INTERNAL = [

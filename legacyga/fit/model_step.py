@@ -31,7 +31,8 @@ def train_step(model, data, optimizer=None, weight=None, size=None, recompute=No
         own: the `train_step`, a function of the model and the data, if it is not Keras's.
     """
     home = homes.home_of(model.optimizer)
-    is_cut = size is not None and batches.is_cut(home.tf, data, size)
+    # A train_step of one's own may call the model with other tensors than the data: each call is looked at by itself.
+    is_cut = size is not None and (own is not None or batches.is_cut(home.tf, data, size))
     if is_cut:
         checks.check_strategy(home, model)
     is_twice = is_cut and means.choose(model, recompute, lambda: _doubts(home, model, data, size, own))

@@ -1,8 +1,10 @@
 """Read a batch that `fit` trains on: its tensors, its number of samples, its slices."""
 
 from legacyga.backend import ops as _ops
+from legacyga.backend.messages import shown
 
 SIZES = "Each part of a batch in slices must have the same first dimension. Received: {} and {} samples."
+NO_SAMPLES = "A batch must have a tensor with a row for each sample. Received: {}. Let fit have such data."
 UNEQUAL = "Each part of a batch in slices must have the same first dimension. Received: a part with another one."
 
 
@@ -33,7 +35,10 @@ def samples_in(tf, data):
     as the atoms of a molecule. Without targets, the first input decides.
     """
     targets = parts_of(tf, data[1:2]) if isinstance(data, (tuple, list)) else []
-    return size_of(tf, (targets or parts_of(tf, data))[0])
+    found = targets or parts_of(tf, data)
+    if not found:
+        raise ValueError(NO_SAMPLES.format(shown(data)))
+    return size_of(tf, found[0])
 
 
 def number_in(tf, data):

@@ -1,6 +1,7 @@
 """Call a model on the slices of a batch, and attach the slices' gradient to the outputs for the whole batch."""
 
 import contextlib
+import functools
 import inspect
 
 from legacyga.backend import features
@@ -61,6 +62,25 @@ def uncut(models):
         yield
 
 
+def again(home, model):
+    """Return a function that calls a model within its own call: without a `__call__` of the user's, which is done."""
+    return functools.partial(home.module.layers.Layer.__call__, model)
+
+
+@contextlib.contextmanager
+def _without_penalty(model):
+    """A context in which a model has no activity_regularizer: the call around adds what it gives."""
+    before = getattr(model, "activity_regularizer", None)
+    if before is None:
+        yield
+        return
+    model.activity_regularizer = None
+    try:
+        yield
+    finally:
+        model.activity_regularizer = before
+
+
 class SlicedCall(object):
     """One call of a model in slices.
 
@@ -71,7 +91,8 @@ class SlicedCall(object):
         given: (args, kwargs) of the whole batch.
         samples: the number of samples in the batch, an int or a scalar tensor.
         size: the largest number of samples in a slice.
-        models: all models whose calls are replaced, first the one that trains. Default: this model alone.
+        models: all models whose calls are replaced, first the one that trains, if this is within a call of `model`.
+            Default: it is not, and this model alone is replaced.
     """
 
     # Whether an output that is one number is taken as a mean over the samples.
@@ -79,7 +100,7 @@ class SlicedCall(object):
 
     def __init__(self, home, model, given, samples, size, models=()):
         self.home, self.model, self.given, self.samples = home, model, given, samples
-        self.models = models or [model]
+        self.models, self._is_within = models or [model], bool(models)
         self.tf, self.ops, self.tape = home.tf, _ops.Ops(home.tf), features.tape_module(home.tf)
         self.loop = Loop(self.ops, samples, size)
         # By their places in that list: {loss of one number: whether it is a sum, not a mean}, {values of a ragged
@@ -112,7 +133,9 @@ class SlicedCall(object):
         before = [(layer, list(features.losses_kept_by(layer))) for layer in features.layers_of(model)]
         with uncut(self.models):
             model._clear_losses()
-            outputs = model(*args, **dict(kwargs, **self._told))
+            call = again(self.home, model) if self._is_within else model
+            with _without_penalty(model) if self._is_within else contextlib.ExitStack():
+                outputs = call(*args, **dict(kwargs, **self._told))
         sums_up, added = features.sums_activities(self.home), []
         for layer in features.layers_of(model):
             is_sum = sums_up and getattr(layer, "activity_regularizer", None) is not None

@@ -34,8 +34,13 @@ class Loop(object):
         ops, tf = self.ops, self.ops.tf
         first = take(0, self.rest)
         kinds, first = [kind(self) for kind, _ in first], [value for _, value in first]
+        # With a global seed, a random operation's own is its number among those of its graph, and the loop is another
+        # graph than that of the first slice: number on, or the second slice draws what the first one has drawn.
+        drawn = 0 if tf.executing_eagerly() else ops.v1.get_seed(None)[1] or 0
 
         def body(number, states):
+            for _ in range(drawn):
+                ops.v1.get_seed(None)
             values = [value for _, value in take(self.rest + number * self.size, self.size)]
             states = [kind.added(state, value, number + 1) for kind, state, value in zip(kinds, states, values)]
             # The next slice waits for this one, so that memory never holds the activations of both.

@@ -15,6 +15,8 @@ TWICE = (
 
 # Parts of the names of Keras's losses that read an output's last dimension as classes, and take no mean over it.
 OVER_CLASSES = ("categorical", "kl", "kullback", "cosine")
+# Keras's losses that take 0 for -1 if all labels of the batch are 0 or 1.
+OF_LABELS = ("hinge", "squared_hinge", "squaredhinge")
 
 # {model: whether its last batch in slices computed them twice}
 _CHOSEN = weakref.WeakKeyDictionary()
@@ -118,6 +120,8 @@ def doubts_of_compiled(home, model, weighted):
             yield Doubt("the loss {} with ignore_class={}".format(shown(loss), ignored), True)
         if _joins_samples(loss):
             yield Doubt("the loss {}, which takes all samples of a batch together".format(shown(loss)), True)
+        if _name(loss) in OF_LABELS and not home.is_standalone:
+            yield Doubt("the loss {}, which looks at all labels of a batch".format(shown(loss)), False)
         if not _is_homes(home, loss):
             yield Doubt("the loss {}, which Keras does not know".format(shown(loss)), False)
     is_own = "compute_loss" in vars(model) or not _is_homes_method(home, model, "compute_loss")

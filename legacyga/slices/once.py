@@ -34,10 +34,11 @@ def train_step(home, model, own, data, size):
         return call.recorded(joined, [], lambda upstream: gradients)
 
     def check(given, y_pred, sample_weight):
-        found = None if sample_weight is None else losses.loss_of_one_number(home, given)
+        is_weighted = sample_weight is not None or any(each.mask is not None for each in given)
+        found = losses.loss_of_one_number(home, given) if is_weighted else None
         if found is not None:
             raise ValueError(
-                means.WRONG.format("{}, one number for a whole batch, and sample weights".format(shown(found)))
+                means.WRONG.format("{}, one number for a whole batch, and sample weights or masks".format(shown(found)))
             )
 
     outputs = autograph.as_written(tf, outputs)

@@ -17,8 +17,9 @@ from legacyga.backend import autograph, features
 from legacyga.backend import graph as graphs
 from legacyga.backend import ops as _ops
 from legacyga.backend.messages import shown
+from legacyga.backend.tensors import is_variable
 from legacyga.slices import batches, losses, means
-from legacyga.slices.calls import ROWS, SlicedCall, arguments, has_gradient, raw_of, replaced, uncut, values_of
+from legacyga.slices.calls import ROWS, SlicedCall, again, arguments, has_gradient, raw_of, replaced, uncut, values_of
 from legacyga.slices.loop import Nothing, Rows, Total, joins_gradient
 
 RANDOM = (
@@ -88,19 +89,22 @@ class _Cut(object):
         self._home, self._size, self._models = home, size, models
 
     def __call__(self, *args, **kwargs):
-        tf, given = self._home.tf, (args, kwargs)
-        self.was_called = True
+        tf, self.was_called = self._home.tf, True
+        # The tape must see that a variable among the arguments is read.
+        args, kwargs = given = tf.nest.map_structure(
+            lambda leaf: tf.convert_to_tensor(leaf) if is_variable(raw_of(leaf)) else leaf, (args, kwargs)
+        )
         # Put the tensors one level down, because `samples_in` takes a batch's second element for its targets.
         cut = [batches.of_samples(tf, given)]
         if not cut[0]:
             # A call with numbers alone, such as a time.
             with uncut(self._models):
-                return self.model(*args, **kwargs)
+                return again(self._home, self.model)(*args, **kwargs)
         samples = batches.number_in(tf, cut)
         checked = batches.checked(tf, cut, samples)
         if isinstance(samples, int) and samples <= self._size:
             with uncut(self._models), _ops.Ops(tf).after(checked):
-                return self.model(*args, **kwargs)
+                return again(self._home, self.model)(*args, **kwargs)
         with _ops.Ops(tf).after(checked):
             samples = samples if isinstance(samples, int) else tf.identity(samples)
         return _Twice(self._home, self.model, given, samples, self._size, self._models).outputs()

@@ -140,6 +140,27 @@ def test_in_a_later_window(home, kind, steps, traced):
 
 
 @traces
+def test_a_variable_of_integers(home, kind, traced):
+    """A counter in a model is among its trainable variables, and never has a gradient."""
+    tf = home.tf
+    ends = []
+    for has_counter in (False, True):
+        weight, counter = tf.Variable(START[0]), tf.Variable(0)
+        optimizer = kind.make(2)
+
+        def step(gradient, weight=weight, counter=counter, optimizer=optimizer, has_counter=has_counter):
+            optimizer.apply_gradients([(gradient, weight)] + [(None, counter)] * has_counter)
+
+        step = tf.function(step) if traced else step
+        for value in (1.0, 3.0, 2.0, 4.0):
+            step(tf.fill(SHAPES[0], value))
+        ends.append(weight.numpy())
+        assert counter.numpy() == 0
+    assert np.max(np.abs(ends[0] - START[0])) > 0.05
+    np.testing.assert_array_equal(*ends)
+
+
+@traces
 def test_of_tasks_by_turns(home, kind, traced):
     """Each mini-step has a head of its own, and the first window ends in a function that has never seen the others'."""
     optimizer, expected = make(kind, 3)

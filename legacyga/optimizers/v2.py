@@ -48,7 +48,11 @@ class Inner(_inner.Inner):
         return backend.variable(backend.get_value(variable), dtype=variable.dtype.base_dtype.name, name=name)
 
     def prepare(self, grads_and_vars, is_traced):
-        self.create_inner_weights([var for gradient, var in grads_and_vars if gradient is not None or is_traced])
+        # A later gradient of a traced function may be of any variable, but of integers.
+        may_have = [var.dtype.is_floating or var.dtype.is_complex for _, var in grads_and_vars]
+        self.create_inner_weights(
+            [var for (each, var), may in zip(grads_and_vars, may_have) if each is not None or is_traced and may]
+        )
         if self._inherited:
             # Of other variables, as after freezing a layer, the moments begin anew.
             weights = self.keeper._weights

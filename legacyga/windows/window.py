@@ -236,7 +236,7 @@ class Window(object):
         if known is None:
             # A traced function asks `_presence`. A TensorFlow 1 graph leaves out the places it has never seen.
             is_graph = self._mutex is not None and self.sums.forms
-            return set(self.places) - set(self.sums.forms) if is_graph else set()
+            return set(self.places) - set(self.sums.forms) if is_graph else self._counters()
         # If the guard skipped every mini-step, nothing is held. Call no place absent: a loss scale must see gradients.
         return {i for i, each in enumerate(known) if each == NOTHING} if any(known) else set()
 
@@ -245,11 +245,18 @@ class Window(object):
 
         Leaves out the places of this mini-step's gradients, `given`.
         """
-        asked = {i: place for i, place in enumerate(self.places) if place not in given}
+        never = self._counters()
+        asked = {i: place for i, place in enumerate(self.places) if place not in given and place not in never}
         if not asked or self._mutex is not None or self.ops.value_if_eager(in_window) is not None:
             return {}
         forms = self.ops.unstack(in_window, len(self.sums.states))
         return {i: self.ops.logical_not(self.ops.equal(forms[place], NOTHING)) for i, place in asked.items()}
+
+    def _counters(self):
+        """Return the places of variables of integers, such as a counter in a model: no tape has a gradient of these."""
+        dtypes = {place: self.ops.tf.as_dtype(self.sums.states[place].dtype) for place in self.places}
+        kinds = {place for place, dtype in dtypes.items() if not (dtype.is_floating or dtype.is_complex)}
+        return kinds - set(self.sums.forms)
 
     def _reduced(self, given, forms, held, absent, weight, begins):
         reduced = self.sums.reduced(given, forms, held, weight, begins, absent)

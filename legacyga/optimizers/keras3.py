@@ -85,23 +85,29 @@ class Inner(_inner.Inner):
     def take(self, accumulation, called, grads, variables, args, kwargs):
         """Make one mini-step for a call of the optimizer's method `called`; `variables` may be None, as in `apply`."""
         optimizer, grads = self.optimizer, list(grads)
-        method = getattr(self.own_class, called)
-        # `apply` takes the variables as its second argument.
-        _inner.check_arguments(method, (None,) * (called == "apply") + args, kwargs)
-        given = None if variables is None else list(variables)
-        variables = self.with_slots._trainable_variables if given is None else given
-        if len(grads) != len(variables):
-            if grads and given is not None:
-                # Keras would drop the rest in silence.
-                raise ValueError(UNPAIRED.format(len(grads), len(variables)))
-            # Keras raises its own error, and ignores an empty list.
-            self.apply_inner(grads, given, *args, **kwargs)
-            return
-        if not optimizer.built:
-            # Build in this context, as Keras does: outside, variables that this function makes have no value yet.
-            with self.home.module.name_scope(optimizer.name, caller=optimizer):
-                self.build_inner(variables)
-        accumulation.take_mini_step(list(zip(grads, variables)), (called,) + args, kwargs, scope=optimizer.name)
+        # Only the lock tells whether an update in progress is this thread's. At K = 1 it makes no difference.
+        with self.ops.uninterrupted() if self.steps.has_windows else contextlib.ExitStack():
+            if called == "apply" and self.is_applying:
+                # The inner optimizer's `apply_gradients` ends here.
+                self.apply_inner(grads, variables, *args, **kwargs)
+                return
+            method = getattr(self.own_class, called)
+            # `apply` takes the variables as its second argument.
+            _inner.check_arguments(method, (None,) * (called == "apply") + args, kwargs)
+            given = None if variables is None else list(variables)
+            variables = self.with_slots._trainable_variables if given is None else given
+            if len(grads) != len(variables):
+                if grads and given is not None:
+                    # Keras would drop the rest in silence.
+                    raise ValueError(UNPAIRED.format(len(grads), len(variables)))
+                # Keras raises its own error, and ignores an empty list.
+                self.apply_inner(grads, given, *args, **kwargs)
+                return
+            if not optimizer.built:
+                # Build in this context, as Keras does: outside, variables that this function makes have no value yet.
+                with self.home.module.name_scope(optimizer.name, caller=optimizer):
+                    self.build_inner(variables)
+            accumulation.take_mini_step(list(zip(grads, variables)), (called,) + args, kwargs, scope=optimizer.name)
 
     def apply_inner(self, grads, variables, *args, **kwargs):
         with self.hiding_steps():
@@ -236,12 +242,8 @@ class AccumulatingOptimizer(_config.ConfiguredOptimizer):
         return self._iterations
 
     def apply(self, grads, trainable_variables=None, *args, **kwargs):
-        """Make one mini-step; within an update, make the inner optimizer's step: its `apply_gradients` ends here."""
-        inner = self._legacyga.inner
-        if inner.is_applying:
-            inner.apply_inner(list(grads), trainable_variables, *args, **kwargs)
-        else:
-            inner.take(self._legacyga, "apply", grads, trainable_variables, args, kwargs)
+        """Make one mini-step; within an update, make the inner optimizer's step."""
+        self._legacyga.inner.take(self._legacyga, "apply", grads, trainable_variables, args, kwargs)
 
     def _all_reduce_sum_gradients(self, grads_and_vars):
         own = super(AccumulatingOptimizer, self)._all_reduce_sum_gradients
@@ -255,14 +257,6 @@ class AccumulatingOptimizer(_config.ConfiguredOptimizer):
 
     def _apply_weight_decay(self, trainable_variables):
         self._legacyga.inner.decay_weights(super(AccumulatingOptimizer, self)._apply_weight_decay, trainable_variables)
-
-    def stateless_apply(self, *args, **kwargs):
-        if self._legacyga.steps.has_windows:
-            raise ValueError(
-                "stateless_apply keeps no mini-steps. Received: a call of it on {}, which accumulates. Call "
-                "apply_gradients or apply.".format(shown(self))
-            )
-        return super(AccumulatingOptimizer, self).stateless_apply(*args, **kwargs)
 
 
 surface.register("keras3", AccumulatingOptimizer, Inner)

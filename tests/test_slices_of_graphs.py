@@ -547,3 +547,104 @@ def test_moving_averages_move_once_a_batch(home, by):
         ends.append(model.get_weights())
     for now, then in zip(*ends):
         np.testing.assert_allclose(now, then, rtol=0, atol=1e-6)
+
+
+def small(home):
+    inputs, layers = home.keras.layers.Input((4,)), [home.keras.layers.Dense(4, use_bias=False) for _ in START]
+    model = home.keras.models.Model(inputs, layers[1](layers[0](inputs)))
+    model.set_weights(START)
+    return model
+
+
+@pytest.mark.parametrize("is_placeholder", [slow(False), True])
+def test_a_rate_that_compile_feeds(home, is_placeholder):
+    """By `feed_dict`, which the program may change between batches."""
+    if home.mode == "eager" or home.is_standalone_before(2, 1):
+        skips.senseless("graph mode, of a Keras whose compile takes a feed_dict")
+    v1, ends = home.v1, []
+    for size in (None, 3):
+        home.reset()
+        rate = v1.placeholder("float32", []) if is_placeholder else v1.placeholder_with_default(0.001, [])
+        feeds, model = {rate: 0.25}, small(home)
+        try:
+            model.compile(v1.train.GradientDescentOptimizer(rate), "mse", feed_dict=feeds)
+        except (TypeError, ValueError):
+            skips.keras_lacks("feed_dict")
+        if size:
+            legacyga.micro_batch(model, size)
+        for feeds[rate] in (0.25, 0.0625):
+            model.train_on_batch(X[:8], Y[:8])
+        ends.append(model.get_weights())
+    assert_alike(ends)
+
+
+def test_an_update_that_no_batch_changes(home):
+    """One that the program adds to the model, as for an average of the weights: once a batch, as without slices."""
+    if home.mode == "eager":
+        skips.senseless("graph mode")
+    if home.is_standalone and not home.is_standalone_before(2, 3):
+        skips.keras_lacks("updates that a program adds to a model")
+    averages = []
+    for size in (None, 2):
+        home.reset()
+        model = small(home)
+        model.compile(plain_sgd(home), "mse")
+        average = home.backend.variable(0.0)
+        update = home.v1.assign(average, 0.5 * average + 0.5).op
+        if hasattr(model, "metrics_updates"):
+            model.metrics_updates.append(update)
+        else:
+            model.add_update(update)
+        if size:
+            legacyga.micro_batch(model, size)
+        for _ in range(2):
+            model.train_on_batch(X[:8], Y[:8])
+        averages.append(home.value(average))
+    assert averages == [0.75, 0.75]
+
+
+def test_one_fetch(home):
+    """Keras takes an operation for a list of one."""
+    if home.mode == "eager":
+        skips.senseless("graph mode")
+    counter, model = home.backend.variable(0.0), small(home)
+    try:
+        model.compile(home.bare_sgd(lr=RATE), "mse", fetches=home.v1.assign_add(counter, 1.0))
+        model.train_on_batch(X[:8], Y[:8])
+    except (TypeError, ValueError, AttributeError):
+        skips.keras_lacks("fetches")
+    if home.value(counter) != 1.0:
+        skips.keras_lacks("fetches")
+    legacyga.micro_batch(model, 2)
+    model.train_on_batch(X[:8], Y[:8])
+    assert home.value(counter) == 2.0
+
+
+def test_a_get_updates_set_on_the_object(home):
+    """Slices are cut around it, and `wrap` refuses it, whose copy would call the one of the original."""
+    if home.mode == "eager":
+        skips.senseless("graph mode")
+    counter, ends = None, []
+    for size in (None, 2):
+        home.reset()
+        layer, seen = largest_call(home)
+        inputs = home.keras.layers.Input((4,))
+        model = home.keras.models.Model(inputs, layer(home.keras.layers.Dense(2, kernel_initializer="ones")(inputs)))
+        optimizer = home.v1_optimizers.SGD(0.1)
+        counter, own = home.backend.variable(0.0), optimizer.get_updates
+
+        def patched(loss, params, own=own, counter=counter):
+            return own(loss=loss, params=params) + [home.v1.assign_add(counter, 1.0)]
+
+        optimizer.get_updates = patched
+        model.compile(optimizer, "mse")
+        if size:
+            legacyga.micro_batch(model, size)
+        model.train_on_batch(X[:8], Y[:8, :2])
+        ends.append(model.get_weights())
+        assert home.value(counter) == 1.0 and max(seen) == (size or 8)
+    for one, other in zip(*ends):
+        np.testing.assert_allclose(one, other, atol=4e-6)
+    if home.has_wrap_in_v1:
+        with pytest.raises(ValueError, match="has a method get_updates that a program has set on the object"):
+            legacyga.wrap(optimizer, 2)

@@ -160,7 +160,10 @@ class SlicedFunction(object):
         before = backend.batch_get_value(metrics)
         try:
             told, weight = self._passes[is_twice](fed, parts)
-            session.run(self._step.update, {self._step.weight: weight})
+            # What the program feeds by `compile`, such as a learning rate.
+            feeds = dict((getattr(self._model, "_function_kwargs", None) or {}).get("feed_dict") or {})
+            feeds[self._step.weight] = weight
+            session.run(self._step.update, feeds)
         except BaseException:
             # A loss or an update that fails does not stop the updates of the metrics.
             backend.batch_set_value(list(zip(metrics, before)))

@@ -37,9 +37,10 @@ class Passes(object):
         fed = list(model._feed_targets) + list(model._feed_sample_weights)
         of_loss = graph.descendants([graph.operation_of(each) for each in fed + variables_of_metrics(model)])
         updates = graph.grouped(function.updates_op)
-        # Updates that read targets, sample weights or metric variables run with the loss. The others, such as moving
-        # averages of layers, run with each slice.
-        at_loss = [each for each in updates if each in of_loss]
+        of_inputs = graph.descendants([graph.operation_of(each) for each in model._feed_inputs])
+        # Updates that read the inputs alone, such as moving averages of layers, run with each slice. The others run
+        # with the loss: what reads targets, sample weights or metric variables, and what no batch changes.
+        at_loss = [each for each in updates if each in of_loss or each not in of_inputs]
         first, second = [], [each for each in updates if each not in at_loss]
         with step.loss.graph.as_default():
             self._cut, body = self._find_cut(at_loss)
@@ -64,6 +65,7 @@ class Passes(object):
             self._first = self._keras_function([step.share], self._cut + of_slice, first)
             # The program's own fetches, an argument of compile, run once a batch.
             fetches = (getattr(model, "_function_kwargs", None) or {}).get("fetches", [])
+            fetches = fetches if isinstance(fetches, (list, tuple)) else [fetches]
             told = self._divisor + self._outputs + gradients
             self._whole = self._keras_function(self._cut, told, at_loss + others + list(fetches))
             self._second = self._keras_function(upstream, [], second)

@@ -1,6 +1,7 @@
 """Graph mode: sum the gradients of slices, and pass the sum to the optimizer in place of the gradient of a loss."""
 
 import contextlib
+import functools
 
 from legacyga.backend import graph, update_order
 from legacyga.backend import ops as _ops
@@ -75,6 +76,8 @@ def recorder(optimizer, home, made):
         # The session runs them, not Keras.
         return []
 
-    recorder = object.__new__(type(type(optimizer).__name__, (type(optimizer),), dict(get_updates=get_updates)))
+    # A property comes before a `get_updates` that a program has set on the object.
+    found = property(lambda self: functools.partial(get_updates, self))
+    recorder = object.__new__(type(type(optimizer).__name__, (type(optimizer),), dict(get_updates=found)))
     object.__setattr__(recorder, "__dict__", vars(optimizer))
     return recorder

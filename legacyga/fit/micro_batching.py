@@ -28,8 +28,8 @@ def micro_batch(model, size, recompute=None):
     loss, the metrics and the gradient with respect to the outputs for the whole batch, and a second pass computes each
     slice again, with its part of this gradient.
 
-    Two things differ from the whole batch: random layers (dropout) draw new numbers for each slice, and
-    BatchNormalization uses the statistics of each slice, and updates its moving averages once per slice.
+    Random layers (dropout) draw new numbers for each slice. BatchNormalization uses the statistics of each slice, and
+    updates its moving averages once per slice. docs/micro_batch.md lists what else differs from the whole batch.
 
     Call `micro_batch` once, after `compile`. It stays in effect through later calls of `compile`, until you call it
     with None. Call it after each `compile` for a Sequential of Keras up to 2.1, which then makes another model.

@@ -281,7 +281,7 @@ class AccumulatingOptimizer(config.ConfiguredOptimizer):
     def get_updates(self, *args, **kwargs):
         """Build a mini-step; returns a list of the tensor that runs it. Keras calls it for the training function.
 
-        Takes `(loss, params)`, or `(params, constraints, loss)`, which Keras 2.1 to 2.3 still accept.
+        Takes `(loss, params)`, or `(params, constraints, loss)`, which Keras up to 2.3 still accepts.
         """
         accumulation = self._legacyga
         loss, params = _arguments(accumulation.home, *args, **kwargs)

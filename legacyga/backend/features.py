@@ -265,6 +265,11 @@ def divides_by_masks(home):
     return home.is_keras3 or home.name == "tf_keras" or home.name == "tf.keras" and version_of(home.tf) >= (2, 11)
 
 
+def looks_at_all_labels(home):
+    """Whether Keras's hinge takes a label 0 for -1 where all labels of a batch are 0 or 1. Delete with TF 1.13."""
+    return version_of(home.module) >= (2, 3) if home.is_standalone else version_of(home.tf) >= (1, 14)
+
+
 def divides_functions_by_masks(home):
     """Whether graph mode divides a loss function by the number of unmasked elements. Delete with TF 1.13 and Keras
     2.2."""

@@ -120,7 +120,7 @@ def doubts_of_compiled(home, model, weighted):
             yield Doubt("the loss {} with ignore_class={}".format(shown(loss), ignored), True)
         if _joins_samples(loss):
             yield Doubt("the loss {}, which takes all samples of a batch together".format(shown(loss)), True)
-        if _name(loss) in OF_LABELS and not home.is_standalone:
+        if _name(loss) in OF_LABELS and features.looks_at_all_labels(home):
             yield Doubt("the loss {}, which looks at all labels of a batch".format(shown(loss)), False)
         if not _is_homes(home, loss):
             yield Doubt("the loss {}, which Keras does not know".format(shown(loss)), False)

@@ -488,6 +488,7 @@ def test_a_restored_window_is_not_saved_before_it_is_there(home, tmpdir):
     accumulator.reset()
     path = save(checkpoint)
     accumulator, checkpoint = restored()
+    save(checkpoint)
     accumulator([one, None])
     accumulator.reset()
     save(checkpoint)

@@ -141,3 +141,35 @@ def expected(way, partial_window, _):
         if partial_window == "drop":
             window = []
     return weights, [updates, len(window)]
+
+
+ONE = """
+import sys
+import numpy as np
+import homes
+import legacyga
+
+home = homes.start(sys.argv[1], "eager")
+tf, keras = home.tf, home.keras
+strategy = tf.distribute.MirroredStrategy(["/cpu:0"])
+ends = []
+for scope in (strategy.scope(), tf.init_scope()):
+    with scope:
+        model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, kernel_initializer="ones")])
+        optimizer = legacyga.wrap(keras.optimizers.SGD(0.125), 4)
+        model.compile(optimizer, "mse", run_eagerly=sys.argv[2] == "eager")
+    x = np.arange(20, dtype="float32").reshape(10, 2) / 8
+    model.fit(x, x[:, :1], batch_size=2, shuffle=False, verbose=0)
+    flushed = legacyga.flush(optimizer)
+    ends.append([flushed] + [each.tolist() for each in model.get_weights()])
+print("alike", ends[0] == ends[1], ends[0][0])
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("eager", ["eager", "traced"])
+def test_a_strategy_of_one_device(home, tmpdir, eager):
+    """Its replica is a thread of its own, which updates while the caller waits."""
+    if home.mode == "graph" or home.tf_version < (2, 4) or home.is_keras3_before(3, 10):
+        skips.senseless("eager mode of TF 2.4 and newer")
+    assert "alike True True" in homes.run_program(tmpdir, ONE, home.name, eager)

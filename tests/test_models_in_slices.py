@@ -793,19 +793,26 @@ def test_a_call_that_an_object_has(home, loss):
     check(home, make, twice=loss != "mse", batch_size=7)
 
 
+@pytest.mark.parametrize("takes", ["nothing", slow("any")])
 @pytest.mark.parametrize("is_told", [slow(True), False], ids=["training=True", "by Keras"])
-def test_a_call_without_the_argument_training(home, is_told):
+def test_a_call_without_the_argument_training(home, is_told, takes):
     """Its layers ask the call in progress, which is over when the slices are computed again. The slices are equal."""
     needs_train_step(home)
     keras, tf = home.keras, home.tf
 
-    class Net(keras.Model):
+    class Plain(keras.Model):
         def __init__(self):
-            super(Net, self).__init__()
+            super(Plain, self).__init__()
             self.first, self.normal, self.last = dense(home), keras.layers.BatchNormalization(), dense(home, 2, 2)
 
         def call(self, x):
             return self.last(self.normal(self.first(x)))
+
+    class Any(Plain):
+        def call(self, x, **kwargs):
+            return self.last(self.normal(self.first(x)))
+
+    Net = Any if takes == "any" else Plain
 
     class Told(Net):
         def train_step(self, data):
@@ -927,6 +934,110 @@ def test_labels_of_hinge(home):
         return model, X[:6], labels
 
     check(home, make, size=2, twice=features.looks_at_all_labels(home.ours), batch_size=6)
+
+
+@pytest.mark.parametrize("eager", [slow(True), False], ids=["run_eagerly", "traced"])
+def test_a_call_that_an_attribute_switches(home, eager):
+    """As one batch normalization for each domain; and one call as in inference before the one that trains."""
+    needs_train_step(home)
+    keras, tf = home.keras, home.tf
+
+    class Net(keras.Model):
+        def __init__(self):
+            super(Net, self).__init__()
+            self.first, self.other, self.last = dense(home), dense(home), dense(home, 2, 2)
+            self.normal, self.domain = keras.layers.BatchNormalization(), "source"
+
+        def call(self, x):
+            hidden = self.first(x) if self.domain == "source" else tf.square(self.other(x))
+            return self.last(self.normal(hidden))
+
+    class Own(Net):
+        def train_step(self, data):
+            x, y = data
+            wanted = tf.stop_gradient(self(x, training=False)) + y
+            with tf.GradientTape() as tape:
+                self.domain = "target"
+                loss = tf.reduce_mean(tf.square(self(-x, training=True) - wanted))
+                self.domain = "source"
+                loss += tf.reduce_mean(tf.square(self(x, training=True) - wanted))
+            return update(self, tape, loss)
+
+    ends = []
+    for size in (None, 4):
+        home.reset()
+        model = Own()
+        for model.domain in ("target", "source"):
+            model(X[:2])
+        start(model)
+        model.normal.set_weights([np.float32(value) * np.ones(2, "float32") for value in (1.5, 0.5, 3.0, 9.0)])
+        model.compile(sgd(home), "mse", run_eagerly=eager)
+        if size:
+            legacyga.micro_batch(model, size)
+        x, y = (np.concatenate([each[:4], each[:4]]) for each in (X, Y))
+        # One update: the averages that slices move more often are read from the second one on.
+        model.fit(x, y[:, :2], batch_size=8, shuffle=False, verbose=0)
+        assert model.domain == "source"
+        ends.append([home.value(each) for each in model.trainable_weights])
+    assert oracle.farthest(*ends) <= 4e-6
+
+
+def test_a_stateless_call(home):
+    """Keras 3's `stateless_call` takes other weights than the model's: they get the gradient."""
+    if not home.is_keras3:
+        skips.senseless("Keras 3 only")
+    keras, tf = home.keras, home.tf
+
+    class Own(keras.Model):
+        def __init__(self):
+            super(Own, self).__init__()
+            self.net = dense(home)
+
+        def call(self, x):
+            return self.net(x)
+
+        def train_step(self, data):
+            x, y = data
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(tf.square(self.net(x) - y))
+                fast = [0.5 * tf.convert_to_tensor(each) for each in self.net.trainable_variables]
+                found, _ = self.net.stateless_call(fast, [], x)
+                loss += tf.reduce_mean(tf.square(found + y))
+            return update(self, tape, loss)
+
+    def make():
+        model = Own()
+        model(X[:2])
+        model.compile(sgd(home))
+        return start(model), X, Y
+
+    check(home, make, batch_size=7)
+
+
+def test_a_penalty_in_a_batch_of_one_slice(home):
+    needs_train_step(home)
+    keras, tf = home.keras, home.tf
+
+    class Own(keras.Model):
+        def __init__(self):
+            super(Own, self).__init__()
+            self.inner, self.activity_regularizer = keras.layers.Dense(2), keras.regularizers.get("l2")
+
+        def call(self, x):
+            return self.inner(x)
+
+        def train_step(self, data):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(tf.square(self(data[0], training=True) - data[1])) + tf.add_n(self.losses)
+            return update(self, tape, loss)
+
+    def make():
+        model = Own()
+        model(X[:2])
+        model.compile(sgd(home), run_eagerly=True)
+        return start(model), X, Y
+
+    check(home, make, size=7, batch_size=7)
 
 
 @pytest.mark.parametrize("has", ["a __call__", slow("a penalty")])

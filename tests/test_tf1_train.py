@@ -271,6 +271,9 @@ def test_a_loss_scale_of_tensorflow_1_and_what_a_policy_leaves_out(home):
         optimizer = kinds[0](v1.train.GradientDescentOptimizer(1.0), "dynamic")
         with pytest.raises(ValueError, match="on_nonfinite='skip_window' would keep them from it. Leave on_nonfinite"):
             legacyga.wrap(optimizer, 2, on_nonfinite="skip_window")
+        # A fixed scale does not look at the gradients.
+        fixed = kinds[0](v1.train.GradientDescentOptimizer(1.0), 128.0)
+        assert legacyga.wrap(fixed, 2, on_nonfinite="skip_window").gradient_accumulation_steps == 2
         train = legacyga.wrap(optimizer, 2).minimize(fed * weight)
         session.run(v1.global_variables_initializer())
         (scale,) = [each for each in v1.global_variables() if each.name.endswith("current_loss_scale:0")]

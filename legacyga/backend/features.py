@@ -7,6 +7,7 @@ it that the sentence names.
 
 import contextlib
 import importlib
+import inspect
 import re
 
 _NUMBERS = re.compile(r"[\d.]*")
@@ -238,6 +239,21 @@ def layers_of(model):
     if hasattr(model, "_flatten_layers"):
         return list(model._flatten_layers())
     return [model] + [each for each in model.submodules if hasattr(each, "_eager_losses")]
+
+
+def is_told_of_training(home, model):
+    """Whether Keras passes `training` on to a model's `call`: Keras 3 does so only by the name, not by `**kwargs`."""
+    takes = inspect.signature(model.call).parameters.values()
+    names = {each.name for each in takes}
+    takes_any = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in takes)
+    return "training" in names or takes_any and not home.is_keras3
+
+
+def is_stateless(home):
+    """Whether Keras 3 reads other values than the variables' own, as in `stateless_call`."""
+    if not home.is_keras3:
+        return False
+    return importlib.import_module(home.root + ".backend.common.stateless_scope").in_stateless_scope()
 
 
 def training_of_call(home):

@@ -86,8 +86,8 @@ class Ops(object):
         # Python raises a Ctrl-C in the main thread, and nowhere else.
         is_main = threading.current_thread() is threading.main_thread()
         handler = signal.getsignal(signal.SIGINT) if is_main else None
-        # The threads of replicas wait for each other within the context.
-        with contextlib.ExitStack() if self.replicas.are_several else self._lock:
+        # The threads of replicas wait for each other within the context, and that of a single one for its caller.
+        with self._lock if self.replicas.entered_strategy is None else contextlib.ExitStack():
             if not callable(handler):
                 yield
                 return

@@ -102,6 +102,7 @@ def _cut_train_step(model, home, size, recompute):
     if size is None and not isinstance(vars(model).get("train_step"), (model_step.TrainStep, type(None))):
         # The user's own has taken the place of the one that cuts.
         fitting.fitting_of(model).set(None)
+        fitting_function.install(model, None, None)
         return
     # Whoever stops slicing may have any train_step.
     step = model_step.installed(model, recompute is not False or size is None)

@@ -258,5 +258,13 @@ class AccumulatingOptimizer(_config.ConfiguredOptimizer):
     def _apply_weight_decay(self, trainable_variables):
         self._legacyga.inner.decay_weights(super(AccumulatingOptimizer, self)._apply_weight_decay, trainable_variables)
 
+    def stateless_apply(self, *args, **kwargs):
+        if self._legacyga.steps.has_windows:
+            raise ValueError(
+                "stateless_apply keeps no mini-steps. Received: a call of it on {}, which accumulates. Call "
+                "apply_gradients or apply.".format(shown(self))
+            )
+        return super(AccumulatingOptimizer, self).stateless_apply(*args, **kwargs)
+
 
 surface.register("keras3", AccumulatingOptimizer, Inner)

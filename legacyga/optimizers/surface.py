@@ -24,8 +24,6 @@ _GENERATIONS = collections.defaultdict(list)
 WRAPPED = "{0} with gradient accumulation. {1}\n\nThe inner class, {0}:\n\n{2}"
 
 
-# The methods that a mini-step begins with.
-ENTRIES = ("get_updates", "apply_gradients", "apply")
 PATCHED = (
     "{0} has a method {1} that a program has set on the object, and that would be called in place of the one that "
     "accumulates. Define it in a subclass, and wrap that."
@@ -258,10 +256,11 @@ PUBLIC_METHODS = ("mini_step_weight", "mini_steps_weigh", "end_windows", "drop_w
 def wrapped(optimizer, home, settings):
     """The accumulating copy of an optimizer of any generation. Raises if the optimizer cannot train in this mode."""
     _check_can_train(optimizer, homes.generation_of(type(optimizer)), home)
-    patched = [name for name in ENTRIES if name in vars(optimizer)]
+    cls = class_for(type(optimizer), home)
+    patched = [name for name in cls._legacyga_calls + ("get_updates",) if name in vars(optimizer)]
     if patched:
         raise ValueError(PATCHED.format(shown(optimizer), patched[0]))
-    copied = object.__new__(class_for(type(optimizer), home))
+    copied = object.__new__(cls)
     start(copied, settings)
     copied._legacyga.inner.inherit(optimizer)
     return copied

@@ -3,7 +3,7 @@
 import functools
 import inspect
 
-from legacyga.backend import homes
+from legacyga.backend import features, homes
 from legacyga.backend.messages import shown
 from legacyga.optimizers import config, copying, horovod, surface
 from legacyga.windows import settings as _settings
@@ -78,7 +78,8 @@ def wrap(optimizer, gradient_accumulation_steps, reduction="mean", on_nonfinite=
     if home is None:
         raise ValueError(NO_OPTIMIZER.format(shown(optimizer)))
     horovod.check(optimizer, settings)
-    if settings.guards and generation == "train" and hasattr(type(optimizer), "_unscale_grads"):
+    is_scaling = generation == "train" and hasattr(type(optimizer), "_unscale_grads")
+    if settings.guards and is_scaling and features.has_dynamic_scale(optimizer):
         raise ValueError(NO_SCALE.format(shown(optimizer), shown(settings.on_nonfinite)))
     wrapped = surface.wrapped(optimizer, home, settings)
     if generation != "train":

@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import inspect
 
 from legacyga.backend import features
 from legacyga.backend import ops as _ops
@@ -21,6 +20,8 @@ OUTSIDE = (
     "within a tf.function, tf.map_fn, tf.while_loop or tf.cond, and a gradient from outside of it, or by tf.gradients. "
     "Call the model in the train_step itself, or take the gradient by a GradientTape within the function."
 )
+# The types of attributes that switch a layer.
+PLAIN = (bool, int, float, str, type(None))
 _REFUSES = "LegacygaGradientFromOutside"
 
 
@@ -68,7 +69,7 @@ def again(home, model):
 
 
 @contextlib.contextmanager
-def _without_penalty(model):
+def without_penalty(model):
     """A context in which a model has no activity_regularizer: the call around adds what it gives."""
     before = getattr(model, "activity_regularizer", None)
     if before is None:
@@ -110,10 +111,8 @@ class SlicedCall(object):
         self._template, self._adding, self._variables = None, [], None
         # A `call` without the argument `training` leaves it to its layers to find out in which mode they are called. A
         # slice that is computed later, outside of this call, must be told.
-        training, names = features.training_of_call(home), inspect.signature(model.call).parameters.values()
-        takes = any(each.name == "training" or each.kind is inspect.Parameter.VAR_KEYWORD for each in names)
-        self._told = {} if training is None or takes else {"training": training}
-        self._trainable = [(layer, layer.trainable) for layer in features.layers_of(model)]
+        training = features.training_of_call(home)
+        self.told = {} if training is None or features.is_told_of_training(home, model) else {"training": training}
 
     def part(self, nested, begin, length):
         """Return a slice of nested tensors."""
@@ -134,8 +133,8 @@ class SlicedCall(object):
         with uncut(self.models):
             model._clear_losses()
             call = again(self.home, model) if self._is_within else model
-            with _without_penalty(model) if self._is_within else contextlib.ExitStack():
-                outputs = call(*args, **dict(kwargs, **self._told))
+            with without_penalty(model) if self._is_within else contextlib.ExitStack():
+                outputs = call(*args, **dict(kwargs, **self.told))
         sums_up, added = features.sums_activities(self.home), []
         for layer in features.layers_of(model):
             is_sum = sums_up and getattr(layer, "activity_regularizer", None) is not None
@@ -201,18 +200,23 @@ class SlicedCall(object):
             pairs.append((Total, each * self.share(i, length, each.dtype)) if is_one else (Rows, each))
         return pairs
 
-    @contextlib.contextmanager
-    def as_called(self):
-        """A context in which each layer is trainable or frozen as in the first call: a step may have changed it since.
+    def modes(self):
+        """Return what a layer's call may ask, as [(layer, whether it is trainable, its attributes that are plain)]."""
+        layers = features.layers_of(self.model)
+        return [(each, each.trainable, {k: v for k, v in vars(each).items() if type(v) in PLAIN}) for each in layers]
 
-        A frozen BatchNormalization is another function.
+    @contextlib.contextmanager
+    def as_called(self, modes):
+        """A context in which the layers have these modes: a step may have changed them since the call.
+
+        A frozen BatchNormalization is another function, and so is a layer that is switched by an attribute.
         """
-        now = [(layer, layer.trainable) for layer, _ in self._trainable]
-        _set_trainable(self._trainable)
+        now = self.modes()
+        _set_modes(modes)
         try:
             yield
         finally:
-            _set_trainable(now)
+            _set_modes(now)
 
     def variables(self):
         """Return [(trainable variable, TensorFlow's variable in it)], as they were at the first call."""
@@ -306,11 +310,13 @@ class SlicedCall(object):
         return tf.nest.pack_sequence_as(self._template, leaves)
 
 
-def _set_trainable(values):
-    # A model's value is set for its layers, which come after it.
-    for layer, value in values:
-        if layer.trainable != value:
-            layer.trainable = value
+def _set_modes(modes):
+    # A model's `trainable` is set for its layers, which come after it.
+    for layer, trainable, _ in modes:
+        if layer.trainable != trainable:
+            layer.trainable = trainable
+    for layer, _, plain in modes:
+        vars(layer).update(plain)
 
 
 def raw_of(variable):

@@ -36,7 +36,9 @@ class Loop(object):
         kinds, first = [kind(self) for kind, _ in first], [value for _, value in first]
         # With a global seed, a random operation's own is its number among those of its graph, and the loop is another
         # graph than that of the first slice: number on, or the second slice draws what the first one has drawn.
-        drawn = 0 if tf.executing_eagerly() else ops.v1.get_seed(None)[1] or 0
+        drawn = 0 if getattr(ops.graph_here(), "seed", None) is None else ops.v1.get_seed(None)[1]
+        # TensorFlow tells (0, 2**31 - 1) in place of (0, 0).
+        drawn %= 2**31 - 1
 
         def body(number, states):
             for _ in range(drawn):

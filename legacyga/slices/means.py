@@ -42,7 +42,7 @@ def recomputes(model):
         model: a model.
 
     Returns:
-        True or False. None if no batch of the model was cut into slices yet.
+        True or False. None before the first batch in slices.
 
     Examples:
         >>> import numpy as np

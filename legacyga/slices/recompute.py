@@ -19,7 +19,18 @@ from legacyga.backend import ops as _ops
 from legacyga.backend.messages import shown
 from legacyga.backend.tensors import is_variable
 from legacyga.slices import batches, losses, means
-from legacyga.slices.calls import ROWS, SlicedCall, again, arguments, has_gradient, raw_of, replaced, uncut, values_of
+from legacyga.slices.calls import (
+    ROWS,
+    SlicedCall,
+    again,
+    arguments,
+    has_gradient,
+    raw_of,
+    replaced,
+    uncut,
+    values_of,
+    without_penalty,
+)
 from legacyga.slices.loop import Nothing, Rows, Total, joins_gradient
 
 RANDOM = (
@@ -96,14 +107,14 @@ class _Cut(object):
         )
         # Put the tensors one level down, because `samples_in` takes a batch's second element for its targets.
         cut = [batches.of_samples(tf, given)]
-        if not cut[0]:
-            # A call with numbers alone, such as a time.
-            with uncut(self._models):
+        if not cut[0] or features.is_stateless(self._home):
+            # A call with numbers alone, such as a time, or with other values than the variables'.
+            with uncut(self._models), without_penalty(self.model):
                 return again(self._home, self.model)(*args, **kwargs)
         samples = batches.number_in(tf, cut)
         checked = batches.checked(tf, cut, samples)
         if isinstance(samples, int) and samples <= self._size:
-            with uncut(self._models), _ops.Ops(tf).after(checked):
+            with uncut(self._models), without_penalty(self.model), _ops.Ops(tf).after(checked):
                 return again(self._home, self.model)(*args, **kwargs)
         with _ops.Ops(tf).after(checked):
             samples = samples if isinstance(samples, int) else tf.identity(samples)
@@ -117,6 +128,8 @@ class _Twice(SlicedCall):
         seen = self.seen()
         if seen.random:
             raise ValueError(RANDOM.format(shown(self.model), shown(seen.random)))
+        # Only now: the first trace builds layers.
+        modes = self.modes()
         before, others, drawn = self._read(seen.written), self._read(seen.read), _random_states()
         # Outside of a trace Keras's tape would keep all slices' activations: stop it, unless the call has its own tape.
         stops = self.tf.executing_eagerly() and not seen.differentiates
@@ -135,7 +148,7 @@ class _Twice(SlicedCall):
             self._write(written, values)
             drawn_since = _random_states()
             _draw_from(drawn)
-            with self.as_called():
+            with self.as_called(modes):
                 gradients = self.loop.run(self._backward(upstream, joined, inputs))
             _draw_from(drawn_since)
             self._write(written, now)
@@ -225,8 +238,9 @@ class _Twice(SlicedCall):
         key = tuple(
             str((getattr(each, "shape", each)[1:], each.dtype)) if hasattr(each, "dtype") else each for each in leaves
         )
-        # A frozen BatchNormalization writes no averages.
-        key += tuple(each.trainable for each in features.layers_of(self.model))
+        key += tuple(sorted(self.given[1])) + (str(self.told),)
+        # A frozen BatchNormalization writes no averages, and a Dropout of the rate 0 draws nothing.
+        key += tuple(str(each[1:]) for each in self.modes()) if is_eager else ()
         # Each replica has variables of its own.
         key += (self.ops.replicas.number,)
         if key not in known:

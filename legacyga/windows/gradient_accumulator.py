@@ -196,9 +196,20 @@ class GradientAccumulator(object):
             held = self._first(self._held).numpy()
         return [i for i, state in enumerate(self._sums.states) if state is None and held[i] != NOTHING]
 
+    def _taken(self):
+        """Return the number of mini-steps in the window, of one that waits for its variables, too."""
+        if self._step is not None:
+            return self.step
+        # Private: only TensorFlow knows what waits.
+        (waiting,) = getattr(self, "_deferred_dependencies", {}).get("_step", [])[-1:] or [None]
+        if waiting is None:
+            return 0
+        (value,) = waiting.object_proto.attributes
+        return self._home.tf.train.load_variable(waiting.checkpoint.save_path_string, value.checkpoint_key)
+
     def _gather_saveables_for_checkpoint(self):
         # tf.train.Checkpoint calls this when it saves.
-        is_lost = self._state_is_to_come and (self._held is None or self._missing())
+        is_lost = self._state_is_to_come and self._taken() and (self._held is None or self._missing())
         if is_lost and not features.restores_as_it_saves(self._home.tf):
             raise ValueError(checks.NOT_SAVED)
         return super(GradientAccumulator, self)._gather_saveables_for_checkpoint()

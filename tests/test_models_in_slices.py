@@ -982,6 +982,42 @@ def test_a_call_that_an_attribute_switches(home, eager):
     assert oracle.farthest(*ends) <= 4e-6
 
 
+@pytest.mark.parametrize("eager", [slow(True), False], ids=["run_eagerly", "traced"])
+def test_parts_that_are_built_before_the_gradient(home, eager):
+    """What was None at the call and is an object at the gradient stays; so does what the step itself has set."""
+    needs_train_step(home)
+    keras, tf = home.keras, home.tf
+
+    class Own(keras.Model):
+        def __init__(self):
+            super(Own, self).__init__()
+            self.encoder = keras.Sequential([keras.layers.Dense(4)])
+            self.normal, self.last, self.found = keras.layers.BatchNormalization(), keras.layers.Dense(1), None
+
+        def call(self, x):
+            return self.encoder(x)
+
+        def train_step(self, data):
+            x, y = data[:2]
+            with tf.GradientTape() as tape:
+                self.found = self(x, training=True)
+                loss = tf.reduce_mean(tf.square(self.last(self.normal(self.found, training=True)) - y[:, :1]))
+            logs = update(self, tape, loss)
+            assert self.found is not None
+            self.found = None
+            return logs
+
+    model = Own()
+    model.compile(sgd(home), run_eagerly=eager)
+    legacyga.micro_batch(model, 4)
+    model.fit(X[:20], Y[:20], batch_size=8, epochs=2, verbose=0)
+    before = [home.value(each) for each in model.trainable_weights]
+    assert len(before) == 6
+    model.last(model.normal(model(X[:3])))
+    model.train_on_batch(X[:6], Y[:6])
+    assert oracle.farthest(before, [home.value(each) for each in model.trainable_weights]) > 1e-4
+
+
 def test_a_stateless_call(home):
     """Keras 3's `stateless_call` takes other weights than the model's: they get the gradient."""
     if not home.is_keras3:

@@ -413,6 +413,7 @@ NUMBERS = {
         keras.sum(keras.square(wanted - found) * keras.cast(wanted > 0, "float32"))
         / tf.maximum(1.0, keras.sum(keras.cast(wanted > 0, "float32")))
     ),
+    "sum of one number": lambda keras, tf, wanted, found: tf.reshape(keras.sum(keras.square(wanted - found)), [1, 1]),
     "root": lambda keras, tf, wanted, found: tf.sqrt(keras.mean(keras.square(wanted - found))),
     "mean": lambda keras, tf, wanted, found: keras.mean(keras.square(wanted - found)),
 }
@@ -434,7 +435,7 @@ def model_that_adds(home, name, optimizer, before=()):
     return model
 
 
-@pytest.mark.parametrize("name", [slow("sum"), "by positives", slow("root"), "mean"])
+@pytest.mark.parametrize("name", [slow("sum"), "by positives", slow("sum of one number"), slow("root"), "mean"])
 def test_numbers_of_add_loss(home, name):
     """Only one that is divided by the samples is computed once: the weights and the log are the whole batch's."""
     ends, logs = [], []
@@ -648,3 +649,34 @@ def test_a_get_updates_set_on_the_object(home):
     if home.has_wrap_in_v1:
         with pytest.raises(ValueError, match="has a method get_updates that a program has set on the object"):
             legacyga.wrap(optimizer, 2)
+
+
+def test_an_update_that_a_layer_reads(home):
+    """Both passes read what it wrote for the last batch, as one pass does."""
+
+    class Growing(home.keras.layers.Layer):
+        def build(self, shape):
+            self.step = self.add_weight(name="step", shape=(), initializer="ones", trainable=False)
+            super(Growing, self).build(shape)
+
+        def call(self, x):
+            self.add_update(home.v1.assign_add(self.step, 1.0))
+            return x * self.step
+
+        def compute_output_shape(self, shape):
+            return shape
+
+    ends = []
+    for recompute in (False, True):
+        home.reset()
+        inputs, layer = home.keras.layers.Input((4,)), Growing()
+        dense = home.keras.layers.Dense(4, use_bias=False)
+        model = home.keras.models.Model(inputs, layer(dense(inputs)))
+        dense.set_weights(START[:1])
+        model.compile(legacyga.MySGD(0.02, steps_per_update=1, keras=home.keras), "mse")
+        legacyga.micro_batch(model, 4, recompute=recompute)
+        for _ in range(2):
+            model.train_on_batch(X, Y)
+        assert home.value(layer.step) == 3
+        ends.append(dense.get_weights())
+    assert_alike(ends)

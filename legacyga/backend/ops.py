@@ -78,8 +78,8 @@ class Ops(object):
 
     @contextlib.contextmanager
     def uninterrupted(self):
-        """In eager mode, let one thread at a time into the context, and delay a Ctrl-C until the context ends, so that
-        either all of its writes happen or none."""
+        """In eager mode, delay a Ctrl-C until the context ends, so that either all of its writes happen or none, and
+        outside of strategies let one thread at a time into it."""
         if not self.tf.executing_eagerly():
             yield
             return

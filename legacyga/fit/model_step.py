@@ -43,7 +43,7 @@ def train_step(model, data, optimizer=None, weight=None, size=None, recompute=No
             return own(model, data)
         if not is_twice:
             return once.train_step(home, model, own, data, size)
-        with slices_recompute.cut(home, model, size):
+        with slices_recompute.cut(home, model, size, batches.may_exceed(home.tf, data, size)):
             return own(model, data)
 
     if optimizer is None:

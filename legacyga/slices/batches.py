@@ -52,6 +52,12 @@ def number_in(tf, data):
     return int(static.pop()) if static else samples_in(tf, data)
 
 
+def may_exceed(tf, data, size):
+    """Whether any part of a batch may have more than `size` rows."""
+    sizes = [known_size(tf, leaf) for leaf in parts_of(tf, data)]
+    return any(each is None or each > size for each in sizes)
+
+
 def is_cut(tf, data, size):
     """Whether a batch may need more than one slice of at most `size` samples. True if its size is not static."""
     samples = number_in(tf, data)

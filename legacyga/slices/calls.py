@@ -203,7 +203,7 @@ class SlicedCall(object):
     def modes(self):
         """Return what a layer's call may ask, as [(layer, whether it is trainable, its attributes that are plain)]."""
         layers = features.layers_of(self.model)
-        return [(each, each.trainable, {k: v for k, v in vars(each).items() if type(v) in PLAIN}) for each in layers]
+        return [(each, each.trainable, _plain(each, vars(each))) for each in layers]
 
     @contextlib.contextmanager
     def as_called(self, modes):
@@ -211,7 +211,7 @@ class SlicedCall(object):
 
         A frozen BatchNormalization is another function, and so is a layer that is switched by an attribute.
         """
-        now = self.modes()
+        now = [(layer, layer.trainable, _plain(layer, before)) for layer, _, before in modes]
         _set_modes(modes)
         try:
             yield
@@ -310,13 +310,21 @@ class SlicedCall(object):
         return tf.nest.pack_sequence_as(self._template, leaves)
 
 
+def _plain(layer, names):
+    """Return {name: value} of the attributes with these names that are plain."""
+    found = vars(layer)
+    return {name: found[name] for name in names if name in found and type(found[name]) in PLAIN}
+
+
 def _set_modes(modes):
     # A model's `trainable` is set for its layers, which come after it.
     for layer, trainable, _ in modes:
         if layer.trainable != trainable:
             layer.trainable = trainable
     for layer, _, plain in modes:
-        vars(layer).update(plain)
+        # Leave alone what has become an object: a build, or the step itself, has made it.
+        now = _plain(layer, plain)
+        vars(layer).update((name, value) for name, value in plain.items() if name in now and now[name] != value)
 
 
 def raw_of(variable):

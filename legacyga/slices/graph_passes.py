@@ -38,10 +38,12 @@ class Passes(object):
         of_loss = graph.descendants([graph.operation_of(each) for each in fed + variables_of_metrics(model)])
         updates = graph.grouped(function.updates_op)
         of_inputs = graph.descendants([graph.operation_of(each) for each in model._feed_inputs])
-        # Updates that read the inputs alone, such as moving averages of layers, run with each slice. The others run
-        # with the loss: what reads targets, sample weights or metric variables, and what no batch changes.
-        at_loss = [each for each in updates if each in of_loss or each not in of_inputs]
-        first, second = [], [each for each in updates if each not in at_loss]
+        # Updates that read targets, sample weights or metric variables run with the loss. Those that read the inputs
+        # alone, such as moving averages of layers, run with each slice. Those that read no batch run once, at the end,
+        # because layers may read what they write.
+        at_loss = [each for each in updates if each in of_loss]
+        of_no_batch = [each for each in updates if each not in of_loss and each not in of_inputs]
+        first, second = [], [each for each in updates if each in of_inputs and each not in of_loss]
         with step.loss.graph.as_default():
             self._cut, body = self._find_cut(at_loss)
             if is_twice and not body:
@@ -55,7 +57,7 @@ class Passes(object):
             if is_twice:
                 # A slice that is computed again would draw other numbers.
                 drawn = graph.ancestors([each.op for each in self._cut])
-                random = graph.operation_with(step.loss.graph, drawn, is_random)
+                random = graph.operation_with(step.loss.graph, drawn, _draws)
                 if random:
                     raise ValueError(RANDOM.format(shown(model), shown(random)))
                 upstream, gradients, by_cut, others = self._gradients_of(step)
@@ -69,6 +71,7 @@ class Passes(object):
             told = self._divisor + self._outputs + gradients
             self._whole = self._keras_function(self._cut, told, at_loss + others + list(fetches))
             self._second = self._keras_function(upstream, [], second)
+            self._last = self._keras_function([], [], of_no_batch) if of_no_batch else None
             # Computes the shapes of the cut tensors for `_check_rows`. None after one check, which is enough.
             self._shapes = self._keras_function([], [self._home.tf.shape(each) for each in self._cut], [])
 
@@ -134,6 +137,8 @@ class Passes(object):
         count = len(self._outputs)
         for given, part in zip(cut, parts if self._is_twice else ()):
             self._second(given + [each[part] for each in told[count:]])
+        if self._last:
+            self._last(cut[0])
         return told[:count], weight
 
     def _check_rows(self, values, fed, samples, size):
@@ -172,6 +177,12 @@ def _may_grow(tensor, value, size):
     shape = tensor.get_shape()
     known = [None] * len(value.shape) if shape.ndims is None else shape.as_list()
     return (None, size) in list(zip(known, value.shape))[1:]
+
+
+def _draws(kind, name):
+    """Whether an operation draws random numbers. Here nothing puts the state of a tf.random.Generator back."""
+    of_state = ("StatefulUniform", "StatefulStandardNormal", "StatefulTruncatedNormal", "StatefulRandom", "Rng")
+    return is_random(kind, name) or kind.startswith(of_state)
 
 
 def variables_of_metrics(model):

@@ -65,7 +65,7 @@ def look(home, model, data, size):
 
 
 @contextlib.contextmanager
-def cut(home, model, size):
+def cut(home, model, size, is_needed=True):
     """A context in which calls of a model, and of models within it, compute their outputs in slices.
 
     Of calls within each other, only the outermost is cut. On one replica, raises ValueError at the end if no call was
@@ -73,6 +73,7 @@ def cut(home, model, size):
 
     Args:
         size: the largest number of samples in a slice.
+        is_needed: whether the batch may have more samples.
     """
     models = [model]
     models += [each for each in features.layers_of(model) if isinstance(each, home.module.Model) and each is not model]
@@ -88,7 +89,7 @@ def cut(home, model, size):
         _CUT[model] = size
     # Replicas take turns within a step, and one may have called what another has put in place. A tf.function in the
     # train_step calls the model in its first trace only.
-    elif _CUT.get(model) != size and not _ops.Ops(home.tf).replicas.are_several:
+    elif is_needed and _CUT.get(model) != size and not _ops.Ops(home.tf).replicas.are_several:
         raise ValueError(NO_CALL.format(shown(model)))
 
 
@@ -239,8 +240,8 @@ class _Twice(SlicedCall):
             str((getattr(each, "shape", each)[1:], each.dtype)) if hasattr(each, "dtype") else each for each in leaves
         )
         key += tuple(sorted(self.given[1])) + (str(self.told),)
-        # A frozen BatchNormalization writes no averages, and a Dropout of the rate 0 draws nothing.
-        key += tuple(str(each[1:]) for each in self.modes()) if is_eager else ()
+        # A frozen BatchNormalization writes no averages.
+        key += tuple(each.trainable for each in features.layers_of(self.model))
         # Each replica has variables of its own.
         key += (self.ops.replicas.number,)
         if key not in known:

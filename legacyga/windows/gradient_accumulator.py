@@ -209,8 +209,9 @@ class GradientAccumulator(object):
 
     def _gather_saveables_for_checkpoint(self):
         # tf.train.Checkpoint calls this when it saves.
-        is_lost = self._state_is_to_come and self._taken() and (self._held is None or self._missing())
-        if is_lost and not features.restores_as_it_saves(self._home.tf):
+        tf = self._home.tf
+        may_lose = tf.executing_eagerly() and self._state_is_to_come and not features.restores_as_it_saves(tf)
+        if may_lose and self._taken() and (self._held is None or self._missing()):
             raise ValueError(checks.NOT_SAVED)
         return super(GradientAccumulator, self)._gather_saveables_for_checkpoint()
 

@@ -489,6 +489,12 @@ def test_a_restored_window_is_not_saved_before_it_is_there(home, tmpdir):
     path = save(checkpoint)
     accumulator, checkpoint = restored()
     save(checkpoint)
+    # As a CheckpointManager does.
+    for each in tmpdir.listdir(lambda each: each.basename.startswith(os.path.basename(path))):
+        each.remove()
+    save(checkpoint)
+    path = save(checkpoint)
+    accumulator, checkpoint = restored()
     accumulator([one, None])
     accumulator.reset()
     save(checkpoint)

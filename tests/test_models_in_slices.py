@@ -982,6 +982,43 @@ def test_a_call_that_an_attribute_switches(home, eager):
     assert oracle.farthest(*ends) <= 4e-6
 
 
+@pytest.mark.parametrize("eager", [True, slow(False)], ids=["run_eagerly", "traced"])
+def test_a_branch_that_is_built_by_its_first_slice(home, eager):
+    """A layer that an attribute switches on: the same arguments have been seen before, without it."""
+    needs_train_step(home)
+    keras, tf = home.keras, home.tf
+
+    class Own(keras.Model):
+        def __init__(self):
+            super(Own, self).__init__()
+            self.one, self.other, self.last = (keras.layers.Dense(2, kernel_initializer="ones") for _ in range(3))
+            self.is_other = False
+
+        def call(self, x):
+            return self.last(self.other(x) if self.is_other else self.one(x))
+
+        def train_step(self, data):
+            x, y = data[:2]
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(tf.square(self(x, training=True) - y))
+                self.is_other = True
+                loss += tf.reduce_mean(tf.square(self(-x, training=True) - y))
+                self.is_other = False
+            return update(self, tape, loss)
+
+    ends = []
+    for size in (None, 4):
+        home.reset()
+        model = Own()
+        model.compile(sgd(home), "mse", run_eagerly=eager)
+        if size:
+            legacyga.micro_batch(model, size)
+        model.fit(X[:16], Y[:16], batch_size=8, shuffle=False, verbose=0)
+        ends.append([home.value(each) for each in model.trainable_weights])
+    assert len(ends[0]) == 6 and oracle.farthest(ends[0][:1], [np.ones((3, 2))]) > 1e-3
+    assert oracle.farthest(*ends) <= 4e-6
+
+
 @pytest.mark.parametrize("eager", [slow(True), False], ids=["run_eagerly", "traced"])
 def test_parts_that_are_built_before_the_gradient(home, eager):
     """What was None at the call and is an object at the gradient stays; so does what the step itself has set."""

@@ -205,6 +205,10 @@ class SlicedCall(object):
         layers = features.layers_of(self.model)
         return [(each, each.trainable, _plain(each, vars(each))) for each in layers]
 
+    def since_built(self, modes):
+        """Return the modes with those of now for layers that were not built then: a build is no mode."""
+        return [(each, t, p if p.get("built", True) else _plain(each, vars(each))) for each, t, p in modes]
+
     @contextlib.contextmanager
     def as_called(self, modes):
         """A context in which the layers have these modes: a step may have changed them since the call.

@@ -72,7 +72,7 @@ def doubts_in_graph(home, model, loss, params):
         if sizes is True or not sizes or sizes[0] is not None:
             is_one = sizes is not True and each.shape.num_elements() == 1
             number = home.tf.reshape(each, []) if is_one and sizes else each
-            is_mean = is_one and loss_divisor.is_mean(_ops.Ops(home.tf), number, params)
+            is_mean = None if sizes is True else is_one and loss_divisor.is_mean(_ops.Ops(home.tf), number, params)
             if not is_mean:
                 yield means.Doubt("the number {} of add_loss".format(shown(each)), is_mean is False)
     yield from means.doubts_of_compiled(home, model, False)

@@ -129,13 +129,13 @@ class _Twice(SlicedCall):
         seen = self.seen()
         if seen.random:
             raise ValueError(RANDOM.format(shown(self.model), shown(seen.random)))
-        # Only now: the first trace builds layers.
         modes = self.modes()
         before, others, drawn = self._read(seen.written), self._read(seen.read), _random_states()
         # Outside of a trace Keras's tape would keep all slices' activations: stop it, unless the call has its own tape.
         stops = self.tf.executing_eagerly() and not seen.differentiates
         with self.tape.stop_recording() if stops else contextlib.ExitStack():
             joined = self.loop.run(lambda begin, length: self.joins(self._take(begin, length), length))
+        modes = self.since_built(modes)
         inputs = [each for each in self.tf.nest.flatten(self.given) if self.tf.is_tensor(each) and has_gradient(each)]
         inputs = [each for each in inputs if self.tape.should_record_backprop([values_of(each)])]
         made = self._operations()

@@ -204,8 +204,12 @@ class GradientAccumulator(object):
         (waiting,) = getattr(self, "_deferred_dependencies", {}).get("_step", [])[-1:] or [None]
         if waiting is None:
             return 0
-        (value,) = waiting.object_proto.attributes
-        return self._home.tf.train.load_variable(waiting.checkpoint.save_path_string, value.checkpoint_key)
+        (value,), tf = waiting.object_proto.attributes, self._home.tf
+        try:
+            return tf.train.load_variable(waiting.checkpoint.save_path_string, value.checkpoint_key)
+        except tf.errors.NotFoundError:
+            # A CheckpointManager has deleted the file since. The first save has read it.
+            return 0
 
     def _gather_saveables_for_checkpoint(self):
         # tf.train.Checkpoint calls this when it saves.

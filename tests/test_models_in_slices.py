@@ -567,6 +567,18 @@ def update(model, tape, loss, variables=None):
     return {"loss": loss}
 
 
+def check_class(home, cls, size=3, **kwargs):
+    """`check` of a class with a train_step of its own."""
+
+    def make():
+        model = cls()
+        model(X[:2])
+        model.compile(sgd(home), **kwargs)
+        return start(model), X, Y
+
+    check(home, make, size=size, batch_size=7)
+
+
 def dense(home, outputs=2, inputs=3, **kwargs):
     """A model within another: one layer."""
     return home.keras.Sequential([home.keras.layers.Dense(outputs, input_shape=(inputs,), **kwargs)])
@@ -915,13 +927,7 @@ def test_a_variable_that_a_model_is_called_with(home):
                 loss = tf.reduce_mean(tf.square(self.encoder(x, code=self.code) - y))
             return update(self, tape, loss)
 
-    def make():
-        model = Own()
-        model(X[:2])
-        model.compile(sgd(home))
-        return start(model), X, Y
-
-    check(home, make, batch_size=7)
+    check_class(home, Own)
 
 
 def test_labels_of_hinge(home):
@@ -1078,13 +1084,7 @@ def test_a_stateless_call(home):
                 loss += tf.reduce_mean(tf.square(found + y))
             return update(self, tape, loss)
 
-    def make():
-        model = Own()
-        model(X[:2])
-        model.compile(sgd(home))
-        return start(model), X, Y
-
-    check(home, make, batch_size=7)
+    check_class(home, Own)
 
 
 def test_a_penalty_in_a_batch_of_one_slice(home):
@@ -1104,13 +1104,7 @@ def test_a_penalty_in_a_batch_of_one_slice(home):
                 loss = tf.reduce_mean(tf.square(self(data[0], training=True) - data[1])) + tf.add_n(self.losses)
             return update(self, tape, loss)
 
-    def make():
-        model = Own()
-        model(X[:2])
-        model.compile(sgd(home), run_eagerly=True)
-        return start(model), X, Y
-
-    check(home, make, size=7, batch_size=7)
+    check_class(home, Own, size=7, run_eagerly=True)
 
 
 @pytest.mark.parametrize("has", ["a __call__", slow("a penalty")])

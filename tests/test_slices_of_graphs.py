@@ -680,3 +680,24 @@ def test_an_update_that_a_layer_reads(home):
         assert home.value(layer.step) == 3
         ends.append(dense.get_weights())
     assert_alike(ends)
+
+
+def test_a_generator_that_draws_anew(home):
+    """Nothing puts its state back between the two passes."""
+    if home.is_standalone or home.tf_version < (2, 4):
+        skips.keras_lacks("layers with a tf.random.Generator")
+
+    class Noise(home.keras.layers.Layer):
+        def build(self, shape):
+            self.generator = home.tf.random.Generator.from_seed(1)
+            super(Noise, self).build(shape)
+
+        def call(self, x):
+            return x * self.generator.uniform(home.tf.shape(x))
+
+    inputs = home.keras.layers.Input((4,))
+    model = home.keras.models.Model(inputs, Noise()(home.keras.layers.Dense(4, use_bias=False)(inputs)))
+    model.compile(plain_sgd(home), "mse")
+    legacyga.micro_batch(model, 4, recompute=True)
+    with pytest.raises(ValueError, match="random layers must draw the same numbers twice"):
+        model.train_on_batch(X, Y)

@@ -11,6 +11,11 @@ def is_variable(value):
     return hasattr(value, "assign_add") and hasattr(value, "read_value")
 
 
+def is_differentiable(dtype):
+    """Whether a tensor of TensorFlow's DType may have a gradient: not one of integers, for example."""
+    return dtype.is_floating or dtype.is_complex
+
+
 def variable_key(variable):
     """Return a key that identifies a variable, the same on all its replicas."""
     # A Keras 3 variable holds a TensorFlow variable.

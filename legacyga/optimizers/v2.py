@@ -4,7 +4,7 @@ import contextlib
 import copy
 
 from legacyga.backend.messages import shown
-from legacyga.backend.tensors import is_variable
+from legacyga.backend.tensors import is_differentiable, is_variable
 from legacyga.optimizers import config, copying, surface, updates
 from legacyga.optimizers import inner as _inner
 
@@ -48,10 +48,9 @@ class Inner(_inner.Inner):
         return backend.variable(backend.get_value(variable), dtype=variable.dtype.base_dtype.name, name=name)
 
     def prepare(self, grads_and_vars, is_traced):
-        # A later gradient of a traced function may be of any variable, but of integers.
-        may_have = [var.dtype.is_floating or var.dtype.is_complex for _, var in grads_and_vars]
+        # In a traced function a later mini-step may have any gradient.
         self.create_inner_weights(
-            [var for (each, var), may in zip(grads_and_vars, may_have) if each is not None or is_traced and may]
+            [var for each, var in grads_and_vars if each is not None or is_traced and is_differentiable(var.dtype)]
         )
         if self._inherited:
             # Of other variables, as after freezing a layer, the moments begin anew.

@@ -6,7 +6,7 @@ import functools
 from legacyga.backend import features
 from legacyga.backend import ops as _ops
 from legacyga.backend.messages import shown
-from legacyga.backend.tensors import is_variable
+from legacyga.backend.tensors import is_differentiable, is_variable
 from legacyga.slices import batches, losses
 from legacyga.slices.loop import Loop, Rows, Total
 
@@ -158,7 +158,7 @@ class SlicedCall(object):
                 found.extend([leaf.flat_values] + lengths)
                 continue
             shape = getattr(leaf, "shape", tf.TensorShape(()))
-            if self.joins_numbers and tf.is_tensor(leaf) and shape.ndims == 0 and has_gradient(leaf):
+            if self.joins_numbers and tf.is_tensor(leaf) and shape.ndims == 0 and is_differentiable(leaf.dtype):
                 self.scalars[len(found)] = False
                 found.append(leaf)
                 continue
@@ -239,7 +239,7 @@ class SlicedCall(object):
         """
         # The tape records these reads, which connect the outputs to the variables.
         values = [raw.read_value() for _, raw in self.variables()]
-        at = [i for i, each in enumerate(joined) if has_gradient(each)]
+        at = [i for i, each in enumerate(joined) if is_differentiable(each.dtype)]
         if not at:
             return self._put_together(joined)
         for i in at:
@@ -338,10 +338,6 @@ def raw_of(variable):
         if is_variable(inner):
             return inner
     return variable
-
-
-def has_gradient(tensor):
-    return tensor.dtype.is_floating or tensor.dtype.is_complex
 
 
 def values_of(tensor):

@@ -67,14 +67,15 @@ def doubts_in_graph(home, model, loss, params):
     if sums_up and any(getattr(each, "activity_regularizer", None) is not None for each in _all_layers(model)):
         yield means.Doubt("an activity_regularizer, which is a sum over the batch", True)
     for each in getattr(model, "losses", ()):
-        sizes = (each.shape.ndims is None or each.shape.as_list()) if hasattr(each, "op") else [None]
         # One with a row for each sample is in the dimensions of `loss`, or its mean is taken.
-        if sizes is True or not sizes or sizes[0] is not None:
-            is_one = sizes is not True and each.shape.num_elements() == 1
-            number = home.tf.reshape(each, []) if is_one and sizes else each
-            is_mean = None if sizes is True else is_one and loss_divisor.is_mean(_ops.Ops(home.tf), number, params)
-            if not is_mean:
-                yield means.Doubt("the number {} of add_loss".format(shown(each)), is_mean is False)
+        if not hasattr(each, "op") or each.shape.ndims and each.shape.as_list()[0] is None:
+            continue
+        is_mean = None
+        if each.shape.ndims is not None:
+            number = home.tf.reshape(each, []) if each.shape.ndims and each.shape.num_elements() == 1 else each
+            is_mean = number.shape.ndims == 0 and loss_divisor.is_mean(_ops.Ops(home.tf), number, params)
+        if not is_mean:
+            yield means.Doubt("the number {} of add_loss".format(shown(each)), is_mean is False)
     yield from means.doubts_of_compiled(home, model, False)
 
 

@@ -17,14 +17,13 @@ from legacyga.backend import autograph, features
 from legacyga.backend import graph as graphs
 from legacyga.backend import ops as _ops
 from legacyga.backend.messages import shown
-from legacyga.backend.tensors import is_variable
+from legacyga.backend.tensors import is_differentiable, is_variable
 from legacyga.slices import batches, losses, means
 from legacyga.slices.calls import (
     ROWS,
     SlicedCall,
     again,
     arguments,
-    has_gradient,
     raw_of,
     replaced,
     uncut,
@@ -136,7 +135,8 @@ class _Twice(SlicedCall):
         with self.tape.stop_recording() if stops else contextlib.ExitStack():
             joined = self.loop.run(lambda begin, length: self.joins(self._take(begin, length), length))
         modes = self.since_built(modes)
-        inputs = [each for each in self.tf.nest.flatten(self.given) if self.tf.is_tensor(each) and has_gradient(each)]
+        inputs = [each for each in self.tf.nest.flatten(self.given) if self.tf.is_tensor(each)]
+        inputs = [each for each in inputs if is_differentiable(each.dtype)]
         inputs = [each for each in inputs if self.tape.should_record_backprop([values_of(each)])]
         made = self._operations()
 

@@ -12,6 +12,7 @@ import operator
 import weakref
 
 from legacyga.backend import graph
+from legacyga.backend.tensors import is_differentiable
 from legacyga.windows.accumulators import NOTHING
 
 
@@ -245,9 +246,11 @@ class Window(object):
 
         Leaves out the places of this mini-step's gradients, `given`.
         """
-        never = self._counters()
-        asked = {i: place for i, place in enumerate(self.places) if place not in given and place not in never}
-        if not asked or self._mutex is not None or self.ops.value_if_eager(in_window) is not None:
+        if self._mutex is not None or self.ops.value_if_eager(in_window) is not None:
+            return {}
+        known = self._counters().union(given)
+        asked = {i: place for i, place in enumerate(self.places) if place not in known}
+        if not asked:
             return {}
         forms = self.ops.unstack(in_window, len(self.sums.states))
         return {i: self.ops.logical_not(self.ops.equal(forms[place], NOTHING)) for i, place in asked.items()}
@@ -255,8 +258,7 @@ class Window(object):
     def _counters(self):
         """Return the places of variables of integers, such as a counter in a model: no tape has a gradient of these."""
         dtypes = {place: self.ops.tf.as_dtype(self.sums.states[place].dtype) for place in self.places}
-        kinds = {place for place, dtype in dtypes.items() if not (dtype.is_floating or dtype.is_complex)}
-        return kinds - set(self.sums.forms)
+        return {place for place, dtype in dtypes.items() if not is_differentiable(dtype)} - set(self.sums.forms)
 
     def _reduced(self, given, forms, held, absent, weight, begins):
         reduced = self.sums.reduced(given, forms, held, weight, begins, absent)

@@ -442,7 +442,9 @@ def test_a_constraint_is_of_those_with_a_gradient(home, traced):
         step = tf.function(step) if traced else step
         for _ in range(4):
             step()
-        assert [float(home.value(each)[0]) for each in variables] == [0.25, 4.0]
+        # The bare experimental optimizers of TF 2.10 apply no constraint at all.
+        constrained = 1.0 if kind.generation == "v3" and home.tf_version < (2, 11) else 0.25
+        assert [float(home.value(each)[0]) for each in variables] == [constrained, 4.0]
         assert all(isinstance(each.constraint, Halves) for each in variables)
 
 

@@ -18,7 +18,7 @@ def as_written(tf, function):
 
 
 def _as_written(function):
-    # Do not use importlib: AutoGraph rewrites this code too, and warns that it cannot rewrite importlib.
+    # Do not use importlib: in a tf.function AutoGraph rewrites this code, and warns that it cannot rewrite importlib.
     api, core = [sys.modules["tensorflow.python.autograph." + name] for name in ("impl.api", "core.ag_ctx")]
     # The public do_not_convert would also stop AutoGraph in the user's layers, metrics and datasets.
     unspecified = core.ControlStatusCtx(status=core.Status.UNSPECIFIED)

@@ -117,13 +117,13 @@ def with_values_of(pairs, update, ops):
 
 
 def term_of(ops, gradient, param):
-    """Return a scalar whose gradient with respect to `param` is `gradient`."""
+    """Return a term of a loss: a scalar whose gradient with respect to `param` is `gradient`."""
     tf, has_rows = ops.tf, is_sparse(gradient)
 
     def backward(op, upstream, *_):
         return [None, ops.cast(upstream, op.inputs[2].dtype) * op.inputs[2], None]
 
-    # Register one gradient for all. tf.custom_gradient would register each for good, and keep its graph alive.
+    # Register one gradient for all terms. tf.custom_gradient would register each for good, and keep its graph alive.
     with contextlib.suppress(KeyError):
         tf.RegisterGradient(GRADIENT)(backward)
     point = tf.gather(param, gradient.indices) if has_rows else tf.convert_to_tensor(param)

@@ -120,10 +120,9 @@ class Ops(object):
         """Return zeros. In a TF 1 graph they take memory only while they are needed."""
         zero = self.tf.zeros([], dtype)
         in_graph = not self.tf.executing_eagerly() and not hasattr(self.v1.get_default_graph(), "outer_graph")
-        # XLA cannot compile a timestamp.
         if in_graph and not self.is_compiled():
             # A session precomputes and keeps constants of up to 10 MiB each, and even sees through a placeholder with a
-            # default. A timestamp prevents that.
+            # default. A timestamp, which XLA cannot compile, prevents that.
             zero = self.cast(self.v1.timestamp() < 0, dtype)
         return self.tf.fill(shape, zero)
 

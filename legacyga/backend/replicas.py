@@ -89,7 +89,7 @@ class Replicas(object):
             yield
 
     def colocated_with(self, variable):
-        """Return a context that creates a variable beside another; None means anywhere."""
+        """Return a context that creates variables on the devices of `variable`; if it is None, anywhere."""
         if variable is None:
             return contextlib.ExitStack()
         variable = variable if is_variable(variable) else variable.value
@@ -168,7 +168,7 @@ class Replicas(object):
         return strategy.extended.call_for_each_replica(lambda each: self.sum_of_rows([each]), (gradient,))
 
     def sum_of_rows(self, parts):
-        """Sum several IndexedSlices into one that has each row once."""
+        """Sum IndexedSlices into one that has each row once."""
         tf = self._tf
         rows, places = tf.unique(tf.concat([each.indices for each in parts], 0))
         values = tf.concat([each.values for each in parts], 0)

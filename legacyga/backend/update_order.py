@@ -198,9 +198,10 @@ class _Order(object):
         return [each for each in users if each in self._needed]
 
     def _end(self, operation, context):
-        """Return the end of the conditionals around an operation but not around `context`; without any, the operation.
+        """Return what ends the outermost conditional around an operation but not around `context`.
 
-        It is None if that is not among the update's operations, or if `context` is the other branch.
+        Without such a conditional, return the operation; None if the update does not have what ends it, or if `context`
+        is its other branch.
         """
         around = contexts(context) + [None]
         while operation is not None and _context_of(operation) not in around:
@@ -223,7 +224,7 @@ class _Order(object):
                         needs.update(ancestors([each], self._gradient_ops))
 
     def _outputs(self, end):
-        """Return an operation, and if it ends a conditional, everything else that ends it."""
+        """Return what a later operation waits for: all that ends the conditional that `end` ends, else `end` alone."""
         if end is None:
             return []
         if end.type in _ENDS:

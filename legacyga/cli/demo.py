@@ -83,7 +83,7 @@ def _cannot(problem):
 
 
 def _train_all(home, mode, steps, epochs):
-    """Return the results by name for each way that the home has; None if a way failed, and has said why."""
+    """Train in each way that the home has, each in its own process. Return {name: results}; None if one failed."""
     # No GPU: the demo measures the CPU's memory, and some GPUs multiply float32 with fewer bits.
     environment = dict(os.environ, CUDA_VISIBLE_DEVICES="-1")
     environment.setdefault("PYTHONWARNINGS", "ignore::FutureWarning")

@@ -31,7 +31,7 @@ def line_of(home, mode):
 
 
 def text_of(home, mode, line):
-    """Return the message to the user about a line from `line_of`, or about None."""
+    """Return what the doctor says about a `line` from `line_of`; None means that this Keras was not tested."""
     if line is None:
         return "{} was not tested in {} mode, in no version.".format(home, mode)
     told = ["compat_matrix.md says of {keras} on TensorFlow {tensorflow} in {mode} mode:".format(**line)]

@@ -115,7 +115,7 @@ class _Callback(object):
         return GradientAccumulationCallback, (self.schedule, self.partial_window)
 
     def _implements_train_batch_hooks(self):
-        # Keras asks before `set_model`, when the callback may still belong to another Keras.
+        # Keras asks before `set_model`: until then the base class may be of another Keras, and answer for that one.
         return True
 
     def _implements_test_batch_hooks(self):
@@ -206,7 +206,7 @@ class _Callback(object):
             self._batch_size = size
 
     def on_batch_end(self, batch, logs=None):
-        # `start_fit` counts only if the model trains by Keras's own train_step.
+        # `start_fit` counts only in a model that trains by Keras's own train_step.
         if self._counts is None and not self.home.graph_mode and model_step.keras_train_step(type(self.model)):
             several = len(self._optimizers) > 1
             sample_counts.say_unweighed(self._optimizers, sample_counts.SEVERAL if several else sample_counts.OWN_STEP)
@@ -247,7 +247,7 @@ class _Callback(object):
         if not batch_size and self._counts is not None:
             batch_size = self._counts.counts()[0]
         if batch_size:
-            # Not `params["samples"]`: in graph mode of tf.keras, those of a generator are its batches.
+            # Not `params["samples"]`: in graph mode of tf.keras it is the number of batches of a generator.
             samples, largest = self._samples_so_far() - self._samples_before, steps * batch_size
             values.append(min(largest, samples) if samples and self.partial_window == "flush" else largest)
         logs.update(zip(LOGS, [_Count(value) for value in values] if self.home.graph_mode else values))

@@ -77,7 +77,7 @@ def check_steps_to_come(optimizers, schedule, epochs, batches, partial_window):
 
 
 def set_steps(home, optimizers, steps):
-    """Set K of the optimizers' next windows to `steps`, an int for all or a list, in which None keeps a K."""
+    """Set K of the optimizers' next windows to `steps`, an int for all, or a list; None keeps a K."""
     steps = steps if isinstance(steps, list) else [steps] * len(optimizers)
     with home.default_session():
         for optimizer, each in zip(optimizers, steps):

@@ -75,7 +75,7 @@ LOADERS = {surface.NAME: from_config}
 
 
 def loaders(home):
-    """The custom objects that the loaders of a Keras need, by name: classes whose `from_config` calls the `LOADERS`."""
+    """{name: class}: what a Keras needs to load our optimizers. A class's `from_config` calls `LOADERS[name]`."""
 
     def loader(name, make):
         def from_config(cls, config, custom_objects=None):

@@ -164,7 +164,7 @@ def keeper_of(optimizer):
 
 
 def _beside_keeper(optimizer):
-    """[its loss scale, what restores files of TF 2.2 or None] for a LossScaleOptimizer; [] for any other optimizer."""
+    """What deepcopy copies beside `keeper_of`: [the loss scale, what restores files of TF 2.2 or None], or []."""
     keeper = keeper_of(optimizer)
     if keeper is optimizer:
         return []

@@ -72,7 +72,7 @@ class Inner(object):
     def __init__(self, optimizer, home, ops, steps):
         self.optimizer, self.home, self.ops, self.steps = optimizer, home, ops, steps
         self.scales_loss = features.is_loss_scale_optimizer(home, optimizer)
-        # Updates in progress, by whether their gradients are exchanged. Counts, because replicas' threads run together.
+        # {whether the gradients are exchanged: the number of updates in progress}: replicas' threads run together.
         self._applying = {False: 0, True: 0}
         # {variable key: boolean tensor}: whether the update in progress has a gradient, if known only at run time.
         self._presence = {}
@@ -211,7 +211,7 @@ class Inner(object):
     # Variables with and without a gradient in the window.
 
     def step(self, name, variable, method):
-        """Run `method()`, the inner optimizer's method `name` that updates one variable; returns its result.
+        """Run `method()`, the inner optimizer's method `name` that updates one variable.
 
         It runs only if the window has a gradient of the variable. A call outside an update is an error: a wrapper such
         as Lookahead is bypassing accumulation.
@@ -225,7 +225,7 @@ class Inner(object):
         return self._where_present(variable, method) if self._presence else method()
 
     def _where_present(self, variable, method):
-        """Run `method()`, which updates a variable, only if the window has a gradient of it; returns its result."""
+        """Run `method()`, which updates a variable, only if the window has a gradient of it."""
         key = variable_key(variable)
         if key not in self._presence:
             return method()

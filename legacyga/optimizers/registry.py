@@ -81,7 +81,7 @@ class Registry(object):
 
     def set_steps(self, steps):
         if self.has_steps:
-            # `made_with` first: other threads may be taking mini-steps, and `next` counts only once it matches.
+            # `made_with` first: another thread may begin a window, and `next` takes effect only once that matches.
             for variable, value in ((self._steps.made_with, self._owner.steps.made_with), (self._steps.next, steps)):
                 self._assign(variable, value, "Setting gradient_accumulation_steps to {}".format(steps))
         elif self.has_no_accumulators and steps > 1:
@@ -270,8 +270,8 @@ class Registry(object):
         def scalar(name, value, dtype, shape=()):
             return owner.inner.make_variable(prefix + name, value, shape, owner.home.tf.as_dtype(dtype))
 
-        # Replicas' threads switch at each variable made. They read the attributes below to decide which to make, so set
-        # these only after the last variable.
+        # Set `_steps` and `skipped` only after the last variable: replicas' threads switch at each variable, and ask
+        # `has_steps` which to make.
         is_first, settings = not self.has_steps, owner.settings
         # Ask before making the variables that the restored state waits for.
         drops_first = self._drops_first
@@ -289,8 +289,8 @@ class Registry(object):
         sums.states.extend([self._state(prefix, i, var) for i, var in enumerate(var_list)])
         self._steps.next, self._steps.made_with, self.skipped = next_steps, made_with, skipped
         if is_first and not self.is_graph:
-            # A restored checkpoint has just filled the variables, but what the program has set or dropped since then
-            # is newer. This thread writes every replica's copy.
+            # A restored checkpoint may just have filled the variables. What the program has set or dropped since the
+            # restore is newer. This thread writes every replica's copy.
             was_set = owner.steps.was_set
             steps = [(next_steps, owner.steps.now), (made_with, owner.steps.made_with)] if was_set else []
             counts = [(each, each.dtype.as_numpy_dtype(0)) for each in kept.counts] if drops_first else []

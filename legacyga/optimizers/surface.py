@@ -38,8 +38,8 @@ def register(generation, optimizer_class, inner_class, condition=lambda cls: Tru
 def class_for(cls, home, form=(), inner_form=(), **attributes):
     """The accumulating subclass of the optimizer class `cls`, cached, so that two wrapped Adams have the same class.
 
-    `form` and `inner_form` come before all other bases of the class and of its `inner.Inner`. The further attributes
-    may include `__name__`.
+    `form` and `inner_form` are tuples of bases, ahead of all other bases of the class and of its `inner.Inner`. The
+    further attributes of the class may include `__name__`.
     """
     _, optimizers, inners = zip(*[each for each in _GENERATIONS[homes.generation_of(cls)] if each[0](cls)])
     bases, inners = form + optimizers, inner_form + tuple(dict.fromkeys(inners))

@@ -33,7 +33,7 @@ class Inner(_inner.Inner):
 
     @property
     def iterations(self):
-        """The number of updates, made on demand: a new operation in a graph changes the seeds of those after it."""
+        """The number of updates, a variable made on demand: a new operation in a graph changes the seeds after it."""
         return self.ops.constant(0, "int64") if self._iterations is None else self._iterations
 
     def inherit(self, optimizer):
@@ -131,7 +131,7 @@ class Inner(_inner.Inner):
         return None
 
     def of_loss(self, accumulation, grads_and_vars):
-        """A context in which the divisor of a loss is the mini-step's weight, if all gradients are of this one loss."""
+        """A context in which the divisor of the loss is the mini-step's weight, if all gradients are of one loss."""
         given = [gradient for gradient, _ in grads_and_vars if gradient is not None]
         losses = [self.losses.pop(id(each), (None, None))[1] for each in given]
         is_single = losses and all(each is losses[0] for each in losses)

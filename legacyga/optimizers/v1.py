@@ -36,8 +36,9 @@ class Inner(_inner.Inner):
         # By the names of the params: the inner optimizer's variables, the return value of its `_create_all_weights`,
         # and the variables lifted out of its `get_updates`.
         self._weights_of, self._made_of, self._lifted = {}, {}, {}
-        # The names of the params that already have an update.
+        # The lists of names of params that already have an update.
         self._updated = set()
+        # The values of the original's weights, until the copy has weights of its own; else None.
         self._inherited = None
 
     def inherit(self, optimizer):
@@ -107,7 +108,7 @@ class Inner(_inner.Inner):
         """Does nothing: `_state_for` has made the state."""
 
     def apply(self, pairs):
-        """Make one update by the inner optimizer's `get_updates`, ordered to read everything before writing."""
+        """Make one update by the inner optimizer's `get_updates`, with its reads and writes in a fixed order."""
         params = [param for _, param in pairs]
         gradients = [self.ops.dense(gradient) for gradient, _ in pairs]
         if self.steps.has_windows and self._differentiating is self.optimizer:
@@ -257,7 +258,7 @@ class Inner(_inner.Inner):
 
     @contextlib.contextmanager
     def _answered(self, inner):
-        """A context in which `get_gradients` of our copy of a wrapper's inner optimizer returns reduced gradients."""
+        """A context in which `get_gradients` of our copy of a wrapper's inner optimizer returns clipped means."""
         with _inner.hidden(inner, "get_gradients"):
             inner.get_gradients = lambda loss, params: self._clip(inner, self.reduced_of(params))
             try:
@@ -279,7 +280,7 @@ class AccumulatingOptimizer(config.ConfiguredOptimizer):
     """Intercepts Keras's calls of a v1 optimizer. Belongs to the graph in which it was made."""
 
     def get_updates(self, *args, **kwargs):
-        """Build a mini-step; returns a list of the tensor that runs it. Keras calls it for the training function.
+        """Build a mini-step; returns [the tensor that runs it]. Keras calls this as it makes the training function.
 
         Takes `(loss, params)`, or `(params, constraints, loss)`, which Keras up to 2.3 still accepts.
         """

@@ -61,7 +61,7 @@ def container_of(home, model):
 
 
 class _Looked(object):
-    """Replaces a model's loss container during a training step."""
+    """Replaces a model's loss container during a training step: passes calls on, and calls `look` after each."""
 
     def __init__(self, home, container, look):
         self._home, self._container, self._look = home, container, look

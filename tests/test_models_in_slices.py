@@ -988,6 +988,69 @@ def test_a_call_that_an_attribute_switches(home, eager):
     assert oracle.farthest(*ends) <= 4e-6
 
 
+def test_an_attribute_that_switches_after_a_batch(home):
+    """What a call does is found by a trace for each kind of call, and the attribute makes another kind."""
+    needs_train_step(home)
+    keras = home.keras
+
+    class Net(keras.Model):
+        def __init__(self):
+            super(Net, self).__init__()
+            self.last, self.normal, self.phase = dense(home), keras.layers.BatchNormalization(momentum=0.5), 1
+
+        def call(self, x, training=None):
+            return self.last(self.normal(x, training=training) if self.phase else x)
+
+    ends = []
+    for begins in (1, 0):
+        home.reset()
+        model = Net()
+        model(X[:2])
+        start(model)
+        model.compile(sgd(home), lambda y, p: home.tf.sqrt(home.tf.reduce_mean(home.tf.square(y - p))), run_eagerly=True)
+        legacyga.micro_batch(model, 4, recompute=True)
+        before = model.get_weights()
+        for model.phase in (begins, 1):
+            model.set_weights(before)
+            model.fit(X[:8], Y[:8], batch_size=8, shuffle=False, verbose=0)
+        ends.append([home.value(each) for each in model.weights])
+    assert oracle.farthest(*ends) <= 4e-6
+
+
+def test_a_train_step_of_a_class_that_is_a_tf_function(home):
+    """Each model has a function of its own, for a tf.function may make variables only once."""
+    needs_train_step(home)
+    tf = home.tf
+
+    class Own(home.keras.Model):
+        def __init__(self):
+            super(Own, self).__init__()
+            self.last = dense(home)
+
+        def call(self, x):
+            return self.last(x)
+
+        @tf.function
+        def train_step(self, data):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(tf.square(self(data[0], training=True) - data[1]))
+            return update(self, tape, loss)
+
+    ends = []
+    for size in (None, 4, 4):
+        home.reset()
+        model = Own()
+        model(X[:2])
+        start(model)
+        model.compile(sgd(home))
+        if size:
+            legacyga.micro_batch(model, size)
+        model.fit(X[:8], Y[:8], batch_size=8, shuffle=False, verbose=0)
+        ends.append([home.value(each) for each in model.weights])
+    assert oracle.farthest(ends[0], ends[1]) <= 4e-6
+    assert oracle.farthest(ends[0], ends[2]) <= 4e-6
+
+
 @pytest.mark.parametrize("eager", [True, slow(False)], ids=["run_eagerly", "traced"])
 def test_a_branch_that_is_built_by_its_first_slice(home, eager):
     """A layer that an attribute switches on: the same arguments have been seen before, without it."""

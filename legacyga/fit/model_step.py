@@ -28,7 +28,7 @@ def train_step(model, data, optimizer=None, weight=None, size=None, recompute=No
 
     Args:
         recompute: as `micro_batch` takes it.
-        own: the `train_step`, a function of the model and the data, if it is not Keras's.
+        own: the model's `train_step`, a function of the data, if it is not Keras's.
     """
     home = homes.home_of(model.optimizer)
     # A train_step of one's own may call the model with other tensors than the data: each call is looked at by itself.
@@ -36,15 +36,15 @@ def train_step(model, data, optimizer=None, weight=None, size=None, recompute=No
     if is_cut:
         checks.check_strategy(home, model)
     is_twice = is_cut and means.choose(model, recompute, lambda: _doubts(home, model, data, size, own))
-    own = own or keras_train_step(type(model))
+    run = own or keras_train_step(type(model)).__get__(model)
 
     def step():
         if not is_cut:
-            return own(model, data)
+            return run(data)
         if not is_twice:
-            return once.train_step(home, model, own, data, size)
+            return once.train_step(home, model, run, data, size)
         with slices_recompute.cut(home, model, size, batches.may_exceed(home.tf, data, size)):
-            return own(model, data)
+            return run(data)
 
     if optimizer is None:
         return step()
@@ -143,7 +143,8 @@ class TrainStep(object):
     def __call__(self, data):
         model, ops = self._model(), self._ops
         # Since the step was installed, the class may have got a train_step, or the model another optimizer.
-        own = None if _has_keras_train_step(model) else type(model).train_step
+        # Bound: a tf.function in a class has a function of its own for each instance.
+        own = None if _has_keras_train_step(model) else type(model).train_step.__get__(model, type(model))
         optimizers = lookup.optimizers_in(model.optimizer)
         if own is not None or self._counts is None or not samples_are_counted(optimizers):
             return train_step(model, data, None, None, self.size, self.recompute, own)

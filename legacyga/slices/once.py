@@ -16,11 +16,11 @@ from legacyga.slices.loop import joins_gradient
 
 
 def train_step(home, model, own, data, size):
-    """Return the logs of `own(model, data)`, computed in slices of at most `size` samples.
+    """Return the logs of `own(data)`, computed in slices of at most `size` samples.
 
     Args:
         model: a compiled model.
-        own: the `train_step` of the model's home.
+        own: Keras's `train_step`, bound to the model.
         data: a batch, as `own` takes it.
     """
     tf, samples = home.tf, batches.number_in(home.tf, data)
@@ -45,7 +45,7 @@ def train_step(home, model, own, data, size):
     # Keras inspects the signature.
     outputs.__signature__ = inspect.signature(model.call)
     with replaced(model, outputs), losses.looked_at(home, model, check):
-        return own(model, data)
+        return own(data)
 
 
 class _Once(SlicedCall):

@@ -52,6 +52,8 @@ READS = ("ReadVariableOp", "ResourceGather", "ResourceGatherNd", "VariableShape"
 
 # {model: {description of the arguments: Seen}}, for calls outside traced functions.
 _SEEN = weakref.WeakKeyDictionary()
+# As many for one model.
+MOST_SEEN = 100
 # {model that trains: the slice size with which its train_step last called it, or a model within it}
 _CUT = weakref.WeakKeyDictionary()
 
@@ -240,11 +242,14 @@ class _Twice(SlicedCall):
             str((getattr(each, "shape", each)[1:], each.dtype)) if hasattr(each, "dtype") else each for each in leaves
         )
         key += tuple(sorted(self.given[1])) + (str(self.told),)
-        # A frozen BatchNormalization writes no averages.
-        key += tuple(each.trainable for each in features.layers_of(self.model))
+        # A frozen BatchNormalization writes no averages, and an attribute may switch a layer.
+        key += tuple(str(mode) for _, *mode in self.modes())
         # Each replica has variables of its own.
         key += (self.ops.replicas.number,)
         if key not in known:
+            if len(known) >= MOST_SEEN:
+                # A layer may count its calls in an attribute.
+                known.clear()
             known[key] = self._look()
         return known[key]
 

@@ -672,7 +672,7 @@ def test_an_update_that_a_layer_reads(home):
         inputs, layer = home.keras.layers.Input((4,)), Growing()
         dense = home.keras.layers.Dense(4, use_bias=False)
         model = home.keras.models.Model(inputs, layer(dense(inputs)))
-        dense.set_weights(START[:1])
+        home.backend.batch_set_value(list(zip(dense.weights, START[:1])))
         model.compile(legacyga.MySGD(0.02, steps_per_update=1, keras=home.keras), "mse")
         legacyga.micro_batch(model, 4, recompute=recompute)
         for _ in range(2):

@@ -1017,6 +1017,52 @@ def test_an_attribute_that_switches_after_a_batch(home):
     assert oracle.farthest(*ends) <= 4e-6
 
 
+@pytest.mark.parametrize("eager", [slow(True), False], ids=["run_eagerly", "traced"])
+@pytest.mark.parametrize("kind", ["frozen", "global"])
+def test_the_gradient_of_a_variable_that_is_not_trainable(home, kind, eager):
+    """An attack on a frozen embedding watches it; a temperature may be a variable of TensorFlow's alone."""
+    needs_train_step(home)
+    tf = home.tf
+    temperature = tf.Variable(0.25)
+
+    class Own(home.keras.Model):
+        def __init__(self):
+            super(Own, self).__init__()
+            self.first, self.last = dense(home, 3), dense(home)
+
+        def call(self, x):
+            return self.last(self.first(x)) * tf.exp(temperature)
+
+        def train_step(self, data):
+            kernel = self.first.weights[0]
+            kernel = getattr(kernel, "value", kernel) if home.is_keras3 else kernel
+            asked = kernel if kind == "frozen" else temperature
+            with tf.GradientTape() as tape:
+                if kind == "frozen":
+                    tape.watch(asked)
+                loss = tf.reduce_mean(tf.square(self(data[0], training=True) - data[1]))
+            trained = self.trainable_variables
+            gradients = tape.gradient(loss, trained + [asked])
+            asked.assign_sub(0.1 * gradients.pop())
+            self.optimizer.apply_gradients(zip(gradients, trained))
+            return {"loss": loss}
+
+    ends = []
+    for size in (None, 4):
+        home.reset()
+        temperature.assign(0.25)
+        model = Own()
+        model(X[:2])
+        start(model)
+        model.first.trainable = kind == "global"
+        model.compile(sgd(home), run_eagerly=eager)
+        if size:
+            legacyga.micro_batch(model, size)
+        model.fit(X[:10], Y[:10], batch_size=10, epochs=2, shuffle=False, verbose=0)
+        ends.append([home.value(each) for each in model.weights] + [temperature.numpy()])
+    assert oracle.farthest(*ends) <= 4e-6
+
+
 def test_a_train_step_of_a_class_that_is_a_tf_function(home):
     """Each model has a function of its own, for a tf.function may make variables only once."""
     needs_train_step(home)

@@ -127,6 +127,7 @@ class _Twice(SlicedCall):
     """A call whose slices are computed a second time for the gradient."""
 
     def outputs(self):
+        self.variables()
         seen = self.seen()
         if seen.random:
             raise ValueError(RANDOM.format(shown(self.model), shown(seen.random)))
@@ -160,14 +161,16 @@ class _Twice(SlicedCall):
         return self.recorded(joined, [values_of(each) for each in inputs], backward)
 
     def variables(self):
-        """Also other trainable variables of the model that trains, if the call reads them."""
+        """Also other variables that the call reads, such as of another model: a step may ask for their gradients."""
         if self._variables is None:
-            known = {id(each) for each in self.model.trainable_variables}
-            others = [each for each in self.models[0].trainable_variables if id(each) not in known]
-            seen = self.seen() if others else None
-            used = {id(handle) for handle, _ in seen.read + seen.written} if others else ()
+            # That of a frozen variable costs a pass through its layers: only if the step's tape watches it.
+            frozen = [raw_of(each).handle for each in self.models[0].non_trainable_variables]
+            left_out = [each for each in frozen if not self.tape.should_record_backprop([each])]
+            # The trace builds layers, and lets tapes watch what it reads.
+            seen = self.seen()
             found = super(_Twice, self).variables()
-            found += [(each, raw) for each, raw in ((each, raw_of(each)) for each in others) if id(raw.handle) in used]
+            left_out = {id(handle) for handle in left_out + [raw.handle for _, raw in found]}
+            found += [(each, each) for each in seen.watched if id(each.handle) not in left_out]
         return self._variables
 
     def _operations(self):
@@ -304,6 +307,7 @@ class Seen(object):
     Attributes:
         written: [(handle, dtype)] of the variables that it writes, or may write within a loop or branch.
         read: [(handle, dtype)] of the variables that it only reads.
+        watched: the variables that a tape watches as soon as the call reads them.
         random: the name of an operation for which `is_random` is true, None if there is none.
         differentiates: whether the call itself takes a gradient, of a tape within it.
         masked: whether an output has a mask.
@@ -318,7 +322,7 @@ class Seen(object):
         operations = graph.get_operations()
         self.random = graphs.operation_with(graph, operations, is_random)
         self.differentiates = bool(graphs.operation_with(graph, operations, _is_of_tape))
-        self.written, self.read = [], []
+        self.written, self.read, self.watched = [], [], [each for each in graph.variables if each.trainable]
         for outer, dtype, inner in variables_of(tf, graph):
             writes = any(each.type not in READS for each in inner.consumers())
             (self.written if writes else self.read).append((outer, dtype))

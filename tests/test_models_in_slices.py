@@ -988,18 +988,27 @@ def test_a_call_that_an_attribute_switches(home, eager):
     assert oracle.farthest(*ends) <= 4e-6
 
 
-def test_an_attribute_that_switches_after_a_batch(home):
-    """What a call does is found by a trace for each kind of call, and the attribute makes another kind."""
+@pytest.mark.parametrize("way", ["attribute", "argument"])
+def test_a_switch_after_a_batch(home, way):
+    """What a call does is found by a trace for each kind of call, and an attribute or a number makes another kind."""
     needs_train_step(home)
-    keras = home.keras
+    keras, tf = home.keras, home.tf
 
     class Net(keras.Model):
         def __init__(self):
             super(Net, self).__init__()
             self.last, self.normal, self.phase = dense(home), keras.layers.BatchNormalization(momentum=0.5), 1
 
-        def call(self, x, training=None):
-            return self.last(self.normal(x, training=training) if self.phase else x)
+        def call(self, x, phase=np.int64(0), training=None):
+            return self.last(self.normal(x, training=training) if phase or self.phase else x)
+
+        def train_step(self, data):
+            given = {}
+            if way == "argument":
+                given["phase"], self.phase = np.int64(self.phase), 0
+            with tf.GradientTape() as tape:
+                loss = tf.sqrt(tf.reduce_mean(tf.square(self(data[0], training=True, **given) - data[1])))
+            return update(self, tape, loss)
 
     ends = []
     for begins in (1, 0):
@@ -1007,7 +1016,7 @@ def test_an_attribute_that_switches_after_a_batch(home):
         model = Net()
         model(X[:2])
         start(model)
-        model.compile(sgd(home), lambda y, p: home.tf.sqrt(home.tf.reduce_mean(home.tf.square(y - p))), run_eagerly=True)
+        model.compile(sgd(home), run_eagerly=True)
         legacyga.micro_batch(model, 4, recompute=True)
         before = model.get_weights()
         for model.phase in (begins, 1):
@@ -1015,6 +1024,32 @@ def test_an_attribute_that_switches_after_a_batch(home):
             model.fit(X[:8], Y[:8], batch_size=8, shuffle=False, verbose=0)
         ends.append([home.value(each) for each in model.weights])
     assert oracle.farthest(*ends) <= 4e-6
+
+
+@pytest.mark.parametrize("wraps", [True, False])
+def test_an_optimizer_that_scales_the_loss(home, wraps):
+    """In its own method, after the slices were differentiated if they are computed once."""
+    needs_train_step(home)
+    if home.is_keras3:
+        skips.keras_lacks("a method of optimizers that gets the loss and its tape")
+
+    class Scaling(home.keras.optimizers.SGD):
+        def compute_gradients(self, loss, var_list, tape=None):
+            with tape:
+                loss = 3.0 * loss
+            return super(Scaling, self).compute_gradients(loss, var_list, tape)
+
+        def _compute_gradients(self, loss, var_list, grad_loss=None, tape=None):
+            with tape:
+                loss = 3.0 * loss
+            return super(Scaling, self)._compute_gradients(loss, var_list, grad_loss, tape)
+
+    def make():
+        model = dense(home)
+        model.compile(legacyga.wrap(Scaling(0.1), 1) if wraps else Scaling(0.1), "mse")
+        return start(model), X, Y
+
+    check(home, make, size=3, batch_size=7)
 
 
 @pytest.mark.parametrize("eager", [slow(True), False], ids=["run_eagerly", "traced"])

@@ -50,7 +50,7 @@ NO_CALL = (
 # Operations that read a variable but do not write it.
 READS = ("ReadVariableOp", "ResourceGather", "ResourceGatherNd", "VariableShape", "VarIsInitializedOp")
 
-# {model: {description of the arguments: Seen}}, for calls outside traced functions.
+# {model: {description of a call: Seen}}, for calls outside traced functions.
 _SEEN = weakref.WeakKeyDictionary()
 # As many for one model.
 MOST_SEEN = 100
@@ -125,6 +125,8 @@ class _Cut(object):
 
 class _Twice(SlicedCall):
     """A call whose slices are computed a second time for the gradient."""
+
+    _seen = None
 
     def outputs(self):
         self.variables()
@@ -237,13 +239,16 @@ class _Twice(SlicedCall):
         return batches.slice_of(self.tf, gradient, begin, length)
 
     def seen(self):
-        """Return the `Seen` of a call on one slice, from a trace that never runs: one for each kind of arguments."""
-        is_eager = self.tf.executing_eagerly()
-        known = _SEEN.setdefault(self.model, {}) if is_eager else {}
-        leaves = self.tf.nest.flatten(self.given)
-        key = tuple(
-            str((getattr(each, "shape", each)[1:], each.dtype)) if hasattr(each, "dtype") else each for each in leaves
-        )
+        """Return the `Seen` of a call on one slice, from a trace that never runs."""
+        if self._seen is None:
+            self._seen = self._seen_before() if self.tf.executing_eagerly() else self._look()
+        return self._seen
+
+    def _seen_before(self):
+        known = _SEEN.setdefault(self.model, {})
+        leaves = [(getattr(each, "shape", ()), each) for each in self.tf.nest.flatten(self.given)]
+        # The call may branch on a number.
+        key = tuple(str((shape[1:], each.dtype) if len(shape) else each) for shape, each in leaves)
         key += tuple(sorted(self.given[1])) + (str(self.told),)
         # A frozen BatchNormalization writes no averages, and an attribute may switch a layer.
         key += tuple(str(mode) for _, *mode in self.modes())

@@ -36,14 +36,15 @@ class Passes(object):
         self._inputs, self._outputs = list(function.inputs), list(function.outputs)
         fed = list(model._feed_targets) + list(model._feed_sample_weights)
         of_loss = graph.descendants([graph.operation_of(each) for each in fed + variables_of_metrics(model)])
-        updates = graph.grouped(function.updates_op)
         of_inputs = graph.descendants([graph.operation_of(each) for each in model._feed_inputs])
+        # TF 1.11 to 1.13 give a read that only waits for the write. Delete with TF 1.13: then `ancestors` are not needed.
+        updates = [(each, graph.ancestors([each], of_loss | of_inputs)) for each in graph.grouped(function.updates_op)]
         # Updates that read targets, sample weights or metric variables run with the loss. Those that read the inputs
         # alone, such as moving averages of layers, run with each slice. Those that read no batch run once, at the end,
         # because layers may read what they write.
-        at_loss = [each for each in updates if each in of_loss]
-        of_no_batch = [each for each in updates if each not in of_loss and each not in of_inputs]
-        first, second = [], [each for each in updates if each in of_inputs and each not in of_loss]
+        at_loss = [each for each, needs in updates if needs & of_loss]
+        of_no_batch = [each for each, needs in updates if not needs & (of_loss | of_inputs)]
+        first, second = [], [each for each, needs in updates if needs & of_inputs and not needs & of_loss]
         with step.loss.graph.as_default():
             self._cut, body = self._find_cut(at_loss)
             if is_twice and not body:

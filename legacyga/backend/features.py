@@ -19,14 +19,6 @@ def version_of(module):
     return tuple(map(int, filter(None, numbers.split("."))))
 
 
-def restores_as_it_saves(tf):
-    """Whether each restore of a tf.train.Checkpoint calls the method that saves an object. Delete with TF 2.7.
-
-    In TF 2.8 and 2.9 only a second restore, while values of the first one wait for their variables, does so.
-    """
-    return version_of(tf) < (2, 8)
-
-
 def multiplies_one_number(home):
     """Whether graph mode multiplies a scalar loss by the sample weights; else it raises.
 

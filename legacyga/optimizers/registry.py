@@ -139,7 +139,7 @@ class Registry(object):
 
     def drop(self, pick=None):
         """Discard the mini-steps in the open windows; `pick` as in `end`."""
-        self._dropped = state_to_come.latest(self._owner.inner.keeper) if self._state_is_to_come else None
+        self._dropped = state_to_come.latest(self._owner.inner.keeper) if self.state_is_to_come else None
         for window in self._picked(pick, "drop_windows"):
             self._run(window, self._drop, "drop_windows")
 
@@ -189,11 +189,11 @@ class Registry(object):
 
     def check_all_is_here(self, action):
         """Raise if restored state still waits for its variables; `action` says what needs it."""
-        if self._state_is_to_come:
+        if self.state_is_to_come:
             raise state_to_come.error_of(self._owner.optimizer, self._owner.inner.keeper, action)
 
     @property
-    def _state_is_to_come(self):
+    def state_is_to_come(self):
         """Whether a restored checkpoint waits for the first window."""
         owner = self._owner
         return owner.steps.has_windows and not self.windows and state_to_come.is_to_come(owner.inner.keeper)
@@ -208,7 +208,7 @@ class Registry(object):
         return self._owner.ops.constant(self._number_to_come(name) or 0, "int64")
 
     def _number_to_come(self, name):
-        if not self._state_is_to_come or self._drops_first and name == "mini_step":
+        if not self.state_is_to_come or self._drops_first and name == "mini_step":
             return None
         return state_to_come.number_to_come(self._owner.home.tf, self._owner.inner.keeper, name)
 

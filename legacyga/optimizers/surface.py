@@ -206,10 +206,12 @@ class AccumulatingOptimizer(object):
         return registry.constant_to_come("skipped_mini_steps") if registry.skipped is None else registry.skipped
 
     def _gather_saveables_for_checkpoint(self):
-        # tf.train.Checkpoint calls this when it saves.
-        if not features.restores_as_it_saves(self._legacyga.home.tf):
-            self._legacyga.registry().check_all_is_here("a checkpoint")
-        return super(AccumulatingOptimizer, self)._gather_saveables_for_checkpoint()
+        saveables = super(AccumulatingOptimizer, self)._gather_saveables_for_checkpoint()
+        registry = self._legacyga.registry()
+        if registry.state_is_to_come:
+            # Only a save calls it. The assertions of a restore's status ask whether there is any.
+            saveables = dict(saveables, legacyga=lambda name: registry.check_all_is_here("a checkpoint"))
+        return saveables
 
     def mini_step_weight(self, weight):
         """A context manager that gives mini-steps a weight: those made in it, or in graph mode those *built* in it.

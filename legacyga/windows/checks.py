@@ -32,6 +32,10 @@ ROWS = (
 )
 
 
+def refuse_to_save(name):
+    raise ValueError(NOT_SAVED)
+
+
 def check_gradients(ops, gradients, number):
     """Return `gradients` as a list of tensors, IndexedSlices and None; `number` is the expected number, or None."""
     is_list = hasattr(gradients, "__iter__") and not (hasattr(gradients, "dtype") or isinstance(gradients, (str, dict)))

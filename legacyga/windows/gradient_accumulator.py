@@ -1,6 +1,6 @@
 """GradientAccumulator: gradient accumulation for custom training loops."""
 
-from legacyga.backend import autograph, features, graph, homes
+from legacyga.backend import autograph, graph, homes
 from legacyga.backend import ops as _ops
 from legacyga.backend.messages import shown
 from legacyga.windows import checks, settings, sums
@@ -212,12 +212,12 @@ class GradientAccumulator(object):
             return 0
 
     def _gather_saveables_for_checkpoint(self):
-        # tf.train.Checkpoint calls this when it saves.
-        tf = self._home.tf
-        may_lose = tf.executing_eagerly() and self._state_is_to_come and not features.restores_as_it_saves(tf)
+        saveables = super(GradientAccumulator, self)._gather_saveables_for_checkpoint()
+        may_lose = self._home.tf.executing_eagerly() and self._state_is_to_come
         if may_lose and self._taken() and (self._held is None or self._missing()):
-            raise ValueError(checks.NOT_SAVED)
-        return super(GradientAccumulator, self)._gather_saveables_for_checkpoint()
+            # Only a save calls it. The assertions of a restore's status ask whether there is any.
+            saveables = dict(saveables, legacyga=checks.refuse_to_save)
+        return saveables
 
     def _reduced(self):
         # Until the first mini-step of this window, the sums still hold the previous window's values.

@@ -37,7 +37,7 @@ class Passes(object):
         fed = list(model._feed_targets) + list(model._feed_sample_weights)
         of_loss = graph.descendants([graph.operation_of(each) for each in fed + variables_of_metrics(model)])
         of_inputs = graph.descendants([graph.operation_of(each) for each in model._feed_inputs])
-        # TF 1.11 to 1.13 give a read that only waits for the write. Delete `ancestors` with TF 1.13.
+        # TF 1.11 to 1.13 give a read that only waits for the write. Delete with TF 1.13.
         updates = [(each, graph.ancestors([each], of_loss | of_inputs)) for each in graph.grouped(function.updates_op)]
         # Updates that read targets, sample weights or metric variables run with the loss. Those that read the inputs
         # alone, such as moving averages of layers, run with each slice. Those that read no batch run once, at the end,

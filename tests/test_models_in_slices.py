@@ -988,9 +988,8 @@ def test_a_call_that_an_attribute_switches(home, eager):
     assert oracle.farthest(*ends) <= 4e-6
 
 
-@pytest.mark.parametrize("way", ["attribute", "argument"])
-def test_a_switch_after_a_batch(home, way):
-    """What a call does is found by a trace for each kind of call, and an attribute or a number makes another kind."""
+def test_an_attribute_that_switches_after_a_batch(home):
+    """What a call does is found by a trace for each kind of call, and the attribute makes another kind."""
     needs_train_step(home)
     keras, tf = home.keras, home.tf
 
@@ -999,16 +998,8 @@ def test_a_switch_after_a_batch(home, way):
             super(Net, self).__init__()
             self.last, self.normal, self.phase = dense(home), keras.layers.BatchNormalization(momentum=0.5), 1
 
-        def call(self, x, phase=np.int64(0), training=None):
-            return self.last(self.normal(x, training=training) if phase or self.phase else x)
-
-        def train_step(self, data):
-            given = {}
-            if way == "argument":
-                given["phase"], self.phase = np.int64(self.phase), 0
-            with tf.GradientTape() as tape:
-                loss = tf.sqrt(tf.reduce_mean(tf.square(self(data[0], training=True, **given) - data[1])))
-            return update(self, tape, loss)
+        def call(self, x, training=None):
+            return self.last(self.normal(x, training=training) if self.phase else x)
 
     ends = []
     for begins in (1, 0):
@@ -1016,85 +1007,13 @@ def test_a_switch_after_a_batch(home, way):
         model = Net()
         model(X[:2])
         start(model)
-        model.compile(sgd(home), run_eagerly=True)
+        model.compile(sgd(home), lambda y, p: tf.sqrt(tf.reduce_mean(tf.square(y - p))), run_eagerly=True)
         legacyga.micro_batch(model, 4, recompute=True)
         before = model.get_weights()
         for model.phase in (begins, 1):
             model.set_weights(before)
             model.fit(X[:8], Y[:8], batch_size=8, shuffle=False, verbose=0)
         ends.append([home.value(each) for each in model.weights])
-    assert oracle.farthest(*ends) <= 4e-6
-
-
-@pytest.mark.parametrize("wraps", [True, False])
-def test_an_optimizer_that_scales_the_loss(home, wraps):
-    """In its own method, after the slices were differentiated if they are computed once."""
-    needs_train_step(home)
-    if home.is_keras3:
-        skips.keras_lacks("a method of optimizers that gets the loss and its tape")
-
-    class Scaling(home.keras.optimizers.SGD):
-        def compute_gradients(self, loss, var_list, tape=None):
-            with tape:
-                loss = 3.0 * loss
-            return super(Scaling, self).compute_gradients(loss, var_list, tape)
-
-        def _compute_gradients(self, loss, var_list, grad_loss=None, tape=None):
-            with tape:
-                loss = 3.0 * loss
-            return super(Scaling, self)._compute_gradients(loss, var_list, grad_loss, tape)
-
-    def make():
-        model = dense(home)
-        model.compile(legacyga.wrap(Scaling(0.1), 1) if wraps else Scaling(0.1), "mse")
-        return start(model), X, Y
-
-    check(home, make, size=3, batch_size=7)
-
-
-@pytest.mark.parametrize("eager", [slow(True), False], ids=["run_eagerly", "traced"])
-@pytest.mark.parametrize("kind", ["frozen", "global"])
-def test_the_gradient_of_a_variable_that_is_not_trainable(home, kind, eager):
-    """An attack on a frozen embedding watches it; a temperature may be a variable of TensorFlow's alone."""
-    needs_train_step(home)
-    tf = home.tf
-    temperature = tf.Variable(0.25)
-
-    class Own(home.keras.Model):
-        def __init__(self):
-            super(Own, self).__init__()
-            self.first, self.last = dense(home, 3), dense(home)
-
-        def call(self, x):
-            return self.last(self.first(x)) * tf.exp(temperature)
-
-        def train_step(self, data):
-            kernel = self.first.weights[0]
-            kernel = getattr(kernel, "value", kernel) if home.is_keras3 else kernel
-            asked = kernel if kind == "frozen" else temperature
-            with tf.GradientTape() as tape:
-                if kind == "frozen":
-                    tape.watch(asked)
-                loss = tf.reduce_mean(tf.square(self(data[0], training=True) - data[1]))
-            trained = self.trainable_variables
-            gradients = tape.gradient(loss, trained + [asked])
-            asked.assign_sub(0.1 * gradients.pop())
-            self.optimizer.apply_gradients(zip(gradients, trained))
-            return {"loss": loss}
-
-    ends = []
-    for size in (None, 4):
-        home.reset()
-        temperature.assign(0.25)
-        model = Own()
-        model(X[:2])
-        start(model)
-        model.first.trainable = kind == "global"
-        model.compile(sgd(home), run_eagerly=eager)
-        if size:
-            legacyga.micro_batch(model, size)
-        model.fit(X[:10], Y[:10], batch_size=10, epochs=2, shuffle=False, verbose=0)
-        ends.append([home.value(each) for each in model.weights] + [temperature.numpy()])
     assert oracle.farthest(*ends) <= 4e-6
 
 

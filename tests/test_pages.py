@@ -137,7 +137,6 @@ NO_MESSAGES = [
     "the number … of add_loss",
     "a compute_loss of the model's own",
     "a train_step of the model's own",
-    "the optimizer's own …, which may scale the loss",
     "an output with a mask, by which the loss is divided",
     "an activity_regularizer, which is a sum over the batch",
     "sample weights for ",

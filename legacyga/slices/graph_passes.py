@@ -37,13 +37,14 @@ class Passes(object):
         fed = list(model._feed_targets) + list(model._feed_sample_weights)
         of_loss = graph.descendants([graph.operation_of(each) for each in fed + variables_of_metrics(model)])
         of_inputs = graph.descendants([graph.operation_of(each) for each in model._feed_inputs])
-        # TF 1.11 to 1.13 give a read that only waits for the write. Delete with TF 1.13.
-        updates = [(each, graph.ancestors([each], of_loss | of_inputs)) for each in graph.grouped(function.updates_op)]
+        of_batch = of_loss | of_inputs
+        # An update may only wait for what depends on the batch, as the averages of TF 1 do.
+        updates = [(each, graph.ancestors([each], of_batch)) for each in graph.grouped(function.updates_op)]
         # Updates that read targets, sample weights or metric variables run with the loss. Those that read the inputs
         # alone, such as moving averages of layers, run with each slice. Those that read no batch run once, at the end,
         # because layers may read what they write.
         at_loss = [each for each, needs in updates if needs & of_loss]
-        of_no_batch = [each for each, needs in updates if not needs & (of_loss | of_inputs)]
+        of_no_batch = [each for each, needs in updates if not needs & of_batch]
         first, second = [], [each for each, needs in updates if needs & of_inputs and not needs & of_loss]
         with step.loss.graph.as_default():
             self._cut, body = self._find_cut(at_loss)

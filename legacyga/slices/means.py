@@ -3,7 +3,7 @@
 import collections
 import weakref
 
-from legacyga.backend import features, homes
+from legacyga.backend import features
 from legacyga.backend.messages import shown, warn
 from legacyga.slices.batches import inner_model
 
@@ -17,8 +17,6 @@ TWICE = (
 OVER_CLASSES = ("categorical", "kl", "kullback", "cosine")
 # Keras's losses that take 0 for -1 if all labels of the batch are 0 or 1.
 OF_LABELS = ("hinge", "squared_hinge", "squaredhinge")
-# Methods of tf.keras's optimizers that get the loss, in eager mode.
-OF_LOSS = ("minimize", "compute_gradients", "_compute_gradients")
 
 # {model: whether its last batch in slices computed them twice}
 _CHOSEN = weakref.WeakKeyDictionary()
@@ -104,10 +102,6 @@ def doubts_of_batch(home, model, data, look):
         loss = next((each for each in given_losses(model) if any(part in _name(each) for part in OVER_CLASSES)), None)
         if loss is not None:
             yield Doubt("the loss {}, for which an output of one dimension is one sample".format(shown(loss)), False)
-    own = [each for each in type(model.optimizer).__mro__ if each.__module__.partition(".")[0] not in homes.KERAS]
-    named = next((name for name in OF_LOSS for each in own if name in vars(each)), None)
-    if named is not None:
-        yield Doubt("the optimizer's own {}, which may scale the loss".format(named), False)
     if seen.adds_rows:
         yield Doubt("what add_loss is given, which has a number for each sample", True)
 

@@ -50,10 +50,9 @@ NO_CALL = (
 # Operations that read a variable but do not write it.
 READS = ("ReadVariableOp", "ResourceGather", "ResourceGatherNd", "VariableShape", "VarIsInitializedOp")
 
-# {model: {description of a call: Seen}}, for calls outside traced functions.
+# {model: {description of a kind of call: Seen}}, for calls outside traced functions. The number of kinds is limited.
 _SEEN = weakref.WeakKeyDictionary()
-# As many for one model.
-MOST_SEEN = 100
+MOST_KINDS = 100
 # {model that trains: the slice size with which its train_step last called it, or a model within it}
 _CUT = weakref.WeakKeyDictionary()
 
@@ -126,10 +125,7 @@ class _Cut(object):
 class _Twice(SlicedCall):
     """A call whose slices are computed a second time for the gradient."""
 
-    _seen = None
-
     def outputs(self):
-        self.variables()
         seen = self.seen()
         if seen.random:
             raise ValueError(RANDOM.format(shown(self.model), shown(seen.random)))
@@ -163,16 +159,14 @@ class _Twice(SlicedCall):
         return self.recorded(joined, [values_of(each) for each in inputs], backward)
 
     def variables(self):
-        """Also other variables that the call reads, such as of another model: a step may ask for their gradients."""
+        """Also other trainable variables of the model that trains, if the call reads them."""
         if self._variables is None:
-            # That of a frozen variable costs a pass through its layers: only if the step's tape watches it.
-            frozen = [raw_of(each).handle for each in self.models[0].non_trainable_variables]
-            left_out = [each for each in frozen if not self.tape.should_record_backprop([each])]
-            # The trace builds layers, and lets tapes watch what it reads.
-            seen = self.seen()
+            known = {id(each) for each in self.model.trainable_variables}
+            others = [each for each in self.models[0].trainable_variables if id(each) not in known]
+            seen = self.seen() if others else None
+            used = {id(handle) for handle, _ in seen.read + seen.written} if others else ()
             found = super(_Twice, self).variables()
-            left_out = {id(handle) for handle in left_out + [raw.handle for _, raw in found]}
-            found += [(each, each) for each in seen.watched if id(each.handle) not in left_out]
+            found += [(each, raw) for each, raw in ((each, raw_of(each)) for each in others) if id(raw.handle) in used]
         return self._variables
 
     def _operations(self):
@@ -239,23 +233,21 @@ class _Twice(SlicedCall):
         return batches.slice_of(self.tf, gradient, begin, length)
 
     def seen(self):
-        """Return the `Seen` of a call on one slice, from a trace that never runs."""
-        if self._seen is None:
-            self._seen = self._seen_before() if self.tf.executing_eagerly() else self._look()
-        return self._seen
-
-    def _seen_before(self):
-        known = _SEEN.setdefault(self.model, {})
-        leaves = [(getattr(each, "shape", ()), each) for each in self.tf.nest.flatten(self.given)]
-        # The call may branch on a number.
-        key = tuple(str((shape[1:], each.dtype) if len(shape) else each) for shape, each in leaves)
+        """Return the `Seen` of a call on one slice, from a trace that never runs: one for each kind of arguments."""
+        is_eager = self.tf.executing_eagerly()
+        known = _SEEN.setdefault(self.model, {}) if is_eager else {}
+        leaves = self.tf.nest.flatten(self.given)
+        key = tuple(
+            str((getattr(each, "shape", each)[1:], each.dtype)) if hasattr(each, "dtype") else each for each in leaves
+        )
         key += tuple(sorted(self.given[1])) + (str(self.told),)
-        # A frozen BatchNormalization writes no averages, and an attribute may switch a layer.
-        key += tuple(str(mode) for _, *mode in self.modes())
+        # A frozen BatchNormalization writes no averages, and an attribute may switch a layer. No float does.
+        modes = [(t, [each for each in plain.items() if type(each[1]) is not float]) for _, t, plain in self.modes()]
+        key += (hash(str(modes)),)
         # Each replica has variables of its own.
         key += (self.ops.replicas.number,)
         if key not in known:
-            if len(known) >= MOST_SEEN:
+            if len(known) >= MOST_KINDS:
                 # A layer may count its calls in an attribute.
                 known.clear()
             known[key] = self._look()
@@ -312,7 +304,6 @@ class Seen(object):
     Attributes:
         written: [(handle, dtype)] of the variables that it writes, or may write within a loop or branch.
         read: [(handle, dtype)] of the variables that it only reads.
-        watched: the variables that a tape watches as soon as the call reads them.
         random: the name of an operation for which `is_random` is true, None if there is none.
         differentiates: whether the call itself takes a gradient, of a tape within it.
         masked: whether an output has a mask.
@@ -327,7 +318,7 @@ class Seen(object):
         operations = graph.get_operations()
         self.random = graphs.operation_with(graph, operations, is_random)
         self.differentiates = bool(graphs.operation_with(graph, operations, _is_of_tape))
-        self.written, self.read, self.watched = [], [], [each for each in graph.variables if each.trainable]
+        self.written, self.read = [], []
         for outer, dtype, inner in variables_of(tf, graph):
             writes = any(each.type not in READS for each in inner.consumers())
             (self.written if writes else self.read).append((outer, dtype))

@@ -175,7 +175,7 @@ class SlicedCall(object):
         return found
 
     def _rows(self, leaf, length):
-        """Return the tensor to join for an output: the input of a softmax or sigmoid, from which Keras computes losses.
+        """Return the tensor to join for an output: the input of its softmax or sigmoid, else the output itself.
 
         If its number of rows is unknown, an operation checks it in the run.
         """

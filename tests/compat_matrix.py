@@ -66,6 +66,7 @@ KINDS = ["keras_lacks", "we_lack", "elsewhere", "senseless"]
 # Why CI leaves a test out in the core, where full_matrix.py runs it; and why other environments leave one out.
 TAKES_LONG = "takes long: tests/full_matrix.py runs it"
 ELSEWHERE = "tested in other environments of the matrix"
+REPLICAS_IN_GRAPHS = "in graph mode several replicas were tested on TensorFlow 1.15 alone: docs/distributed.md says how"
 NO_SUCH_THING, NOT_RUN = "there is no such thing", "not run"
 SHOWN = {"broken": "**broken**", NO_SUCH_THING: "–"}
 
@@ -200,6 +201,9 @@ def verdict_on(thing, record, records=()):
     if word != "elsewhere":
         return word, reasons
     others = [each for each in records if each["env"] == record["env"] and each is not record]
+    if thing == "replicas":
+        # What they do in eager mode says nothing of graph mode.
+        others = [each for each in others if each["mode"] == record["mode"]]
     return ("yes", reasons) if "yes" in [verdict_on(thing, each)[0] for each in others] else (NOT_RUN, [])
 
 
@@ -270,6 +274,8 @@ def ranges(lines):
 def reasons_for(thing, why, lines):
     """The reasons for a cell, and which versions replicas were tested on where these are not all."""
     tested = [line for line in lines if works(thing, line)]
+    if thing == "replicas" and lines[0]["mode"] == "graph":
+        return why + [REPLICAS_IN_GRAPHS]
     if thing != "replicas" or len(tested) in (0, len(lines)):
         return why
     versions = " and ".join(minors(tested, "tensorflow"))

@@ -84,7 +84,7 @@ assert history["effective_batch_size"] == [20], history
 @pytest.mark.long(also=[("tf.keras", "eager", "2.0"), ("tf.keras", "eager", "2.4")], in_core=True)
 def test_fit_with_the_callback(home, tmpdir):
     if home.mode == "graph":
-        skips.we_lack("several replicas in graph mode of TensorFlow 1 are untested and unsupported")
+        skips.elsewhere("several replicas in graph mode are tested on TensorFlow 1.15 alone")
     arguments = [home.name, str(tmpdir.join("weights"))]
     homes.run_program(tmpdir, PROGRAM, *arguments)
     sgd, weights = oracle.SGD(LR, MOMENTUM), [value.astype("float64") for value in START]

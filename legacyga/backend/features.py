@@ -227,7 +227,7 @@ def sums_activities(home):
 
 
 def layers_of(model):
-    """A model and all layers within it, which TF 2.2 and 2.3 list among its submodules. Delete with TF 2.3."""
+    """A model and all layers within it, which TF 2.2 lists among its submodules. Delete with TF 2.2."""
     if hasattr(model, "_flatten_layers"):
         return list(model._flatten_layers())
     return [model] + [each for each in model.submodules if hasattr(each, "_eager_losses")]

@@ -82,7 +82,7 @@ class Replicas(object):
     def making(self, strategy, aggregation):
         """Return a context to create variables outside of every function, with a copy on each replica of `strategy`."""
         with self._init_scope(), contextlib.ExitStack() as stack:
-            # Outside of its function a strategy may not be the current one.
+            # init_scope leaves a strategy that the function has entered.
             if strategy is not None and self.entered_strategy is None:
                 stack.enter_context(strategy.scope())
             stack.enter_context(replica_local_variables(self._tf, aggregation))

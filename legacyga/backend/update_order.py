@@ -108,7 +108,7 @@ class _Order(object):
                     self._order(write, uses[variable], late)
 
     def _writes_of_each(self, needed, listed):
-        """Return {variable: the operations that write it, in the order of creation}."""
+        """Return {variable: the update's writes of it, in the order of creation}."""
         writes = collections.OrderedDict()
         for each in needed:
             if each in self._places or each in listed:
@@ -224,7 +224,7 @@ class _Order(object):
                         needs.update(ancestors([each], self._gradient_ops))
 
     def _outputs(self, end):
-        """Return what a later operation waits for: all that ends the conditional that `end` ends, else `end` alone."""
+        """Return what a later operation waits for: all outputs of the conditional that `end` ends or is, else `end`."""
         if end is None:
             return []
         if end.type in _ENDS:

@@ -174,10 +174,7 @@ class Inner(_inner.Inner):
 
 
 def _own(optimizer):
-    """The variables that Keras saves with the optimizer, without the model's.
-
-    Keras also lists the model's variables if the optimizer's class has them in an attribute.
-    """
+    """The variables Keras saves with the optimizer, without the model's, which it lists if an attribute has them."""
     models = {id(each) for each in optimizer._trainable_variables}
     return [each for each in vars(optimizer)["_variables"] if id(each) not in models]
 

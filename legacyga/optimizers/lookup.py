@@ -32,7 +32,7 @@ def optimizers_of(model):
 
 
 def flush(optimizer):
-    """Update now, with the mean of the gradients accumulated since the last update.
+    """Update now, with the mean (or sum) of the gradients accumulated since the last update.
 
     Call it if training ends with fewer than K batches since the last update. If there are none, it does nothing.
 
@@ -72,8 +72,8 @@ class WindowsOfFit(object):
 
     The `trainable` flags alone do not determine them. A train_step may change the flags or train several lists of
     variables, and an existing training function continues to train variables that are now frozen. A window that was
-    open before the fit and gets no mini-step in it does not belong to it: its variables have been frozen since, or
-    belong to another model.
+    open before the fit and gets no mini-step in it belongs to it only if the model trains its variables now: others
+    are of variables frozen since, or of another model.
     """
 
     def __init__(self, model, optimizer):

@@ -154,7 +154,7 @@ class _Divisors(object):
             return self.of_terms(inputs[0])
         learning = [each for each in inputs if each.op in self._learning]
         if operation.type in REDUCTIONS:
-            # The mean of a number that has no rows is that number.
+            # Only a mean over the rows divides by a number of the batch.
             is_mean = operation.type == "Mean" and self._takes_rows(operation)
             divisor = self._rows(inputs[0]) if is_mean else ONE
         elif operation.type in ADDITIONS | SELECTIONS:

@@ -28,8 +28,7 @@ class Steps(object):
 
 
 class KeptSteps(object):
-    """Two variables of a graph, None until the first window: K of the next window, and the K the optimizer was made
-    with.
+    """Two variables, None until the first window: K of the next window, and the K that the optimizer was made with.
 
     If this program made the optimizer with the K in `made_with`, `next` is K of the next window. Otherwise the state is
     from an optimizer made with a different K, and this program's K applies.

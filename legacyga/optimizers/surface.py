@@ -235,7 +235,7 @@ class AccumulatingOptimizer(object):
     mini_steps_weigh = mini_step_weight
 
     def end_windows(self):
-        """Make an update from each partial window, with the mean of the gradients accumulated so far.
+        """Make an update from each partial window, with the mean (or sum) of the gradients accumulated so far.
 
         Returns:
             True if there was an update, else False. Inside a `tf.function`, a boolean tensor.

@@ -136,7 +136,7 @@ class Inner(_inner.Inner):
             )
 
     def mini_step_of(self, accumulation, loss, params):
-        """Make a mini-step with the optimizer's `Accumulation` and the gradients of `loss`; a tensor that runs it."""
+        """Build a mini-step with the gradients of `loss`; returns the tensor that runs it."""
         weights, window = self._state_for(accumulation, params)
         differentiating = self._differentiating
         # If clipping is late, the update clips. A wrapper's inner optimizer always clips late, in `_answered`.
@@ -258,7 +258,7 @@ class Inner(_inner.Inner):
 
     @contextlib.contextmanager
     def _answered(self, inner):
-        """A context in which `get_gradients` of our copy of a wrapper's inner optimizer returns clipped means."""
+        """A context in which `get_gradients` of our copy of a wrapper's inner optimizer clips the reduced gradients."""
         with _inner.hidden(inner, "get_gradients"):
             inner.get_gradients = lambda loss, params: self._clip(inner, self.reduced_of(params))
             try:

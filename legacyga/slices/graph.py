@@ -108,7 +108,7 @@ class SlicedFunction(object):
         self._fitting, self._variables = fitting.fitting_of(model), None
         self._recompute, self._step = recompute, step
         self._doubts = [] if recompute else list(checks.doubts_in_graph(home, model, step.loss, step.params))
-        # Keras's functions have this attribute.
+        # `_under_way` reads it of Keras's functions, too.
         self.updates_op = step.update.op
         # {place of an output: whether its loss is one number}. Asking adds operations to the graph, so ask once.
         self._are_one_number = {}

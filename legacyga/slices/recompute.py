@@ -186,11 +186,7 @@ class _Twice(SlicedCall):
         return any(each.name in captured for operation in newer for each in operation.inputs)
 
     def _take(self, begin, length, cut=()):
-        """Run one slice and return its flat list.
-
-        Args:
-            cut: {id of an argument's tensor: its slice}, for tensors that are already sliced.
-        """
+        """Run one slice and return its flat list. `cut` holds, by id, the slices of tensors that are already sliced."""
 
         def part(leaf):
             return cut[id(leaf)] if id(leaf) in cut else self.argument(leaf, begin, length)
@@ -233,7 +229,7 @@ class _Twice(SlicedCall):
         return batches.slice_of(self.tf, gradient, begin, length)
 
     def seen(self):
-        """Return the `Seen` of a call on one slice, from a trace that never runs: one for each kind of arguments."""
+        """Return the `Seen` of a call on one slice, by a trace that never runs; in eager mode, kept by kind of call."""
         is_eager = self.tf.executing_eagerly()
         known = _SEEN.setdefault(self.model, {}) if is_eager else {}
         leaves = self.tf.nest.flatten(self.given)
@@ -274,7 +270,8 @@ class _Twice(SlicedCall):
         # In TF 2.2 AutoGraph has rewritten this method, and a function within it too. Delete with TF 2.2.
         call = autograph.as_written(self.tf, functools.partial(self._call_into, found, length))
         graph = self.tf.function(call, autograph=False).get_concrete_function().graph
-        # If the step is traced, TensorFlow itself raises where a loss reads a tensor that a layer of the model stores.
+        # In a traced step TensorFlow itself raises where a loss reads a stored tensor. So look only where a train_step
+        # or compute_loss of the model's own is likely to read, at the model's attributes, for a clearer error.
         layers = features.layers_of(self.model) if self.tf.executing_eagerly() else [self.model]
         if self.tf.executing_eagerly() or not means.is_trained_by_keras(self.home, self.models[0]):
             for layer, (name, value) in ((each, pair) for each in layers for pair in vars(each).items()):

@@ -5,7 +5,7 @@ between traced functions.
 
 The first mini-step of a window overwrites the sums of the previous window, so the sums need not be zeroed. Without a
 guard, the last one of an optimizer's window adds its gradients on the way into the update and stores nothing: K - 1
-additions and K - 1 writes. For rows, every mini-step adds, and the end of the window zeroes the touched rows.
+additions and K - 1 writes. For rows, every mini-step adds, and the end of an optimizer's window zeroes its rows.
 """
 
 import collections
@@ -71,8 +71,8 @@ class SparseAccumulator(DenseAccumulator):
     """The sum of gradients that are IndexedSlices, at a cost proportional to the touched rows.
 
     A mini-step adds its rows to a table whose untouched rows are zero. To take the sum, the window searches for the
-    touched rows once, reading one number per row. The end of the window zeroes these rows (`empty`), so the next window
-    has nothing to clear.
+    touched rows once, reading one number per row. The end of an optimizer's window zeroes these rows (`empty`; not
+    under XLA), so the next one has nothing to clear.
     """
 
     def store(self, gradient, held):

@@ -58,10 +58,7 @@ class Sums(object):
                 self.without.add(place)
 
     def note_held(self, held):
-        """Record the forms that a restored window holds, where this process has seen none yet.
-
-        `held`: NOTHING, ROWS or WHOLE for each place.
-        """
+        """Record the forms that a restored window holds (`held`, one per place), where this process has seen none."""
         for place, form in enumerate(held):
             if form != NOTHING:
                 self.forms.setdefault(place, int(form))
@@ -96,7 +93,7 @@ class Sums(object):
         return {i: ops.with_values(given[i], each) for i, each in zip(places, tensors)}
 
     def write(self, given, forms, held, begins):
-        """Store the gradients {place: gradient} if a window begins, which is a Python bool; otherwise add them.
+        """If a window begins, a Python bool, store the gradients {place: gradient} and zero the other sums; else add.
 
         `forms` are as from `forms_of`, and `held` is what `states` hold: an int32 tensor.
         """
@@ -123,7 +120,7 @@ class Sums(object):
         def sums(begins):
             return [ops.identity(each.sum(given.get(i), begins)) for i, each in dense]
 
-        # If K has become 1, the window begins with these gradients and consists of them alone.
+        # With K = 1, or after a `reset`, the window begins here: it has these gradients alone, or none.
         totals = ops.choose(begins, lambda: sums(True), lambda: sums(False)) if dense else []
         # If all weights of a window are 0, its gradients are zeros.
         divisor = ops.where(ops.equal(weight, 0), ops.ones_like(weight), weight)
@@ -148,7 +145,7 @@ class Sums(object):
         return reduced
 
     def empty(self, reduced):
-        """Zero the summed rows of the gradients {place: gradient} that `reduced` has returned."""
+        """Zero the summed rows of the gradients {place: gradient} from `reduced`; XLA leaves it to the next window."""
         written = []
         for i, state in [] if self.ops.is_compiled() else self._places():
             gradient = reduced.get(i)

@@ -1,8 +1,4 @@
-"""Keep AutoGraph from rewriting our methods in a user's `tf.function`, as it skips Keras's own.
-
-Our methods put no tensor in a Python `if`, and rewriting a mini-step takes seconds: on TF 2.10 the first step of two
-dense layers took 5 seconds with it, and takes 0.7 without (docs/cost.md).
-"""
+"""Keep AutoGraph from rewriting our methods in a `tf.function`: they put no tensor in an `if`, and it takes seconds."""
 
 import sys
 
@@ -10,10 +6,7 @@ from legacyga.backend import features, homes
 
 
 def as_written(tf, function):
-    """Return `function`, marked so that AutoGraph does not rewrite it.
-
-    It still rewrites the user's code that Keras hands to AutoGraph within the function, such as a layer's `call`.
-    """
+    """Return `function`, marked so that AutoGraph rewrites only the user's code in it, such as a layer's `call`."""
     return _as_written(function) if features.has_autograph(tf) else function
 
 
@@ -26,15 +19,10 @@ def _as_written(function):
 
 
 def methods_as_written(tf, bases, cls, calls):
-    """Return {name: method} of those methods of `bases`, ahead of `cls` in the MRO, that a user's function calls.
-
-    This leaves out methods that the user overrides in `cls`: ours call them, and AutoGraph must rewrite them.
-
-    Args:
-        calls: the names of the methods that take gradients.
-    """
+    """Return {name: method} of those methods of `bases` that take gradients (`calls`) or end windows, as written."""
     if not features.has_autograph(tf):
         return {}
+    # Leave out methods that the user overrides in `cls`: ours call them, and AutoGraph must rewrite them.
     own = [name for name in calls if _is_users(getattr(cls, name, None))]
     # A flush also calls a method of the user's, so then AutoGraph must rewrite the flush, too.
     names = [name for name in calls if name not in own] + ENDS * (not own)

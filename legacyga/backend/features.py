@@ -1,7 +1,6 @@
 """State what one version of TensorFlow or Keras has and another lacks, each fact once.
 
-Where only old versions differ, the docstring ends in "Delete with". Grep for it to see what can go when support for a
-version ends. "Delete with TF 2.3" means: once TF 2.3 is no longer supported, nothing needs the function, or the part of
+Grep for "Delete with TF 2.3" to find what nothing needs once TF 2.3 is no longer supported: a function, or the part of
 it that the sentence names.
 """
 
@@ -20,10 +19,7 @@ def version_of(module):
 
 
 def multiplies_one_number(home):
-    """Whether graph mode multiplies a scalar loss by the sample weights; else it raises.
-
-    Delete with TF 1.10 and Keras 2.3.
-    """
+    """Whether graph mode multiplies a scalar loss by sample weights, else raises. Delete with TF 1.10 and Keras 2.3."""
     return home.is_standalone or version_of(home.tf) < (1, 11)
 
 
@@ -54,10 +50,7 @@ def init_scope(tf):
 
 
 def executing_eagerly_outside_functions(tf):
-    """Return TensorFlow's function of this name, or up to TF 2.1 tf.executing_eagerly, which is False in a function.
-
-    Delete with TF 2.1.
-    """
+    """Return this function of TensorFlow; up to TF 2.1 executing_eagerly, False in functions. Delete with TF 2.1."""
     return getattr(v1_of(tf), "executing_eagerly_outside_functions", tf.executing_eagerly)
 
 
@@ -139,19 +132,15 @@ def is_loss_scale_optimizer(home, optimizer):
 
 
 def has_dynamic_scale(optimizer):
-    """Whether a LossScaleOptimizer adapts its scale, as its `dynamic` says. Keras 3's has none, and always adapts it.
-
-    Up to TF 2.3 the class of the scale says it. Delete this class name with TF 2.3.
-    """
+    """Whether a LossScaleOptimizer adapts its scale, as its `dynamic` says. Keras 3's has none: it always adapts it."""
+    # Up to TF 2.3 the class of the scale says it. Delete with TF 2.3.
     return getattr(optimizer, "dynamic", type(vars(optimizer).get("_loss_scale")).__name__ != "FixedLossScale")
 
 
 def filter_of_gradients(module):
-    """Return the function that warns of missing gradients, if an optimizer's module has one, else None.
-
-    Up to TF 2.3 it is `_filter_grads`. Delete this name with TF 2.3.
-    """
+    """Return an optimizer module's function that warns of missing gradients, None if it has none."""
     names = vars(module)
+    # Up to TF 2.3 it is `_filter_grads`. Delete with TF 2.3.
     return names.get("_filter_grads") or getattr(names.get("optimizer_utils"), "filter_empty_gradients", None)
 
 
@@ -186,19 +175,14 @@ def registered_name(keras):
 
 
 def registered_object(keras):
-    """Return `keras.utils.get_registered_object`, or in older Kerases `get` of their custom objects.
-
-    Delete with TF 2.1 and Keras 2.3.
-    """
+    """Return `keras.utils.get_registered_object`, else custom objects' `get`. Delete with TF 2.1 and Keras 2.3."""
     return getattr(keras.utils, "get_registered_object", keras.utils.get_custom_objects().get)
 
 
 @contextlib.contextmanager
 def one_step_per_execution(model):
-    """A context in which a model's steps_per_execution is 1. It yields the model's own number.
-
-    Outside of Keras 3 the model keeps the number in a variable. Delete the variable with tf_keras.
-    """
+    """A context in which a model's steps_per_execution is 1. It yields the model's own number."""
+    # Outside of Keras 3 the model keeps the number in a variable. Delete with tf_keras.
     kept = getattr(model, "_steps_per_execution", None)
     is_variable = kept is not None
     steps = int(kept) if is_variable else getattr(model, "steps_per_execution", 1)
@@ -279,16 +263,12 @@ def looks_at_all_labels(home):
 
 
 def divides_functions_by_masks(home):
-    """Whether graph mode divides a loss function by the number of unmasked elements. Delete with TF 1.13 and Keras
-    2.2."""
+    """Whether graph mode divides a loss function by what masks leave. Delete with TF 1.13 and Keras 2.2."""
     return version_of(home.module) < (2, 3) if home.is_standalone else version_of(home.tf) < (1, 14)
 
 
 def finds_masks_by_call(home):
-    """Whether `compile` calls compute_mask. The model keeps the result, so another call does not call the layers again.
-
-    Delete with TF 1.10 and Keras 2.2.
-    """
+    """Whether `compile` calls compute_mask and keeps the result for later calls. Delete with TF 1.10 and Keras 2.2."""
     return divides_functions_by_masks(home) and (home.is_standalone or version_of(home.tf) < (1, 11))
 
 
@@ -304,8 +284,7 @@ def loss_container(home):
 
 
 def losses_in(home, container, y_true, y_pred):
-    """The loss objects of a model's loss container, which is built for these targets and outputs if necessary: a
-    list."""
+    """The loss objects of a model's loss container, a list; builds it for these targets and outputs if necessary."""
     if not home.is_keras3:
         if not container._built:
             # TF 2.2 calls it `_build`. Delete with TF 2.2.
@@ -324,11 +303,7 @@ def losses_in(home, container, y_true, y_pred):
 
 
 def without_metrics(home, container, build):
-    """A copy of a model's loss container that computes the same losses without updating its metrics.
-
-    Args:
-        build: a function without arguments that builds the container; called if nothing else has built it.
-    """
+    """A copy of a loss container, None for None, that updates no metrics. `build()` builds it if nothing else has."""
 
     class Deaf(object):
         """A metric that ignores updates."""
@@ -352,10 +327,8 @@ def without_metrics(home, container, build):
 
 
 def added_loss(home, model, loss):
-    """The value that Keras 3 adds to a model's loss for one loss from add_loss. Up to 3.6 it has no method for it.
-
-    Delete with Keras 3.6.
-    """
+    """The value that Keras 3 adds to a model's loss for one loss from add_loss."""
+    # Up to Keras 3.6 no method tells it. Delete with Keras 3.6.
     aggregate = getattr(model, "_aggregate_additional_loss", None)
     return home.tf.cast(home.tf.reduce_sum(loss), "float32") if aggregate is None else aggregate(loss)
 

@@ -23,10 +23,8 @@ def check_branches_can_write(tf, variable):
 
 @contextlib.contextmanager
 def lifted_variables(tf, made):
-    """Return a context for a conditional's branch that creates its variables, from constants, outside of the branch.
-
-    It reuses in their order the variables `made` by an earlier build of the branch, and appends new ones.
-    """
+    """Return a context for a conditional's branch that creates its variables, from constants, outside of the branch."""
+    # Take the variables that an earlier build of the branch has `made`, in their order, and append new ones.
     again = iter(list(made))
 
     def lift(next_creator, **kwargs):
@@ -59,13 +57,11 @@ def constant_value(tf, tensor):
 
 
 class Mutex(object):
-    """A lock in a graph: it runs the mini-steps of one session call, which nothing else orders, one at a time.
-
-    If the variable `beside` is on a parameter server, so is the lock, one for all workers.
-    """
+    """A lock in a graph: it runs the mini-steps of one session call, which nothing else orders, one at a time."""
 
     def __init__(self, ops, beside):
         self._ops = ops
+        # If the variable `beside` is on a parameter server, so is the lock, one for all workers.
         spec = ops.v1.DeviceSpec.from_string(beside.device or "")
         # Use the constructor: TF up to 1.12 cannot build a device from parts of another. Delete with TF 1.12.
         self._server = ops.v1.DeviceSpec(spec.job, spec.replica, spec.task, "CPU", 0) if spec.job else None
@@ -153,11 +149,7 @@ def sources(operation):
 
 
 def descendants(operations, carries=lambda tensor: True):
-    """All operations that use the outputs of these operations, directly or not, including themselves: a set.
-
-    Args:
-        carries: function of a tensor that says whether to follow it to the operations that read it.
-    """
+    """All operations that use these operations' outputs, and these: a set. Follows tensors that `carries` accepts."""
     seen, stack = set(), list(operations)
     while stack:
         each = stack.pop()

@@ -1,7 +1,6 @@
 """Find the parts of each Keras, and the Keras that an optimizer belongs to.
 
-Three libraries share the name `keras`: standalone Keras below 2.4, tf.keras from 2.6 to 2.15 (in 2.5 a copy of it), and
-Keras 3.
+Three libraries are called `keras`: standalone below 2.4, tf.keras from 2.6 to 2.15 (in 2.5 a copy of it), and Keras 3.
 """
 
 import contextlib
@@ -84,10 +83,7 @@ def _implementation_of(module):
 
 
 class Home(TensorFlow):
-    """One Keras, where a model and its optimizer come from, and the TensorFlow below it.
-
-    `module` is `keras`, `tf.keras` or `tf_keras`, and `root` the package that implements it ("keras.src", for one).
-    """
+    """One Keras, and its TensorFlow. `root` is the package that implements `module`, as "keras.src" for `keras`."""
 
     def __init__(self, module):
         super(Home, self).__init__()
@@ -204,10 +200,7 @@ class Home(TensorFlow):
 
 
 def home_of(optimizer):
-    """Return the `Home` of an optimizer of any Keras, None for anything else.
-
-    Raises ValueError for one of a private copy of Keras in TensorFlow.
-    """
+    """Return the `Home` of an optimizer of any Keras, else None; raise for TensorFlow's private copies of Keras."""
     if generation_of(type(optimizer)) == "train":
         return None
     for cls in type(optimizer).__mro__:
@@ -243,11 +236,7 @@ def generation_of(cls):
 
 
 def find_home(keras=None):
-    """Return the `Home` of a module `keras`, `tf.keras` or `tf_keras`.
-
-    For None, it is standalone `keras` below 2.4 or `tf_keras` if this process has imported it, else `tf.keras`.
-    TensorFlow from 2.6 on imports `keras` itself, so an imported Keras 3 does not show that the program uses it.
-    """
+    """Return the `Home` of a Keras module; for None, of standalone Keras or tf_keras if imported, else of tf.keras."""
     if isinstance(keras, types.ModuleType) and hasattr(keras, "optimizers") and hasattr(keras, "callbacks"):
         return Home(keras)
     if keras is not None:
@@ -256,6 +245,7 @@ def find_home(keras=None):
                 shown(keras)
             )
         )
+    # TensorFlow from 2.6 on imports `keras` itself, so an imported Keras 3 does not show that the program uses it.
     imported = [sys.modules[name] for name in ("keras", "tf_keras") if sys.modules.get(name)]
     found = [each for each in imported if each.__name__ == "tf_keras" or () < version_of(each) < (2, 4)]
     if len(found) > 1:

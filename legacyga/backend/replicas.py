@@ -138,10 +138,7 @@ class Replicas(object):
         return self._distribute.get_replica_context().all_reduce(self._distribute.ReduceOp.MEAN, value)
 
     def exchanged(self, gradients, variables):
-        """In replica context, sum gradients over all replicas in one exchange. None stays None.
-
-        The results are equal bit for bit on all replicas, and have each row once.
-        """
+        """In replica context, sum gradients (None stays None) over all replicas: equal bit for bit, each row once."""
         at = [i for i, gradient in enumerate(gradients) if gradient is not None]
         variables = [variables[i] if is_variable(variables[i]) else variables[i].value for i in at]
         args = ([gradients[i] for i in at], variables)
@@ -151,8 +148,7 @@ class Replicas(object):
         return result
 
     def _exchange(self, strategy, gradients, variables):
-        # Sum the rows of local replicas directly. A collective operation in a loop would need the same number of rows
-        # in every iteration.
+        # Sum local replicas' rows directly: in a loop a collective needs the same number of rows in each iteration.
         is_local = [is_sparse(parts_of(each)[0]) and not self.are_elsewhere for each in gradients]
         others = [(each, var) for each, var, local in zip(gradients, variables, is_local) if not local]
         reduced = strategy.extended.batch_reduce_to(self._distribute.ReduceOp.SUM, others) if others else []

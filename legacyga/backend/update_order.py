@@ -26,9 +26,8 @@ REPLACED = (
 def ordered(get_updates, ops, gradients, in_parts=True):
     """Return a boolean tensor that is available after an optimizer's updates, which run in order.
 
-    The writes that `get_updates` returns come at the end, after all its reads of these variables. A write that it
-    creates but does not return happens in the order of creation: earlier reads get the old value, later ones the new
-    value.
+    The writes that `get_updates` returns come at the end, after all its reads of these variables. Any other write that
+    it creates keeps the order of creation: earlier reads get the old value, later ones the new value.
 
     `in_parts` says that all gradients are computed before the update begins. The update then takes one gradient after
     the other, unless an operation needs two, so that memory holds old and new values for one gradient at a time.
@@ -63,12 +62,9 @@ def _check_made_here(listed, graph):
 
 
 class _Order(object):
-    """The order of one update's operations.
+    """The order of an update's operations: `get_updates` created those `made`, in order, and returned those `listed`.
 
-    Args:
-        made: the operations that `get_updates` created, in the order of creation.
-        listed: the operations that it returned.
-        gradients: for each gradient, the list of its tensors. At most their division by the weights may follow a write.
+    `gradients` has a list of tensors for each gradient. At most their division by the weights may follow a write.
     """
 
     def __init__(self, made, listed, gradients):
@@ -131,8 +127,7 @@ class _Order(object):
     def _order(self, write, uses, in_turn):
         """Order a write and the (read, user) pairs of its variable.
 
-        A use made before the write, or in `in_turn`, keeps the order of creation. Any other use comes before the
-        write, unless it needs the write.
+        Uses made before it, or in `in_turn`, keep the order of creation. Others come before it, unless they need it.
         """
         for read, user in uses:
             if user is not write:

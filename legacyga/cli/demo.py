@@ -1,7 +1,4 @@
-"""`python -m legacyga demo`: compare accumulation and slices with the large batch that they stand for, on real data.
-
-Each way to train runs in its own process, so that each has its own peak memory.
-"""
+"""`python -m legacyga demo`: compare accumulation and slices with a large batch, one process each to measure memory."""
 
 import importlib.util
 import json
@@ -108,10 +105,8 @@ def _train_all(home, mode, steps, epochs):
 
 
 def _call_quietly(command, environment):
-    """Run the command and return its exit code. Only a command that fails shows what it wrote to standard error.
-
-    TensorFlow writes lines about CUDA there whatever its log level is. A user who has set that level reads them all.
-    """
+    """Run the command and return its exit code. Only a command that fails shows what it wrote to standard error."""
+    # TensorFlow writes lines about CUDA at any log level. A user who has set the level reads them all.
     if "TF_CPP_MIN_LOG_LEVEL" in os.environ:
         return subprocess.call(command, env=environment)
     with tempfile.TemporaryFile() as errors:
@@ -178,16 +173,14 @@ def _digits(steps):
 
 
 def _network(keras):
-    """Return two convolutions and a softmax on the enlarged digit, with weights that NumPy draws.
-
-    Enlarged, the activations take more memory than the weights, as in networks of a useful size. All operations are
-    smooth, so that rounding stays rounding: at the kink of a ReLU the last bit of an input decides a whole gradient.
-    """
+    """Return two convolutions and a softmax on the enlarged digit, with weights that NumPy draws."""
     import numpy as np
 
     layers = keras.layers
     inputs = layers.Input(shape=(8, 8, 1))
+    # Enlarged, the activations take more memory than the weights, as in networks of a useful size.
     x = layers.UpSampling2D((3, 3))(inputs)
+    # Rounding stays rounding with tanh: at the kink of a ReLU the last bit of an input decides a whole gradient.
     x = layers.Conv2D(64, (3, 3), padding="same", activation="tanh")(x)
     x = layers.Conv2D(16, (3, 3), strides=(3, 3), padding="same", activation="tanh")(x)
     x = layers.Flatten()(x)

@@ -1,7 +1,4 @@
-"""`python -m legacyga doctor`: check that accumulation is exact with this optimizer, TensorFlow and Keras.
-
-A dense network trains in several ways that must give the same result, one of them in NumPy.
-"""
+"""`python -m legacyga doctor`: check that accumulation is exact, by training a network in ways that must agree."""
 
 import functools
 import importlib
@@ -33,11 +30,7 @@ REPORT = (
 
 
 def run(optimizer, steps, home, mode, path):
-    """Check with the arguments of `--help` (`path` is `--json`), print the findings, and return the worst exit code.
-
-    Without `home` it checks each Keras that can train, or for your own optimizer its Keras. The JSON is the worst
-    one's, with the others in its "others".
-    """
+    """Check with the arguments of `--help` (`path` is `--json`), print the findings, and return the worst exit code."""
     tell = functools.partial(print, file=sys.stderr if path == "-" else sys.stdout, flush=True)
     try:
         # Find out before the training, not after it, whether the file can be written.
@@ -120,8 +113,7 @@ class Patient(object):
             )
         self.home.check_can_train()
         if self.home.graph_mode:
-            # In a graph a bare Keras optimizer may write a weight before the other gradients have read it: Adam of
-            # Keras 2.2.4 on TF 1.13 ended 5e-4 off. Delete with TF 1.15.
+            # In a graph a bare optimizer may write a weight before other gradients read it. Delete with TF 1.15.
             self._bare = None
         elif self._bare is None:
             self.unchecked.append(
@@ -221,9 +213,7 @@ def _mysgd(home, steps):
 def _made_by(home, text):
     """Resolve `--optimizer` for the home.
 
-    Returns:
-        A function of K that makes the accumulating optimizer; a function that makes the bare optimizer, or None if
-        there is none to compare with; and their home.
+    Returns a function of K that makes the accumulating optimizer, one that makes the bare one or None, and their home.
     """
     if text.lower() == "mysgd":
         return functools.partial(_mysgd, home), lambda: home.eager_optimizers.SGD(RATE, momentum=MOMENTUM), home

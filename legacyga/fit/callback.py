@@ -93,10 +93,7 @@ def _likely_home():
 
 
 class _Count(int):
-    """An int with the method `item`, which TensorBoard callbacks of Keras 2.1 and TF 1.8 to 1.12 call.
-
-    Delete with TF 1.12.
-    """
+    """An int with `item`, which TensorBoard callbacks of Keras 2.1 and TF 1.8 to 1.12 call. Delete with TF 1.12."""
 
     item = int.__int__
 

@@ -28,12 +28,7 @@ class MakeTrainFunction(object):
 
 
 class FittingFunction(object):
-    """Makes a model's training function, and replaces it.
-
-    Args:
-        model: the model. This object keeps only a weak reference to it.
-        cut: a function of the model and a size, which makes the training step use slices of that size from now on.
-    """
+    """Makes a model's training function, and replaces it. `cut(model, size)` sets the size of the step's slices."""
 
     def __init__(self, model, cut):
         self._model, self._cut = weakref.ref(model), cut

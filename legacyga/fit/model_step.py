@@ -22,13 +22,9 @@ def keras_train_step(cls):
 
 
 def train_step(model, data, optimizer=None, weight=None, size=None, recompute=None, own=None):
-    """Keras's own `train_step`, in slices of at most `size` samples if there is a size.
+    """Run Keras's `train_step`, or the model's `own`, on the data, in slices of at most `size` samples (None: whole).
 
     If an `optimizer` is given, its mini-step has a weight: by default the number of samples in `data`.
-
-    Args:
-        recompute: as `micro_batch` takes it.
-        own: the model's `train_step`, a function of the data, if it is not Keras's.
     """
     home = homes.home_of(model.optimizer)
     # A train_step of one's own may call the model with other tensors than the data: each call is looked at by itself.
@@ -92,14 +88,7 @@ class TrainStep(object):
     """Replaces a model's `train_step`: calls the one of the model's class, and counts samples or slices batches.
 
     It stays in place after fit, as does the training function traced with it. So `train_on_batch`, and a fit without
-    the callback, use the same unit for the weights of batches.
-
-    Args:
-        model: the model, to which the step keeps only a weak reference.
-
-    Attributes:
-        size: the largest number of samples in a slice; None for whole batches.
-        recompute: as `micro_batch` takes it.
+    the callback, use the same unit for the weights of batches. `size` is None for whole batches.
     """
 
     def __init__(self, model):

@@ -1,7 +1,6 @@
 """The accumulating optimizers that wrap and MySGD return: one file per generation, none of which imports another.
 
-Each file has an `AccumulatingOptimizer`, a base placed before the user's class to intercept Keras's calls, and an
-`Inner`, which implements the hooks declared in `inner.Inner`.
+Each has an `AccumulatingOptimizer`, a base before the user's class, and an `Inner` with the hooks of `inner.Inner`.
 """
 
 # Importing a file registers its classes. The later registration comes first, so v2_before_tf24 must come after v2.

@@ -94,8 +94,7 @@ class Accumulation(object):
         return taken
 
     def _forms(self, window, grads_and_vars, registry, is_traced):
-        """Check and record what the call's gradients add to each of the window's sums; return it: NOTHING, ROWS or
-        WHOLE for each sum."""
+        """Check what the gradients add to each of the window's sums; record and return it: NOTHING, ROWS or WHOLE."""
         sums = window.sums
         given = [(place, pair) for place, pair in zip(window.places, grads_and_vars) if pair[0] is not None]
         if sums.without:
@@ -114,6 +113,7 @@ class Accumulation(object):
         pairs = [(each, place) for (each, _), place in zip(grads_and_vars, window.places) if each is not None]
         gradients, places = map(list, zip(*pairs))
         if is_handed_sums:
+            # Each replica accumulates its share. The sum in a checkpoint then fits any number of replicas.
             gradients = self.inner.scaled(gradients, 1.0 / ops.replicas.count)
 
         def take(run, gradients, value=None):

@@ -130,11 +130,9 @@ class ConfiguredOptimizer(surface.AccumulatingOptimizer):
         return extended
 
     def set_weights(self, weights):
-        """Set the optimizer's variables from a list of arrays, for all variables or only for those of the bare
-        optimizer.
+        """Set all variables from a list of arrays, or only those of the bare optimizer; then a new window starts.
 
-        With the state of a bare optimizer, a new window starts. Raises ValueError, before it writes anything, if the
-        number of arrays or a shape does not match.
+        Raises ValueError, before it writes anything, if the number of arrays or a shape does not match.
         """
         if _is_built(self):
             weights = state.fitting(self, self._legacyga, weights)

@@ -12,20 +12,11 @@ CONTAINERS = (list, tuple, set, frozenset, collections.abc.Mapping)
 
 
 def copy_attributes(optimizer, copied, own, new_variable, kept=()):
-    """Copy the attributes of `optimizer` to `copied`.
+    """Copy the attributes of `optimizer` to `copied`; return a list of (inner optimizer, its copy) pairs.
 
-    Copies the optimizer's own variables, a wrapper's inner optimizer, bound methods of either, and containers that hold
-    any of these or are Keras's own. Shares everything else: variables passed in by the user, dicts keyed by them,
-    schedules, methods bound to other objects.
-
-    Args:
-        copied: an object of the same class or of a subclass.
-        own: function that lists an optimizer's own variables.
-        new_variable: function that makes a variable with the value of the given one.
-        kept: names of the attributes that are Keras's own containers.
-
-    Returns:
-        A list of (inner optimizer, its copy) pairs.
+    Copies the variables that `own(optimizer)` lists, by `new_variable(variable)`; a wrapper's inner optimizer; bound
+    methods of either; containers that hold any of these, or that are Keras's own (`kept`: their names). Shares
+    everything else: variables passed in by the user, dicts keyed by them, schedules, methods bound to other objects.
     """
     pins = _Pins(own, new_variable, kept)
     pins.mark([optimizer] + optimizers_within(optimizer))
@@ -34,8 +25,7 @@ def copy_attributes(optimizer, copied, own, new_variable, kept=()):
         pins.memo.pop(id(each), None)
     pairs = [(optimizer, copied)] + pins.within
     for tracker in [vars(each)["_tracker"] for each, _ in pairs if "_tracker" in vars(each)]:
-        # The tracker appends every object whose id it does not know, even while deepcopy fills a container. So tell it
-        # the ids of the copies.
+        # While deepcopy fills a container, the tracker appends objects of unknown id: tell it the ids of the copies.
         pins.memo[id(tracker.stored_ids)] = {
             name: {id(pins.memo[key]) if key in pins.memo else key for key in ids}
             for name, ids in tracker.stored_ids.items()

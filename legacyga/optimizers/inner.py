@@ -57,10 +57,7 @@ def hidden(optimizer, *names):
 
 
 class Inner(object):
-    """The inner optimizer: the accumulating object itself, called through the methods of the user's class.
-
-    Each generation implements the hooks in a subclass.
-    """
+    """The inner optimizer: the accumulating object itself, called through the methods of the user's class."""
 
     # Methods that take part in the exchange between replicas. A user's class that overrides one exchanges by itself.
     exchanging = ()
@@ -99,10 +96,9 @@ class Inner(object):
 
     @hook
     def apply(self, pairs, *args, **kwargs):
-        """Make one update of the inner optimizer, with the arguments of the mini-step's call.
+        """Make one update of these (reduced gradient or None, variable) pairs. Returns what to wait for.
 
-        Called at the end of a window, within the conditional's branch, in replica context; at K = 1, in place of a
-        mini-step. `pairs` are (reduced gradient or None, variable). Returns what to wait for.
+        Called at a window's end, in the conditional's branch, in replica context; at K = 1 in place of a mini-step.
         """
 
     @hook
@@ -110,8 +106,8 @@ class Inner(object):
         """Make a variable of the optimizer's state, filled with the number `value`.
 
         Called in replica context or in none, by a mini-step within an init_scope. If `beside` is a variable of the
-        model, each replica has its own copy, and a checkpoint saves the sum of the copies; if None, replicas share one
-        value. Returns the variable.
+        model, each replica has its own copy, and a checkpoint saves their sum; if None, replicas share one value.
+        Returns the variable.
         """
 
     # The inner optimizer's session, and facts about it.
@@ -185,10 +181,7 @@ class Inner(object):
         return list(pairs) if self._applying[True] else own(pairs)
 
     def scaled(self, gradients, factor):
-        """Scale gradients that are sums over the replicas, the same on each, by `factor`.
-
-        With 1 / replicas each replica accumulates its share. The sum in a checkpoint then fits any number of replicas.
-        """
+        """Scale gradients that are sums over the replicas, the same on each, by `factor`."""
         if not self.ops.replicas.are_several:
             return gradients
         # TensorFlow casts a Python number by float32.
@@ -211,11 +204,7 @@ class Inner(object):
     # Variables with and without a gradient in the window.
 
     def step(self, name, variable, method):
-        """Run `method()`, the inner optimizer's method `name` that updates one variable.
-
-        It runs only if the window has a gradient of the variable. A call outside an update is an error: a wrapper such
-        as Lookahead is bypassing accumulation.
-        """
+        """Run `method()`, the inner optimizer's `name` for one variable, only if the window has a gradient of it."""
         if not self.is_applying:
             raise ValueError(
                 "{0} of an optimizer that accumulates was called round its apply_gradients: it would update on every "
@@ -238,19 +227,16 @@ class Inner(object):
             self._presence = before
 
     def _with_or_without(self, at_run_time, pairs, args, kwargs, exchanged):
-        """Update all variables if any in `at_run_time` has a gradient, else leave all of `at_run_time` out.
-
-        In the first case those without a gradient get zeros. Several replicas always take the first case.
-        """
+        """Update all variables if any in `at_run_time` has a gradient, else leave all of `at_run_time` out."""
 
         def update(pairs):
             return self.ops.done(self.update(pairs, args, kwargs, exchanged=exchanged))
 
         without = [(None if variable_key(var) in at_run_time else gradient, var) for gradient, var in pairs]
-        # Replicas synchronize in an update, which is not possible within a conditional. And without any gradient an
-        # inner optimizer raises.
+        # Replicas synchronize in an update, but cannot within a conditional; an update without any gradient raises.
         if self.ops.replicas.are_several or all(gradient is None for gradient, _ in without):
             return update(pairs)
+        # If any is there, those without a gradient get zeros.
         is_any_there = self.ops.reduce_any(self.ops.tf.stack(list(at_run_time.values())))
         return self.ops.cond(is_any_there, lambda: update(pairs), lambda: update(without))
 
@@ -268,6 +254,7 @@ class Inner(object):
                 # Keras 3.5 takes no function as the public `constraint`. Delete with Keras 3.5.
                 own = None if is_there is None else getattr(part, "_constraint", None)
                 if own is not None:
+                    # Replicas' threads are here together: each finds the user's, and the last to begin restores it.
                     own = getattr(own, "legacyga_own", own)
                     ours = functools.partial(self._constrained_if, is_there, own)
                     ours.legacyga_own = own

@@ -119,10 +119,7 @@ class Inner(_inner.Inner):
         self._start_averages()
 
     def _start_averages(self):
-        """Initialize the moving averages with the weights: Keras leaves them at zero until the first update.
-
-        After an epoch shorter than a window, SwapEMAWeights would validate a model of zeros.
-        """
+        """Initialize moving averages with the weights, or SwapEMAWeights validates zeros if an epoch has no update."""
         if self.ops.replicas.are_several and self.ops.replicas.is_replica_here:
             # A replica's thread cannot assign the copies of all replicas.
             return
@@ -184,11 +181,7 @@ def _unpickled(name, inner, module, config):
 
 
 class AccumulatingOptimizer(_config.ConfiguredOptimizer):
-    """Intercepts Keras 3's calls.
-
-    Keras 3 has its own accumulation, under the same name, `gradient_accumulation_steps`. So its code must see None as
-    the value, never our K.
-    """
+    """Intercepts Keras 3's calls. Its code must see None as `gradient_accumulation_steps`, or it accumulates, too."""
 
     _legacyga_calls = ("apply_gradients", "apply")
     _legacyga_methods = ("update_step",)

@@ -64,12 +64,7 @@ ONE = _Number(1.0, 1.0, 0, 0, 0)
 def find(ops, loss, params):
     """Return the divisor of a scalar loss: [its value, its `counted`], as in `_Number`; None if it is unknown.
 
-    The pair is a float64 tensor. Both are -1 in a run in which the terms of the loss are divided by different numbers,
-    or the number is NaN.
-
-    Args:
-        ops: an `ops.Ops`.
-        params: the variables that the loss is differentiated by.
+    The pair is a float64 tensor. Both are -1 in a run in which the terms have different divisors, or the number is NaN.
     """
     if loss.shape.ndims != 0:
         return None
@@ -87,10 +82,7 @@ def find(ops, loss, params):
 
 
 def is_mean(ops, loss, params):
-    """Whether the number of rows divides a scalar loss, as in a mean over the samples; None if that is unknown.
-
-    True, too, if no term of the loss learns from the batch.
-    """
+    """Whether a scalar loss is a mean over the rows, or learns nothing from the batch; None if that is unknown."""
     with loss.graph.as_default():
         found = _terms(ops, loss, params)
     return None if found is None else all((each.degree, each.sums, each.means) == (1, 0, 0) for each in found)

@@ -270,8 +270,7 @@ class Registry(object):
         def scalar(name, value, dtype, shape=()):
             return owner.inner.make_variable(prefix + name, value, shape, owner.home.tf.as_dtype(dtype))
 
-        # Set `_steps` and `skipped` only after the last variable: replicas' threads switch at each variable, and ask
-        # `has_steps` which to make.
+        # Set `_steps` and `skipped` last: replicas' threads switch at each variable, and ask `has_steps` which to make.
         is_first, settings = not self.has_steps, owner.settings
         # Ask before making the variables that the restored state waits for.
         drops_first = self._drops_first
@@ -289,8 +288,7 @@ class Registry(object):
         sums.states.extend([self._state(prefix, i, var) for i, var in enumerate(var_list)])
         self._steps.next, self._steps.made_with, self.skipped = next_steps, made_with, skipped
         if is_first and not self.is_graph:
-            # A restored checkpoint may just have filled the variables. What the program has set or dropped since the
-            # restore is newer. This thread writes every replica's copy.
+            # What the program has set or dropped since a restore is newer. This thread writes every replica's copy.
             was_set = owner.steps.was_set
             steps = [(next_steps, owner.steps.now), (made_with, owner.steps.made_with)] if was_set else []
             counts = [(each, each.dtype.as_numpy_dtype(0)) for each in kept.counts] if drops_first else []

@@ -30,8 +30,7 @@ class Steps(object):
 class KeptSteps(object):
     """Two variables, None until the first window: K of the next window, and the K that the optimizer was made with.
 
-    If this program made the optimizer with the K in `made_with`, `next` is K of the next window. Otherwise the state is
-    from an optimizer made with a different K, and this program's K applies.
+    If this program made its optimizer with another K than `made_with`, its own K applies, not `next`.
     """
 
     def __init__(self, steps, ops):

@@ -1,8 +1,4 @@
-"""The public surface of accumulating optimizers, and the factory of their classes: subclasses of the user's class.
-
-An optimizer keeps all of our data in one attribute, its `Accumulation`. Where the user's class has one of
-`PUBLIC_METHODS`, or sets an attribute named `mini_step` or `skipped_mini_steps`, the user's wins.
-"""
+"""The public surface of accumulating optimizers, and the factory of their classes: subclasses of the user's class."""
 
 import collections
 import inspect
@@ -38,8 +34,7 @@ def register(generation, optimizer_class, inner_class, condition=lambda cls: Tru
 def class_for(cls, home, form=(), inner_form=(), **attributes):
     """The accumulating subclass of the optimizer class `cls`, cached, so that two wrapped Adams have the same class.
 
-    `form` and `inner_form` are tuples of bases, ahead of all other bases of the class and of its `inner.Inner`. The
-    further attributes of the class may include `__name__`.
+    `form` and `inner_form` are bases ahead of all others of the class and of its `inner.Inner`.
     """
     _, optimizers, inners = zip(*[each for each in _GENERATIONS[homes.generation_of(cls)] if each[0](cls)])
     bases, inners = form + optimizers, inner_form + tuple(dict.fromkeys(inners))
@@ -62,12 +57,7 @@ def class_for(cls, home, form=(), inner_form=(), **attributes):
 
 
 def _step_of(made, name, own):
-    """Make the method `name` of the accumulating class `made`, which updates one variable through the user's `own`.
-
-    If the optimizer has windows, it raises outside of an update, and calls `own` only if the window has a gradient of
-    the variable (`Inner.step`). It keeps the signature of `own`, because OptimizerV2 passes the precomputed rate and
-    bias correction only to methods with an argument named `apply_state`.
-    """
+    """Make the method `name` of `made`, which updates one variable by the user's `own`, if `Inner.step` allows it."""
 
     def step(self, gradient, *args, **kwargs):
         inner, method = self._legacyga.inner, getattr(super(made, self), name)
@@ -77,6 +67,7 @@ def _step_of(made, name, own):
         return inner.step(name, variable, lambda: method(gradient, *args, **kwargs))
 
     step.__name__, step.__doc__ = name, own.__doc__
+    # OptimizerV2 passes the precomputed rate and bias correction only to methods with an argument `apply_state`.
     # `own` may be a tf.function, whose signature is on its Python function.
     step.__signature__ = inspect.signature(getattr(own, "python_function", own))
     return step
@@ -146,6 +137,7 @@ class AccumulatingOptimizer(object):
         0
     """
 
+    # All of our data: an `Accumulation`.
     _legacyga = None
     # The names of the methods that take gradients.
     _legacyga_calls = ("apply_gradients",)

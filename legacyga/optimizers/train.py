@@ -96,10 +96,8 @@ class Inner(_inner.Inner):
 
     @contextlib.contextmanager
     def _variables_again(self, var_list):
-        """A context in which an update reuses the variables that an earlier update made for `var_list`.
-
-        BERT's AdamWeightDecayOptimizer makes its moments in `apply_gradients`, which a flush calls a second time.
-        """
+        """A context in which an update reuses the variables that an earlier update made for `var_list`."""
+        # BERT's AdamWeightDecayOptimizer makes its moments in `apply_gradients`, which a flush calls a second time.
         if not (self.home.graph_mode and self.steps.has_windows):
             yield
             return
@@ -169,10 +167,7 @@ class AccumulatingOptimizer(surface.AccumulatingOptimizer):
         return pairs
 
     def apply_gradients(self, grads_and_vars, global_step=None, name=None, **kwargs):
-        """Make one mini-step. The last one of a window calls the inner optimizer's own method, with these arguments.
-
-        `global_step` counts updates.
-        """
+        """Make one mini-step. A window's last calls the inner optimizer's method, so `global_step` counts updates."""
         _inner.check_arguments(type(self)._legacyga_class[0].apply_gradients, (), kwargs)
         kwargs.update(global_step=global_step, name=name)
         inner, grads_and_vars = self._legacyga.inner, list(grads_and_vars)

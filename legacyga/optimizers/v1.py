@@ -1,7 +1,4 @@
-"""The `v1` generation: graph-mode optimizers whose only entry point is `get_updates(loss, params)`.
-
-These are the optimizers of standalone Keras up to 2.3.1, and the v1 optimizers that tf.keras and tf_keras still have.
-"""
+"""The `v1` generation: `get_updates(loss, params)` of Keras up to 2.3.1, and of tf.keras and tf_keras in graph mode."""
 
 import contextlib
 
@@ -33,8 +30,7 @@ class Inner(_inner.Inner):
         super(Inner, self).__init__(*args)
         # {name of a param: its reduced gradient} while the inner optimizer makes an update, else None.
         self.reduced = None
-        # By the names of the params: the inner optimizer's variables, the return value of its `_create_all_weights`,
-        # and the variables lifted out of its `get_updates`.
+        # By the params' names: inner variables, what `_create_all_weights` returned, variables lifted from get_updates.
         self._weights_of, self._made_of, self._lifted = {}, {}, {}
         # The lists of names of params that already have an update.
         self._updated = set()
@@ -280,10 +276,7 @@ class AccumulatingOptimizer(config.ConfiguredOptimizer):
     """Intercepts Keras's calls of a v1 optimizer. Belongs to the graph in which it was made."""
 
     def get_updates(self, *args, **kwargs):
-        """Build a mini-step; returns [the tensor that runs it]. Keras calls this as it makes the training function.
-
-        Takes `(loss, params)`, or `(params, constraints, loss)`, which Keras up to 2.3 still accepts.
-        """
+        """Build a mini-step of (loss, params) for Keras's training function; returns [the tensor that runs it]."""
         accumulation = self._legacyga
         loss, params = _arguments(accumulation.home, *args, **kwargs)
         if not params:

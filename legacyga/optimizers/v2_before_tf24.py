@@ -1,7 +1,4 @@
-"""Adapts `v2` to the OptimizerV2 of TF 1.14 to 2.3, where Keras clips before `apply_gradients`. Delete with TF 2.3.
-
-The bases here come before those of `v2`.
-"""
+"""Adapts `v2` to the OptimizerV2 of TF 1.14 to 2.3, where Keras clips before `apply_gradients`. Delete with TF 2.3."""
 
 from legacyga.backend.messages import warn
 from legacyga.optimizers import config, surface

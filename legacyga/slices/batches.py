@@ -29,11 +29,8 @@ def of_samples(tf, given):
 
 
 def samples_in(tf, data):
-    """Return the number of samples in a batch, a scalar tensor: the first dimension of its first target.
-
-    The targets decide because the loss is a mean over them, and an input may have several rows per sample, such
-    as the atoms of a molecule. Without targets, the first input decides.
-    """
+    """Return the number of samples in a batch, a scalar tensor: the first dimension of its first target, else input."""
+    # The loss is a mean over the targets. An input may have several rows per sample, such as a molecule's atoms.
     targets = parts_of(tf, data[1:2]) if isinstance(data, (tuple, list)) else []
     found = targets or parts_of(tf, data)
     if not found:
@@ -42,10 +39,7 @@ def samples_in(tf, data):
 
 
 def number_in(tf, data):
-    """Return the number of samples: an int if it is a static dimension of any part of the data, else a tensor.
-
-    Raises ValueError if two static dimensions differ.
-    """
+    """Return the number of samples: an int if any part's is static, else a tensor. Raise if two static ones differ."""
     static = {known_size(tf, leaf) for leaf in of_samples(tf, data)} - {None}
     if len(static) > 1:
         raise ValueError(SIZES.format(*sorted(static)[:2]))

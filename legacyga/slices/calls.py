@@ -83,17 +83,12 @@ def without_penalty(model):
 
 
 class SlicedCall(object):
-    """One call of a model in slices.
+    """One call of a model in slices, with `given`, the (args, kwargs) of the whole batch.
 
     Each slice yields a flat list of tensors: its outputs (a ragged one as values and row lengths, a softmax or sigmoid
     without `_keras_logits` as its input), their masks, their `_keras_logits`, and what its layers added to the loss.
 
-    Args:
-        given: (args, kwargs) of the whole batch.
-        samples: the number of samples in the batch, an int or a scalar tensor.
-        size: the largest number of samples in a slice.
-        models: all models whose calls are replaced, first the one that trains, if this is within a call of `model`.
-            Default: it is not, and this model alone is replaced.
+    Within a call of `model`, `models` are all those whose calls are replaced, first the one that trains.
     """
 
     # Whether an output that is one number is taken as a mean over the samples.
@@ -109,8 +104,7 @@ class SlicedCall(object):
         self.scalars, self.ragged = {}, {}
         # The outputs of a slice, and the layers that added the losses.
         self._template, self._adding, self._variables = None, [], None
-        # A `call` without the argument `training` leaves it to its layers to find out in which mode they are called. A
-        # slice that is computed later, outside of this call, must be told.
+        # Without the argument `training`, layers look up their mode: a slice computed later must be told.
         training = features.training_of_call(home)
         self.told = {} if training is None or features.is_told_of_training(home, model) else {"training": training}
 
@@ -145,10 +139,7 @@ class SlicedCall(object):
         return outputs, added
 
     def tensors_of(self, outputs, added, length):
-        """Return the flat list of tensors of a slice.
-
-        Raises ValueError if a dense output is known not to have one row per sample.
-        """
+        """Return the flat list of tensors of a slice; raise if an output is known not to have one row per sample."""
         tf, found = self.tf, []
         leaves = [each for each in tf.nest.flatten(outputs) if each is not None]
         for leaf in leaves:
@@ -175,10 +166,7 @@ class SlicedCall(object):
         return found
 
     def _rows(self, leaf, length):
-        """Return the tensor to join for an output: the input of its softmax or sigmoid, else the output itself.
-
-        If its number of rows is unknown, an operation checks it in the run.
-        """
+        """Return the tensor to join for an output: the input of its softmax or sigmoid, else the output itself."""
         tf = self.tf
         rows = leaf if losses.activation_of(tf, leaf) is None else leaf.op.inputs[0]
         if leaf.shape[0] is not None:
@@ -230,12 +218,9 @@ class SlicedCall(object):
         return self._variables
 
     def recorded(self, joined, inputs, backward):
-        """Return the outputs of the whole batch; `backward` computes their gradients with respect to variables and
-        `inputs`.
+        """Return the outputs of the whole batch, whose flat list is `joined`.
 
-        Args:
-            joined: the flat list of the whole batch.
-            backward: a function of {place: upstream gradient} that returns the gradients, those of the inputs last.
+        `backward({place: upstream gradient})` returns their gradients by variables, and then by `inputs`.
         """
         # The tape records these reads, which connect the outputs to the variables.
         values = [raw.read_value() for _, raw in self.variables()]

@@ -51,12 +51,7 @@ def check_strategy(home, model, size=None):
 
 
 def doubts_in_graph(home, model, loss, params):
-    """Yield each `means.Doubt` about the loss of a graph-mode model.
-
-    Args:
-        loss: the model's loss, a tensor.
-        params: the variables that it is differentiated by.
-    """
+    """Yield each `means.Doubt` about a graph-mode model's loss, a tensor, differentiated by the variables `params`."""
     if any(each is not None for each in dividing_masks(home, model)):
         yield means.Doubt("an output with a mask, by which the loss is divided", True)
     # In TensorFlow 1 a dimension is an object with a `value`.

@@ -51,12 +51,7 @@ def fitting_of(model):
 
 
 class Fitting(object):
-    """The slice size of a model.
-
-    Attributes:
-        size: the largest number of samples in a slice, None for whole batches.
-        looks: whether the size adapts to memory.
-    """
+    """The slice size of a model: `size`, None for whole batches. `looks` says whether it adapts to memory."""
 
     def __init__(self, model):
         self._model = weakref.ref(model)

@@ -7,8 +7,7 @@ from legacyga.backend.messages import shown
 from legacyga.slices import batches, checks, fitting, graph_passes, graph_update, means
 from legacyga.slices import losses as _losses
 
-# {method that makes a training function: attribute that stores it}. Only fit in TF 1.13 uses the second pair.
-# Delete with TF 1.13.
+# {method that makes a training function: its attribute}. Only fit in TF 1.13 uses the second. Delete with TF 1.13.
 FUNCTIONS = {"_make_train_function": "train_function", "_make_fit_function": "_fit_function"}
 
 NOT_FED = (
@@ -46,12 +45,9 @@ def install(model, home, size, recompute):
 def _under_way(model, names):
     """Return the optimizer's state, and those `names` of methods whose existing training function uses this state.
 
-    The caller makes these functions again and copies the state. Optimizers of the v1 API create new variables with each
-    function, and keep only those of the last one, whichever model it trains. After a new `compile`, there is nothing to
-    copy.
-
-    Raises:
-        ValueError: the state belongs to another model, or only to one of two functions.
+    The caller makes these functions again and copies the state: optimizers of the v1 API create new variables with each
+    function, and keep only those of the last one, whichever model it trains. Raises if the state is another model's, or
+    only one of two functions'.
     """
     there = [name for name in names if getattr(model, FUNCTIONS[name], None) is not None]
     state = _state_of(model.optimizer)
@@ -95,13 +91,7 @@ def _make(model, home, size, recompute, name):
 
 
 class SlicedFunction(object):
-    """Replaces a training function and trains on each batch in slices.
-
-    Args:
-        home, model, recompute: the arguments of `_make`.
-        function: Keras's own function, without an update.
-        step: its `graph_update.TrainingStep`.
-    """
+    """Replaces `function`, Keras's training function without an update, and trains on batches in slices."""
 
     def __init__(self, home, model, recompute, function, step):
         self._home, self._model, self._function = home, model, function

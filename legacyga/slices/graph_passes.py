@@ -121,12 +121,7 @@ class Passes(object):
         return lambda values: found(values)[1:]
 
     def __call__(self, fed, parts):
-        """Accumulate the gradients of a batch, and return the outputs of the training function and the batch's weight.
-
-        Args:
-            fed: the arrays fed to the training function.
-            parts: the slices of the batch, as Python slices.
-        """
+        """Accumulate a batch's gradients, and return the outputs of the training function and the batch's weight."""
         samples = fed[0].shape[0]
         sizes = [len(range(samples or 1)[part]) for part in parts]
         cut = [[batches.part_of(each, samples, part) for each in fed] for part in parts]
@@ -144,11 +139,7 @@ class Passes(object):
         return told[:count], weight
 
     def _check_rows(self, values, fed, samples, size):
-        """Raise if one more sample makes another dimension longer, too, as in a matrix of all pairs of samples.
-
-        Args:
-            values: those of the cut tensors for the first slice, of `size` samples.
-        """
+        """Raise if one more sample makes another dimension longer, too, as in a matrix of all pairs of samples."""
         if samples <= size:
             # There is no further sample to look at.
             return
@@ -160,10 +151,7 @@ class Passes(object):
         self._shapes = None
 
     def _of_batch(self, tensor, values, sizes):
-        """Return the value of a tensor for the batch: the slices' rows, or in one pass the mean of their numbers.
-
-        Raises ValueError if the numbers of rows and samples of a slice differ.
-        """
+        """Return a tensor's value for the batch: its slices' rows, checked, or in one pass the mean of numbers."""
         if not self._has_rows(tensor) and tensor.dtype.is_floating and not self._is_twice:
             total = sum(value * size for value, size in zip(values, sizes))
             return (total / float(sum(sizes))).astype(values[0].dtype)

@@ -13,13 +13,11 @@ class TrainingStep(object):
     """The operations of one training step in slices: mini-steps of an accumulator, and the update.
 
     Attributes:
-        loss, params: the arguments of `get_updates`.
         share: a placeholder for a slice's share of the batch's samples.
         divisor: what divides the loss, in a list; empty if that is unknown. It is the weight of the batch in a window.
         weight: a placeholder for the divisor's value in a run, a pair as from `loss_divisor.find`.
         operations: the mini-step with the gradients of a slice's loss, times `share`, in a list.
         update: the update of the optimizer, a tensor. None if no variable has a gradient.
-        variables: the variables of the accumulator.
     """
 
     def __init__(self, tf, optimizer, loss, params):

@@ -4,13 +4,7 @@ from legacyga.backend.tensors import is_sparse
 
 
 class Loop(object):
-    """The slices of a batch. The first one is the remainder, so the others, in the loop, have the same size.
-
-    Args:
-        ops: an `ops.Ops`.
-        samples: the number of samples in the batch, an int or a scalar tensor.
-        size: the largest number of samples in a slice, an int.
-    """
+    """A batch's slices. The first is the remainder, so that those in the loop are equal. `samples` may be a tensor."""
 
     def __init__(self, ops, samples, size):
         self.ops, self.samples, self.size = ops, samples, size
@@ -28,8 +22,7 @@ class Loop(object):
     def run(self, take):
         """Call `take(begin, length)` for each slice and return the joined results: a list.
 
-        Args:
-            take: returns a list of pairs: a class of this module, and the value of a slice that it joins.
+        `take` returns a list of pairs: a class of this module, and the value of a slice that it joins.
         """
         ops, tf = self.ops, self.ops.tf
         first = take(0, self.rest)

@@ -34,12 +34,7 @@ class Given(collections.namedtuple("Given", ["loss", "losses", "output", "mask",
 
 @contextlib.contextmanager
 def looked_at(home, model, look):
-    """A context, in eager mode, that calls `look(given, y_pred, sample_weight)` after Keras computes the losses.
-
-    Args:
-        look: a function. `given` is a list of `Given`, one for each output that has a loss; the other two are the
-            arguments that Keras computed the losses with.
-    """
+    """A context, in eager mode, that calls `look([Given, ...], y_pred, sample_weight)` once Keras has the losses."""
     name, attributes, own = features.loss_container(home), vars(model), container_of(home, model)
     if own is None:
         yield
@@ -112,10 +107,8 @@ def logits_of(tensor):
 
 
 def activation_of(tf, tensor):
-    """Return TensorFlow's function for the softmax or sigmoid that made a tensor in a trace, else None.
-
-    Without attached logits, Keras computes crossentropies from the input of such an operation.
-    """
+    """Return TensorFlow's function for the softmax or sigmoid that made a tensor in a trace, else None."""
+    # Without attached logits, Keras computes crossentropies from the input of such an operation.
     activations = {"Softmax": tf.nn.softmax, "Sigmoid": tf.sigmoid}
     return activations.get(getattr(getattr(tensor, "op", None), "type", None)) if logits_of(tensor) is None else None
 
@@ -127,11 +120,7 @@ def loss_of_one_number(home, given):
 
 
 def is_one_number(model, place):
-    """Whether the loss of an output is one number for a whole batch. Graph mode.
-
-    Args:
-        place: the index of the output among the outputs that have a loss.
-    """
+    """Whether the loss at `place`, among outputs that have one, is one number for a whole batch. Graph mode."""
     pairs = [pair for pair in zip(model.outputs, model.loss_functions) if pair[1] is not None]
     output, loss = pairs[place]
     with output.graph.as_default():

@@ -82,11 +82,7 @@ def choose(model, recompute, find_doubts):
 
 
 def doubts_of_batch(home, model, data, look):
-    """Yield each `Doubt` about a model's loss for a batch. Eager mode.
-
-    Args:
-        look: a function without arguments that returns a `recompute.Seen`, which describes a call of the model.
-    """
+    """Yield each `Doubt` about a model's loss for a batch, in eager mode. `look()` returns the `recompute.Seen`."""
     parts = data if isinstance(data, (tuple, list)) else (data,)
     weighted = len(parts) > 2 and parts[2] is not None
     targets = home.tf.nest.flatten(parts[1]) if len(parts) > 1 else []

@@ -1,8 +1,7 @@
 """Slices in eager mode for a loss that is a mean over the samples: each slice is computed and differentiated once.
 
-The slices run before Keras's own training step, and compute the outputs and the gradients of the whole batch. When the
-step then calls the model, it gets these outputs. So Keras itself computes the loss and the metrics of the whole batch,
-and calls the optimizer.
+The slices run before Keras's own training step, which gets their outputs and gradients when it calls the model. So
+Keras itself computes the loss and the metrics of the whole batch, and calls the optimizer.
 """
 
 import inspect
@@ -16,13 +15,7 @@ from legacyga.slices.loop import joins_gradient
 
 
 def train_step(home, model, own, data, size):
-    """Return the logs of `own(data)`, computed in slices of at most `size` samples.
-
-    Args:
-        model: a compiled model.
-        own: Keras's `train_step`, bound to the model.
-        data: a batch, as `own` takes it.
-    """
+    """Return the logs of `own(data)`, Keras's bound `train_step`, computed in slices of at most `size` samples."""
     tf, samples = home.tf, batches.number_in(home.tf, data)
     with _ops.Ops(tf).after(batches.checked(tf, data, samples)):
         samples = samples if isinstance(samples, int) else tf.identity(samples)
@@ -93,10 +86,7 @@ class _Once(SlicedCall):
         self.tf.function(call, autograph=False).get_concrete_function()
 
     def _loss(self, y, outputs, weights, added, length):
-        """Return a slice's part of the loss that Keras differentiates, None if there is no loss.
-
-        It does not include regularizers of weights, which Keras's own tape records.
-        """
+        """Return a slice's part of the loss, None without one. Keras's own tape records the regularizers of weights."""
         container = features.without_metrics(self.home, self._container, lambda: self._build(y, outputs, weights))
         share = self.loop.share(length, "float64")
         if features.takes_added_losses(self.home):

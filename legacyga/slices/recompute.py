@@ -69,11 +69,7 @@ def cut(home, model, size, is_needed=True):
     """A context in which calls of a model, and of models within it, compute their outputs in slices.
 
     Of calls within each other, only the outermost is cut. On one replica, raises ValueError at the end if no call was
-    ever cut with this size.
-
-    Args:
-        size: the largest number of samples in a slice.
-        is_needed: whether the batch may have more samples.
+    ever cut with this size, and the batch may have more samples (`is_needed`).
     """
     models = [model]
     models += [each for each in features.layers_of(model) if isinstance(each, home.module.Model) and each is not model]
@@ -174,10 +170,7 @@ class _Twice(SlicedCall):
         return None if self.tf.executing_eagerly() else self.ops.graph_here().get_operations()
 
     def _may_write_since(self, made, variables):
-        """Whether an operation made after the list `made` may write any of `variables`, as in `Seen`.
-
-        True if it cannot tell: in eager mode, or in another graph.
-        """
+        """Whether an operation after the list `made` may write the variables; True in eager mode or another graph."""
         found = self._operations()
         if not made or not found or made[0] is not found[0]:
             return True
@@ -303,8 +296,6 @@ class Seen(object):
         read: [(handle, dtype)] of the variables that it only reads.
         random: the name of an operation for which `is_random` is true, None if there is none.
         differentiates: whether the call itself takes a gradient, of a tape within it.
-        masked: whether an output has a mask.
-        ranks: the ranks of the outputs.
         adds_rows: whether a layer adds a loss that is more than one number.
     """
 

@@ -30,8 +30,7 @@ def accumulator(ops, state, form):
 
 
 class DenseAccumulator(object):
-    """The sum of gradients that are tensors. `held`, an int32 tensor, says what `total` holds: NOTHING, ROWS or
-    WHOLE."""
+    """The sum of gradients that are tensors. `held`, an int32 tensor, is what `total` holds: NOTHING, ROWS or WHOLE."""
 
     def __init__(self, ops, state):
         self._ops = ops
@@ -70,9 +69,8 @@ class DenseAccumulator(object):
 class SparseAccumulator(DenseAccumulator):
     """The sum of gradients that are IndexedSlices, at a cost proportional to the touched rows.
 
-    A mini-step adds its rows to a table whose untouched rows are zero. To take the sum, the window searches for the
-    touched rows once, reading one number per row. The end of an optimizer's window zeroes these rows (`empty`; not
-    under XLA), so the next one has nothing to clear.
+    A mini-step adds its rows to a table whose untouched rows are zero. To take the sum, the window finds the touched
+    rows once, reading one number per row. The end of an optimizer's window zeroes them (`empty`; not under XLA).
     """
 
     def store(self, gradient, held):

@@ -125,10 +125,7 @@ def _dense_shape(tf, gradient):
 
 
 def shapes_of(tf, gradients, sums):
-    """Return the shapes of the gradients' variables as lists, None for a gradient that is None; check them all.
-
-    `sums` is the `Sums` that will take the gradients.
-    """
+    """Return the shapes of the gradients' variables as lists, None for no gradient; check them against the `Sums`."""
     shapes = [None] * len(gradients)
     for i, (gradient, state) in enumerate(zip(gradients, sums.states or shapes)):
         sums.check_not_late(i, gradient, "Place {} of the gradients".format(i), "GradientAccumulator")
@@ -161,11 +158,9 @@ def _check_alike(i, gradient, state):
 
 
 def check_rows(ops, gradients, shapes):
-    """In eager mode, raise before any write if an IndexedSlices has a row that its variable lacks, or a wrong shape.
-
-    In a graph or a traced function TensorFlow raises when it runs; on a GPU it ignores rows out of range.
-    """
+    """In eager mode, raise before any write if an IndexedSlices has a row that its variable lacks, or a wrong shape."""
     if not ops.tf.executing_eagerly():
+        # TensorFlow raises in the run; on a GPU it ignores rows out of range.
         return
     for i, (gradient, shape) in enumerate(zip(gradients, shapes)):
         if not is_sparse(gradient):

@@ -16,13 +16,9 @@ NOT_FINITE = (
 class Guard(object):
     """Apply a policy: the window asks it, in cross-replica context, before it adds gradients and before it updates.
 
-    All replicas on all workers get the same verdict.
-
-    Args:
-        policy: one of POLICIES except the first.
-        skipped: variable that counts the skipped mini-steps of all windows.
-        scale: None, or for an inner LossScaleOptimizer with a dynamic scale, an object with `read_scale()` and
-            `shrink_scale(value)`, which sets the scale as an overflow at the scale `value` does.
+    All replicas on all workers get the same verdict. The variable `skipped` counts the mini-steps skipped in all
+    windows. `scale` is None, or for an inner LossScaleOptimizer with a dynamic scale, an object with `read_scale()` and
+    `shrink_scale(value)`, which sets the scale as an overflow at the scale `value` does.
     """
 
     def __init__(self, ops, policy, skipped, scale=None):
@@ -33,7 +29,6 @@ class Guard(object):
         """Return whether gradients of a mini-step are not finite: a boolean tensor, or None if the policy does not ask.
 
         Called before anything waits for the last gradient, it reads each gradient as soon as it is computed.
-        `arguments` are (gradients,) or (gradients, weight) for each replica.
         """
         if self._looks_at_each:
             return self._ops.replicas.sum(run(self._is_bad, arguments)) > 0

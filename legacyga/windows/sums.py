@@ -18,10 +18,8 @@ class Sums(object):
     Attributes:
         states: for each place an `accumulators.State`. None if `restrict` left the place out, or, in a
             GradientAccumulator, if it has had no gradient yet.
-        forms: {place: ROWS or WHOLE}, what this process has seen at each place: ROWS if a gradient was an
-            IndexedSlices.
-        without: the places without a gradient in a function or operation built earlier, which assumes that they never
-            get one.
+        forms: {place: ROWS or WHOLE} that this process has seen: ROWS if a gradient was an IndexedSlices.
+        without: the places that a function or operation built earlier assumes never to get a gradient.
     """
 
     def __init__(self, ops, reduction):
@@ -46,11 +44,7 @@ class Sums(object):
             raise ValueError(LATE_GRADIENT.format(name, owner, shown(gradient)))
 
     def note(self, forms, places, is_final):
-        """Record a mini-step's forms, from `forms_of`.
-
-        If `is_final`, also record the places that have never had a gradient: an operation built now assumes that they
-        never get one.
-        """
+        """Record a mini-step's forms; if `is_final`, also places never seen: an operation built now leaves them out."""
         for place in places:
             if forms[place] != NOTHING:
                 self.forms[place] = min(self.forms.get(place, WHOLE), forms[place])

@@ -51,15 +51,9 @@ class Window(object):
     """The state of the open window, and what a mini-step does to it.
 
     Args:
-        sums, kept: the window's `Sums` and `Kept`.
-        var_list: the model's variables, held weakly so that a copy of the optimizer does not copy the model.
         next_steps: function without arguments that returns K of a window that begins now, a tensor.
         guard: a `nonfinite.Guard`, or None for the policy "propagate".
         mutex: a `graph.Mutex`, or None if mini-steps already run in order.
-
-    Attributes:
-        places: the places of the variables among the sums.
-        call: the arguments of the mini-steps' calls other than the gradients: (args, kwargs).
     """
 
     def __init__(self, sums, kept, var_list, next_steps, guard, mutex):
@@ -86,7 +80,6 @@ class Window(object):
         """Run a `MiniStep`, and return whether it ended in an update: a boolean tensor, available after all writes.
 
         Args:
-            mini_step: the `MiniStep`. The value of its weight is a scalar on each replica.
             update: function that makes one step of the inner optimizer and returns its operations. It takes the list of
                 reduced gradients, None for a variable without one, and {position in that list: whether there is a
                 gradient, a boolean tensor} for the positions where this is known only at run time.

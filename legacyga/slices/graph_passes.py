@@ -38,8 +38,11 @@ class Passes(object):
         of_loss = graph.descendants([graph.operation_of(each) for each in fed + variables_of_metrics(model)])
         of_inputs = graph.descendants([graph.operation_of(each) for each in model._feed_inputs])
         of_batch = of_loss | of_inputs
-        # An update may only wait for what depends on the batch, as the averages of TF 1 do.
-        updates = [(each, graph.ancestors([each], of_batch)) for each in graph.grouped(function.updates_op)]
+        # An update may only wait for what depends on the batch, as the averages of TF 1 do. But Keras itself makes some
+        # wait for the outputs, such as pairs (variable, value) of standalone Keras.
+        ends = {each.op for each in self._outputs}
+        updates = [each for each in graph.grouped(function.updates_op) if each not in ends]
+        updates = [(each, graph.ancestors([each], of_batch | ends) - ends) for each in updates]
         # Updates that read targets, sample weights or metric variables run with the loss. Those that read the inputs
         # alone, such as moving averages of layers, run with each slice. Those that read no batch run once, at the end,
         # because layers may read what they write.

@@ -1,4 +1,8 @@
-"""The public surface of accumulating optimizers, and the factory of their classes: subclasses of the user's class."""
+"""The public surface of accumulating optimizers, and the factory of their classes: subclasses of the user's class.
+
+Where the user's class has one of `PUBLIC_METHODS`, or sets an attribute named `mini_step` or `skipped_mini_steps`, the
+user's wins.
+"""
 
 import collections
 import inspect

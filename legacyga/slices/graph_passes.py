@@ -38,8 +38,8 @@ class Passes(object):
         of_loss = graph.descendants([graph.operation_of(each) for each in fed + variables_of_metrics(model)])
         of_inputs = graph.descendants([graph.operation_of(each) for each in model._feed_inputs])
         of_batch = of_loss | of_inputs
-        # An update may only wait for what depends on the batch, as the averages of TF 1 do. But Keras itself makes some
-        # wait for the outputs, such as pairs (variable, value) of standalone Keras.
+        # An update may depend on the batch by a control edge alone, as the averages of TF 1 do. A control edge from the
+        # outputs says nothing: standalone Keras gives one to each pair (variable, value).
         ends = {each.op for each in self._outputs}
         updates = [each for each in graph.grouped(function.updates_op) if each not in ends]
         updates = [(each, graph.ancestors([each], of_batch | ends) - ends) for each in updates]

@@ -52,7 +52,7 @@ def optimizers_of(keras, which, graph):
 
 
 class Ground(object):
-    """Variables with a loss, and how functions of a batch are made of them in a home and mode.
+    """Variables, a loss and batches in a home and mode. It makes functions of a batch.
 
     Args:
         options: those of the command line; `mode` is the mode that there is.
@@ -83,7 +83,7 @@ class Ground(object):
             self.batches = [tuple(tf.constant(each) for each in batch) for batch in batches]
 
     def function(self, make):
-        """A function of a batch that runs what `make` makes of its tensors: (loss, what else is to be computed)."""
+        """Return a function of a batch that runs `make(*tensors)`, a (loss, operations), and returns the loss."""
         if self.graph:
             loss, others = make(*self.inputs)
             fetches, made = [loss] + [each.op if hasattr(each, "op") else each for each in _flat(others)], []
@@ -161,7 +161,7 @@ class Ground(object):
         return self.done(added)
 
     def done(self, operations):
-        """What else is to be computed of these: in eager mode a function runs all that writes."""
+        """Return what graph mode must fetch. In eager mode a function runs all its writes."""
         return operations if self.graph else ()
 
     def after(self, operations):

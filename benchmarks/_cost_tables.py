@@ -8,7 +8,7 @@ BARS = {
     "dense-25M": {"over additions": 1.05, "over passes": 1.03, "over bare": 0.60, "none over bare": 1.0},
     "convolutional": {"over passes": 1.02, "none over bare": 1.0},
 }
-# Copies of the parameters that are kept; times from the smallest table to the largest.
+# At most: copies of the parameters kept; times over those on the smallest table.
 COPIES, FLAT = 1.05, 1.5
 TITLES = {
     "alone": "a pass alone",

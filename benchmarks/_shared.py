@@ -3,8 +3,8 @@
 import json
 import statistics
 
-# For a process whose peak is measured: what is freed is given back at once. glibc's threshold grows with the tensors
-# that are freed, and with oneDNN TensorFlow keeps a pool that gives nothing back and grows by leaps.
+# The environment of a process whose peak is measured: it gives back at once what it frees. Else glibc's threshold grows
+# with the tensors that are freed, and with oneDNN TensorFlow keeps a pool that grows by leaps.
 GIVEN_BACK = {"MALLOC_MMAP_THRESHOLD_": str(2**18), "TF_ENABLE_ONEDNN_OPTS": "0"}
 
 

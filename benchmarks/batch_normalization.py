@@ -82,7 +82,7 @@ def network(keras, normalization, momentum=MOMENTA[0]):
         if normalization == "GroupNorm":
             return group_normalization(keras)(groups=4)(x)
         if normalization == "BatchNorm, frozen":
-            # Both: TensorFlow 1 wants the one for it, Keras 3 the other.
+            # Both: versions differ in which one freezes.
             return layers.BatchNormalization(trainable=False)(x, training=False)
         return layers.BatchNormalization(momentum=momentum)(x)
 

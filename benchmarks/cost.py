@@ -19,9 +19,9 @@ model of gradient-accumulator, and runai, as far as they are there. The bare opt
 - rows: gradients of so many rows of tables of several sizes, over a `scatter_add` of them, and as dense ones.
 - variables: many small ones, and what is traced after the first window.
 
-What --json keeps of several runs, --kept shows for the K of --steps and the --ways in tables with a line a stack.
+--kept shows what --json kept of several runs, for the K of --steps and the --ways, in tables with a line a stack.
 
-A ratio is that of one round; told are medians over the rounds, and quartiles. What is over a bar is marked so.
+A ratio is that of one round. Tables show medians over the rounds and quartiles, and mark what is over a bar.
 """
 
 import argparse

@@ -100,7 +100,7 @@ def measure_model(options, batches, program):
     Args:
         options: those of the command line.
         batches: list of (x, ids).
-        program: function of (class is there, K) that makes a `Program`.
+        program: function of (has optimizer, K) that makes a `Program`.
     """
     wrapped = [program(True, steps) for steps in options.steps]
     bare, alone = program(True, None), program(False, None)

@@ -5,7 +5,7 @@
 
 Each model trains by `fit` with SGD and momentum, the same samples each way: in whole batches; in batches in slices of
 at most so many samples; in small batches of as many; and in windows of `legacyga.wrap` over these. With --hand also in
-slices that a train_step of the model's own cuts, which is what they cost where nothing but this model has to be right.
+slices that the model's own train_step cuts: what slices cost if they must be right for this model only.
 
 Memory: each way has a process of its own. What is told is its peak less the peak of the same process before it
 trained, with the model built, compiled, and asked for one sample's prediction. So what is left out is TensorFlow, the
@@ -38,7 +38,7 @@ COPIES, TIMES = 1.1, 1.05
 
 
 def network(keras, name, width):
-    """(model, shape of a sample); functional, which is what `micro_batch` is called for once, on Keras 2.1 too."""
+    """(functional model, shape of a sample)."""
     layers = keras.layers
     if name == "dense":
         shape = (width,)

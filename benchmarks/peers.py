@@ -204,8 +204,8 @@ class Home(object):
         return cls(**dict(arguments, **more))
 
 
-# The peers. Each takes (home, case, K) and returns the function that makes, from the bare model, what is fitted: a
-# compiled model, the batch size, and what is to be called after fit.
+# The peers. Each takes (home, case) and returns a compiled model, the batch size, and a function to call after fit, or
+# None.
 
 
 def compiled(home, case, optimizer, model_class=None):

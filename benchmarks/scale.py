@@ -61,7 +61,7 @@ def fit(one, other):
 
 
 class Measured(object):
-    """What a file of `exchange.py` says, and what the model takes from it: all of it from one and two workers."""
+    """A file of `exchange.py`, and the constants of the formulas, all of them taken from one and two workers."""
 
     def __init__(self, found):
         self.workers, self.cores = found["workers"], found["cores"]

@@ -139,10 +139,7 @@ def load():
 
 
 def keep(records):
-    """Put what whole runs came to, which left out nothing, in the place of what is kept of them.
-
-    A run of some columns alone changes these cells of what is kept.
-    """
+    """Replace the kept lines of whole runs, which left out no test; of a run of some columns, only these cells."""
     kept = {run_of(line): line for line in load()}
     for record in records:
         if any(TAKES_LONG in row["elsewhere"] for row in record["capabilities"].values()):
@@ -181,7 +178,7 @@ def verdict(row):
 
 
 def without_others(thing, row):
-    """A row without the tests of other things that legacyga does not do, if something else was tested too."""
+    """Return a row without `we_lack` reasons that concern other things than `thing`, if any test passed."""
     own = {why: n for why, n in row["we_lack"].items() if SUBJECTS.get(why.split()[0], thing) == thing}
     return dict(row, we_lack=own) if row["passed"] else row
 
@@ -212,7 +209,7 @@ def kept_word(thing, line):
 
 
 def works(thing, line):
-    """Whether it does by what is kept of a run."""
+    """Whether a thing works, by a kept line."""
     return kept_word(thing, line) in ("yes", "yes, but")
 
 
@@ -248,7 +245,7 @@ def answer(lines):
 
 
 def are_alike(one, other):
-    """Whether two answers are one. Replicas were tested on some versions, and these speak for those between."""
+    """Whether two answers are the same. A version without tests of replicas agrees with any answer on them."""
     silent = "replicas" if NOT_RUN in (one["replicas"][0], other["replicas"][0]) else None
     return all(one[thing] == other[thing] for thing in THINGS if thing != silent)
 

@@ -286,7 +286,7 @@ def replicas_that_there_are(request):
 
 @pytest.fixture
 def once_in_an_environment(home):
-    """For tests in processes of their own, to which the home of this one is nothing."""
+    """Run a test only in an environment's last run: it starts processes of its own."""
     if (home.name, home.mode) != homes.available()[-1]:
         skips.elsewhere("tested in another run of this environment")
 

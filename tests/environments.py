@@ -114,7 +114,7 @@ def conditional(lines, env):
 def pins(env):
     """What pip is given for an environment: ([requirements], [those to install after them, without dependencies])."""
     config, python = tox_ini()["testenv"], as_numbers(python_of(env))
-    # The override takes away what a package asks for.
+    # UV_OVERRIDE removes what a package requires.
     alone = {name for names, value in conditional(config["set_env"], env) if "UV_OVERRIDE" in value for name in names}
     found, after = [], []
     for names, requirement in conditional(config["deps"], env):

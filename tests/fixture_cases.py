@@ -69,7 +69,7 @@ def run(home, case):
     if name_of(case) not in RESULTS:
         home.reset(plain_session=True)
         model, optimizer = home.network(START, MAX_NORM if case["max_norm"] else None), mysgd(home, case)
-        # Some are functions: one of everything at K = 4.
+        # Trace some cases: those of K = 4 with momentum.
         step, history = home.step(model, optimizer, traced=case["steps"] == 4 and case["momentum"] > 0), []
         for batch in BATCHES:
             step(*batch)

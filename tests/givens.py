@@ -1,7 +1,7 @@
-"""What is there before a block of the pages that is no program, and what must hold after it.
+"""Set up a code block of the pages that is no program, and check it: `given: a_loop` in its mark calls `a_loop`.
 
-Each is a generator. It is given the Keras of the home, yields the names that the block finds, and then asserts numbers.
-The names that the block makes are in the same dict.
+Such a function takes the Keras of the home and returns a generator. It yields the dict of names in which the block
+runs, and then asserts numbers.
 """
 
 import functools
@@ -60,7 +60,7 @@ def assert_trained(keras, model, optimizer, samples, batch_size, epochs=1, y=Y, 
 
 
 def a_regression(keras, names, samples, batch_size, bare, compiled=None):
-    """A model, compiled or not, and its samples, on which the bare optimizer trains an epoch of such batches."""
+    """Yield a model and samples, then check that it trained as `bare` does on batches of `batch_size`."""
     model = in_order(dense(keras))
     if compiled is not None:
         model.compile(loss="mse", optimizer=compiled)

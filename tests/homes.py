@@ -137,8 +137,8 @@ class Home(object):
         self.clipnorm_means = "all" if self.is_standalone or self.tf_version < (1, 10) else "each"
         # The backend that has the sessions: Keras 2.3 on TF 2 leaves them to tf.keras.
         self.sessions = self.v1.keras.backend if self.is_standalone and self.tf_version >= (2, 0) else self.backend
-        # Whether an update of the home's own optimizers may change what a gradient has yet to read. It may where
-        # weights are variables by reference: in Keras up to 2.3, in tf.keras of TF 1.8. TF 1.13 has none.
+        # Whether an update of the home's own optimizers may change what a gradient has yet to read. It may if weights
+        # are reference variables: in Keras up to 2.3, and in tf.keras before TF 1.13.
         self.races = mode == "graph" and (self.is_standalone or self.tf_version < (1, 13))
         # Whether wrap takes v1 optimizers: up to TF 1.10 tf.Variable passes the creators of variables by.
         self.has_wrap_in_v1 = has_variable_creators(tf)
@@ -387,7 +387,7 @@ class Fed(object):
         return self.home.values(self.variables)
 
     def read(self):
-        """[the variables' values, those of the optimizer's state but for `iterations`, `iterations`, `mini_step`]."""
+        """Return the values of the variables and of the optimizer's other state, and [`iterations`, `mini_step`]."""
         optimizer = self.optimizer
         # The bare ones of tf.compat.v1.train have none.
         counters = [getattr(optimizer, name) for name in ("iterations", "mini_step") if hasattr(optimizer, name)]

@@ -34,7 +34,7 @@ THERE = {
 }
 PYTHONS = list(THERE)
 # What builds the sdist: the setuptools that the Python came with, and no wheel; the newest of both that it can have;
-# none, whereupon newer pips make an environment to build in. Pythons from 3.12 on came with none.
+# or none: pip from BUILDS_APART on builds in an environment apart. Pythons from 3.12 on came with none.
 BUILDS_APART = (23, 1)
 CAME_WITH = {
     "3.6": "setuptools==40.6.2",

@@ -51,7 +51,7 @@ class Kind(object):
 
 
 def marks(generation, generations):
-    """What a test's case of one of these generations is marked with: all are slow but the newest of Keras's.
+    """Return the marks of a test's case: slow, unless `generation` is Keras's newest of `generations`.
 
     An older one is the newest on an older stack.
     """

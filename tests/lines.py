@@ -24,7 +24,7 @@ ONES = [[np.ones(size, "float32") for size in SIZES]] * len(ROWS)
 
 
 def parametrize(metafunc):
-    """The arguments `generation`, each that the home has, and `form`, those wrapped and MySGD."""
+    """Give a test `generation`, each of the home, or `form`, each of these wrapped and MySGD."""
     from conftest import home_of
 
     for argument, others in (("generation", []), ("form", ["MySGD"])):

@@ -86,7 +86,7 @@ def max_norm(weight, limit):
 
 
 class Optimizer(object):
-    """An update of each weight by its gradient and its slots, which are changed: `step`, of the subclasses.
+    """Updates weights by their gradients. A subclass's `step` returns a new weight, and changes its slots.
 
     Args:
         lr: the rate before the first update, lr / (1 + decay * t) after t of them.
@@ -112,7 +112,7 @@ class Optimizer(object):
         self.state = {}
 
     def update(self, weights, gradients, names=None):
-        """The weights after one update. Slots are kept by `names`, their places where weights are always the same."""
+        """The weights after one update. `names` are the keys of their slots in `state`; by default their places."""
         names = range(len(weights)) if names is None else names
         if self.clip:
             gradients = CLIPS[self.clip](gradients, self.limit)

@@ -4,7 +4,7 @@ A block of Python, or a diff of one, has a mark: an HTML comment on the line abo
 
     <!-- homes: keras2, tf1; name: project -->      runs in these homes, and is called `project`
     <!-- after: project -->                         goes on where that block of the same page ended, in its homes
-    <!-- homes: tf2; given: a_compiled_model -->    is no program: givens.py has what is there before, and checks after
+    <!-- homes: tf2; given: a_loop -->              is no program: `a_loop` of givens.py sets it up and checks it
     <!-- homes: tf2; alone -->                      runs in a process of its own
     <!-- homes: tf2; workers -->                    runs in two, the workers of a MultiWorkerMirroredStrategy
     <!-- run by: test_horovod.py -->                that test takes it from the page and runs it

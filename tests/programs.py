@@ -1,6 +1,6 @@
-"""Programs around `fit`, call by call, on a model of a home and as the README says that they come out (NumPy float64).
+"""Programs around `fit`: a model of a home and an oracle (NumPy float64) take the same calls, and are compared.
 
-For test_any_program.py, which makes them up, and soak.py, which runs them for half an hour.
+test_any_program.py makes up such programs, and soak.py runs one for half an hour.
 """
 
 import copy
@@ -76,7 +76,7 @@ class Program(object):
         self.model.compile(optimizer=make(steps), loss=self._loss(), **self.compiled)
         self.promised = Promised(steps, counts(home), home.mode == "graph")
         self.between = self._between()
-        # With all that it keeps from the start, so that its state can be taken up anew at once.
+        # Train once: then all state exists, and `set_state` can restore it.
         self.train_on_batch(0)
 
     def _between(self):

@@ -1,4 +1,4 @@
-"""What users write: optimizers of their own in every generation, and loops that hand an optimizer its gradients."""
+"""Optimizers as users write them, in every generation, and the variables that these train or hold."""
 
 import dense
 

@@ -1,4 +1,4 @@
-"""Keep AutoGraph from rewriting our methods in a `tf.function`: they put no tensor in an `if`, and it takes seconds."""
+"""Keep AutoGraph off our methods in a `tf.function`: rewriting takes seconds, and no `if` in them tests a tensor."""
 
 import sys
 
@@ -19,7 +19,7 @@ def _as_written(function):
 
 
 def methods_as_written(tf, bases, cls, calls):
-    """Return {name: method} of those methods of `bases` that take gradients (`calls`) or end windows, as written."""
+    """Return {name: method as written} from `bases`: `calls`, which take gradients, and ENDS. `cls` is the user's."""
     if not features.has_autograph(tf):
         return {}
     # Leave out methods that the user overrides in `cls`: ours call them, and AutoGraph must rewrite them.
@@ -34,6 +34,6 @@ ENDS = ["end_windows", "drop_windows"]
 
 
 def _is_users(function):
-    """Whether a method, if there is one, is none of Keras's."""
+    """Whether a method is the user's, not Keras's or None."""
     # A function made by `exec` has None as its module.
     return function is not None and (getattr(function, "__module__", None) or "").partition(".")[0] not in homes.KERAS

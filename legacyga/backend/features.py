@@ -50,7 +50,7 @@ def init_scope(tf):
 
 
 def executing_eagerly_outside_functions(tf):
-    """Return this function of TensorFlow; up to TF 2.1 executing_eagerly, False in functions. Delete with TF 2.1."""
+    """Return TensorFlow's own; up to TF 2.1 executing_eagerly, which is False in functions. Delete with TF 2.1."""
     return getattr(v1_of(tf), "executing_eagerly_outside_functions", tf.executing_eagerly)
 
 
@@ -121,7 +121,7 @@ def has_branches_that_are_functions(tf):
 
 
 def is_of_function(graph):
-    """Whether `graph` is a function's: TF up to 2.1 must leave it to learn the mode outside. Delete with TF 2.1."""
+    """Whether `graph` is a function's. Up to TF 2.1 only code outside of it learns the mode. Delete with TF 2.1."""
     return getattr(graph, "building_function", False)
 
 
@@ -132,7 +132,7 @@ def is_loss_scale_optimizer(home, optimizer):
 
 
 def has_dynamic_scale(optimizer):
-    """Whether a LossScaleOptimizer adapts its scale, as its `dynamic` says. Keras 3's has none: it always adapts it."""
+    """Whether a LossScaleOptimizer adapts its scale, as its `dynamic` says. Keras 3's has no `dynamic`: it does."""
     # Up to TF 2.3 the class of the scale says it. Delete with TF 2.3.
     return getattr(optimizer, "dynamic", type(vars(optimizer).get("_loss_scale")).__name__ != "FixedLossScale")
 
@@ -263,7 +263,7 @@ def looks_at_all_labels(home):
 
 
 def divides_functions_by_masks(home):
-    """Whether graph mode divides a loss function by what masks leave. Delete with TF 1.13 and Keras 2.2."""
+    """Whether graph mode divides loss functions, not objects, by what masks keep. Delete with TF 1.13 and Keras 2.2."""
     return version_of(home.module) < (2, 3) if home.is_standalone else version_of(home.tf) < (1, 14)
 
 
@@ -279,7 +279,7 @@ def divides_functions_by_weights(home):
 
 
 def loss_container(home):
-    """The attribute of a model in eager mode that computes its losses."""
+    """The name of a model's attribute that computes its losses in eager mode."""
     return "_compile_loss" if home.is_keras3 else "compiled_loss"
 
 
@@ -297,7 +297,7 @@ def losses_in(home, container, y_true, y_pred):
     if not container.built and (not is_newer or len(targets) == len(nest.flatten(y_pred))):
         # Newer Keras builds with targets in the form of the outputs, and keeps that form.
         container.build(nest.pack_sequence_as(y_pred, targets) if is_newer else y_true, y_pred)
-    # Keras has not built them yet where there are fewer targets than outputs.
+    # With fewer targets than outputs Keras may have built no losses yet.
     found = container._flat_losses if is_newer else container.flat_losses
     return [getattr(each, "loss", each) for each in found or []]
 

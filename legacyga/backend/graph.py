@@ -1,4 +1,4 @@
-"""Lift variables out of branches, and take one mini-step at a time, in a TensorFlow 1 graph."""
+"""Lift variables out of branches, lock mini-steps, and search operations, in a graph."""
 
 import contextlib
 import itertools
@@ -23,7 +23,7 @@ def check_branches_can_write(tf, variable):
 
 @contextlib.contextmanager
 def lifted_variables(tf, made):
-    """Return a context for a conditional's branch that creates its variables, from constants, outside of the branch."""
+    """Return a context that creates a branch's variables outside of the branch. Initial tensors must be constant."""
     # Take the variables that an earlier build of the branch has `made`, in their order, and append new ones.
     again = iter(list(made))
 
@@ -87,7 +87,7 @@ class Mutex(object):
 
 
 def one_at_a_time(mutex, function):
-    """Return `function()`, run under a `Mutex`. None: in eager mode nothing need be ordered."""
+    """Return `function()`, run under a `Mutex`; if that is None, directly: only a TF 1 graph needs one."""
     if mutex is None:
         return function()
     with mutex.held() as free:
@@ -95,15 +95,14 @@ def one_at_a_time(mutex, function):
 
 
 def with_values_of(pairs, update, ops):
-    """Run `update`, which is already in this graph, with the values of other variables.
+    """Run `update`, which is already in this graph and uses new variables, as if it used the old ones.
 
-    For each pair (other, variable), assign the value of `other` to `variable` before the update, and the value of
-    `variable` to `other` after it.
+    For each pair (old, new), assign the value of `old` to `new` before the update, and of `new` to `old` after it.
     """
     made = ops.v1.get_default_graph().get_operations()
     begun = [new.assign(old.read_value()).op for old, new in pairs]
     for begin in begun:
-        # A branch reads a variable through a Switch, so find its uses by the name that the assignment got.
+        # A branch uses a variable through a Switch: find its uses by the name of the assignment's input.
         handle = begin.inputs[0].name
         for operation in made:
             if operation.inputs and operation.inputs[0].name == handle:

@@ -227,7 +227,7 @@ def home_of(optimizer):
 
 
 def generation_of(cls):
-    """Return the generation of an optimizer class, found by its methods: a module of legacyga.optimizers; else None."""
+    """Return an optimizer class's generation, by its methods: the name of a legacyga.optimizers module, or None."""
     if hasattr(cls, "_resource_apply_dense"):
         return "v2" if hasattr(cls, "get_updates") else "train"
     if hasattr(cls, "update_step") and hasattr(cls, "apply_gradients"):

@@ -34,7 +34,7 @@ def _with_outer(here):
 
 
 class Ops(object):
-    """TensorFlow's operations, and a `Replicas` at the attribute of that name."""
+    """TensorFlow's operations, and `replicas`, a `Replicas`."""
 
     def __init__(self, tf):
         self.tf = tf
@@ -86,7 +86,7 @@ class Ops(object):
         # Python raises a Ctrl-C in the main thread, and nowhere else.
         is_main = threading.current_thread() is threading.main_thread()
         handler = signal.getsignal(signal.SIGINT) if is_main else None
-        # The threads of replicas wait for each other within the context, and that of a single one for its caller.
+        # Locked, strategies deadlock: replicas' threads wait for each other in here, a single replica's for its caller.
         with self._lock if self.replicas.entered_strategy is None else contextlib.ExitStack():
             if not callable(handler):
                 yield
@@ -102,13 +102,13 @@ class Ops(object):
 
     def completed(self, function):
         """Return `function()`, a boolean tensor, available once everything that it creates has run."""
-        # A traced function waits for writes that it does not return only at its end. A branch, itself traced, does too.
+        # A traced function waits for writes that it does not return only at its end. So does a branch: make one.
         if not hasattr(self.graph_here(), "outer_graph"):
             return function()
         return self.cond(self.constant(True, "bool"), function, lambda: self.constant(False, "bool"))
 
     def as_tensors(self, gradient, dtype=None):
-        """Return a gradient of tensors, not lists or arrays; a list's numbers take `dtype`."""
+        """Convert a gradient's lists and arrays to tensors; a list's numbers take `dtype`."""
         if gradient is None or hasattr(getattr(gradient, "dtype", None), "base_dtype") and not is_sparse(gradient):
             return gradient
         if not is_sparse(gradient):

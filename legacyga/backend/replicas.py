@@ -138,7 +138,7 @@ class Replicas(object):
         return self._distribute.get_replica_context().all_reduce(self._distribute.ReduceOp.MEAN, value)
 
     def exchanged(self, gradients, variables):
-        """In replica context, sum gradients (None stays None) over all replicas: equal bit for bit, each row once."""
+        """In replica context, sum gradients (None stays None) over all replicas: all get equal bits, each row once."""
         at = [i for i, gradient in enumerate(gradients) if gradient is not None]
         variables = [variables[i] if is_variable(variables[i]) else variables[i].value for i in at]
         args = ([gradients[i] for i in at], variables)

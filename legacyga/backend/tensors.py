@@ -12,7 +12,7 @@ def is_variable(value):
 
 
 def is_differentiable(dtype):
-    """Whether a tensor of TensorFlow's DType may have a gradient: not one of integers, for example."""
+    """Whether a tensor of this tf.DType may have a gradient."""
     return dtype.is_floating or dtype.is_complex
 
 

@@ -51,7 +51,7 @@ def ordered(get_updates, ops, gradients, in_parts=True):
 
 
 def _check_made_here(listed, graph):
-    """Raise if an update is outside of the conditional's branch, where it would run with each mini-step."""
+    """Raise if an update is outside of the conditional's branch: it would run with each mini-step."""
     context = graph._get_control_flow_context()
     outside = [each for each in listed if each.graph is not graph or _context_of(each) is not context]
     if outside:
@@ -64,7 +64,7 @@ def _check_made_here(listed, graph):
 class _Order(object):
     """The order of an update's operations: `get_updates` created those `made`, in order, and returned those `listed`.
 
-    `gradients` has a list of tensors for each gradient. At most their division by the weights may follow a write.
+    `gradients` has a list of tensors for each gradient. Only its division by the weights may wait for a write.
     """
 
     def __init__(self, made, listed, gradients):
@@ -253,7 +253,7 @@ def _origins(tensor, read=None):
 
 
 def _uses(needed, writes):
-    """Return {variable: [(its read, the operation that uses it)]}. Using a reference variable's value reads it."""
+    """Return {variable: [(its read, the operation that uses it)]}. For a reference variable both are the same."""
     uses = collections.defaultdict(list)
     for each in needed:
         written = {id(tensor) for tensor in _written_inputs(each)}

@@ -42,7 +42,7 @@ def run(optimizer, steps, home, mode, path):
     os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     logging.getLogger("tensorflow").setLevel(logging.ERROR)
-    # A user's own optimizer belongs to one Keras, and the doctor imports no other one beside it.
+    # A user's own optimizer belongs to one Keras. Begin with tf.keras, and import no other.
     is_own = ":" in optimizer
     homes_left = homes_here(home, mode, HOMES[::-1] if is_own else HOMES)
     examine_next = functools.partial(_examined, optimizer, steps, homes_left, home is not None, tell)

@@ -10,9 +10,7 @@ FILE = "tested.json"
 
 
 def line_of(home, mode):
-    """Return the line for a `homes.Home` in a mode as a dict, or the nearest versions' line.
-
-    None if this Keras was not tested in this mode.
+    """Return the line for a `homes.Home` in a mode, else the nearest versions' line, as a dict; None if neither exists.
 
     Its `nearest` is the versions of TensorFlow and Keras that were tested; None if these are the ones at hand.
     """

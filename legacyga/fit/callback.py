@@ -20,8 +20,8 @@ def GradientAccumulationCallback(schedule=None, partial_window="flush"):
     number of samples, so a window with a smaller last batch equals the large batch exactly. In eager mode this needs TF
     2.2 or newer, your Keras's own `train_step` and `reduction="mean"`; in graph mode the optimizer does it, without
     this callback. In all other cases all batches have the same weight (docs/weights.md). A warning says so once: if
-    arrays are of different sizes, or in eager mode if the model has its own `train_step`. Call `legacyga.train_step` in
-    that.
+    array batches differ in size, or in eager mode if the model has its own `train_step`. Call `legacyga.train_step` in
+    it.
 
     Each epoch's logs (History, CSVLogger, TensorBoard, the progress bar) get three ints:
 
@@ -80,7 +80,7 @@ def _is_not_called(*args):
     )
 
 
-# Keras asks a callback for the first of these, and in graph mode of tf.keras for the second.
+# On the uncalled function Keras calls the first, and in graph mode of tf.keras the second.
 GradientAccumulationCallback.set_model = GradientAccumulationCallback._implements_test_batch_hooks = _is_not_called
 
 
@@ -203,7 +203,7 @@ class _Callback(object):
             self._batch_size = size
 
     def on_batch_end(self, batch, logs=None):
-        # `start_fit` counts only in a model that trains by Keras's own train_step.
+        # Warn only now: the model's own train_step may have given a weight.
         if self._counts is None and not self.home.graph_mode and model_step.keras_train_step(type(self.model)):
             several = len(self._optimizers) > 1
             sample_counts.say_unweighed(self._optimizers, sample_counts.SEVERAL if several else sample_counts.OWN_STEP)

@@ -28,7 +28,7 @@ class MakeTrainFunction(object):
 
 
 class FittingFunction(object):
-    """Makes a model's training function, and replaces it. `cut(model, size)` sets the size of the step's slices."""
+    """A training function that takes smaller slices if memory is exhausted. `cut(model, size)` sets the size."""
 
     def __init__(self, model, cut):
         self._model, self._cut = weakref.ref(model), cut
@@ -68,12 +68,12 @@ class FittingFunction(object):
 
         def step():
             self._cut(model, found.size)
-            # train_on_batch of Keras 3 gives no dataset, and one would take a list for one array.
+            # train_on_batch of Keras 3 gives no dataset. A dataset would make a list one array.
             return self._function(iter([data] if spec is None else _dataset_of(tf, data, spec)))
 
         self._cut(model, found.size)
         if self._variables is None:
-            # A trace that never runs creates the missing variables with their initial values.
+            # A trace that never runs finds the variables, and initializes missing ones.
             # Under a OneDeviceStrategy optimizers work only in its replica.
             strategy = model.distribute_strategy
             one_step = autograph.as_written(tf, lambda data: strategy.run(model.train_step, args=(data,)))

@@ -27,7 +27,7 @@ def train_step(model, data, optimizer=None, weight=None, size=None, recompute=No
     If an `optimizer` is given, its mini-step has a weight: by default the number of samples in `data`.
     """
     home = homes.home_of(model.optimizer)
-    # A train_step of one's own may call the model with other tensors than the data: each call is looked at by itself.
+    # The model's own train_step may call it with other tensors than `data`, so each call decides for itself.
     is_cut = size is not None and (own is not None or batches.is_cut(home.tf, data, size))
     if is_cut:
         checks.check_strategy(home, model)
@@ -58,7 +58,7 @@ def train_step(model, data, optimizer=None, weight=None, size=None, recompute=No
             warn(problem)
 
     with accumulation.giving(mini_step.Weight(batches.samples_in(home.tf, data), True)):
-        # Slices that are computed once have a loss that is a mean over the samples: their number is the weight.
+        # If slices are computed once, the loss is a mean over the samples, whose number is the weight.
         with losses.looked_at(home, model, look) if not is_cut or is_twice else contextlib.ExitStack():
             logs = step()
     is_mean = accumulation.settings.reduction == "mean"
@@ -132,7 +132,7 @@ class TrainStep(object):
     def __call__(self, data):
         model, ops = self._model(), self._ops
         # Since the step was installed, the class may have got a train_step, or the model another optimizer.
-        # Bound: a tf.function in a class has a function of its own for each instance.
+        # `__get__`: a tf.function in a class has a separate function per instance.
         own = None if _has_keras_train_step(model) else type(model).train_step.__get__(model, type(model))
         optimizers = lookup.optimizers_in(model.optimizer)
         if own is not None or self._counts is None or not samples_are_counted(optimizers):

@@ -50,7 +50,7 @@ def say_unweighed(optimizers, reason):
 
 
 def _say_unequal(home, model, accumulation):
-    """Warn once per optimizer, in graph mode, if masks or sample weights may leave no weight that is exact for all."""
+    """Warn once per optimizer, in graph mode, if masks or sample weights may leave a batch without an exact weight."""
     if accumulation.weights.has_warned or not accumulation.steps.has_windows:
         return
     masks = checks.dividing_masks(home, model)

@@ -3,7 +3,7 @@
 Each has an `AccumulatingOptimizer`, a base before the user's class, and an `Inner` with the hooks of `inner.Inner`.
 """
 
-# Importing a file registers its classes. The later registration comes first, so v2_before_tf24 must come after v2.
+# Importing a file registers its classes, as bases ahead of earlier ones: v2_before_tf24 must come after v2.
 from legacyga.optimizers import keras3, train, v1, v2, v2_before_tf24, v3
 
 __all__ = ["keras3", "train", "v1", "v2", "v2_before_tf24", "v3"]

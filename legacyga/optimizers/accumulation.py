@@ -57,8 +57,8 @@ class Accumulation(object):
             before: tensors to compute before anything is written, if the optimizer has windows.
 
         Returns:
-            What the inner optimizer's `update` returns if it is called directly; else `result()`, by default whether
-            there was an update, a boolean tensor.
+            What `Inner.update` returns if no window takes the gradients; else `result()`, by default whether there was
+            an update, a boolean tensor.
         """
         ops, kwargs = self.ops, dict(kwargs)
         present = [pair for pair in grads_and_vars if pair[0] is not None]
@@ -142,14 +142,14 @@ class Accumulation(object):
         return loss_divisor.find(self.ops, loss, list(params))
 
     def _counted(self):
-        """Values that change when a function traced earlier makes mini-steps, or a function being traced calls it."""
+        """Values that change when a function traced earlier makes mini-steps, or is called by one being traced."""
         registry = self.registry()
         counters = [window.kept.mini_step for window in registry.windows.values()]
         if not self.ops.tf.executing_eagerly():
             return [self.ops.uses(counter) for counter in counters]
         if not self.is_handed_sums:
             # Whole windows leave the counters as they were, so add `iterations`. Not inside a LossScaleOptimizer, which
-            # also counts there the mini-steps that it does not pass on.
+            # increments `iterations` even if it passes on no mini-step.
             updates = self.optimizer.iterations
             counters.append(updates if is_variable(updates) else updates.value)
         return registry.read(counters) if counters else []

@@ -33,7 +33,7 @@ def _optimizer_class(home, generation, name, module):
     named = [find(name)] + [getattr(place, plain, None) for place in places]
     found = [cls for cls in named if homes.generation_of(cls) == generation]
     if module is not None and module.partition(".")[0] not in homes.KERAS:
-        # The user's class may have the name of one of Keras's, which has another rule.
+        # Do not take Keras's class of the same name, which has another rule.
         named = found = [cls for cls in found if cls is named[0]]
     if found:
         # TF 2.9 and 2.10 have OptimizerV2 in two modules, one of them `legacy`. Delete with TF 2.10.
@@ -104,7 +104,7 @@ class ConfiguredOptimizer(surface.AccumulatingOptimizer):
     def get_config(self):
         """The config for `from_config`: the inner optimizer's config, K and the options of `wrap`."""
         cls, home = type(self)._legacyga_class
-        # Keras saves the config before the variables, so a missing state is noticed here.
+        # Keras saves the config first: raise here if restored state still waits.
         self._legacyga.registry().check_all_is_here("its config")
         inner = super(ConfiguredOptimizer, self).get_config()
         described = {
@@ -130,7 +130,7 @@ class ConfiguredOptimizer(surface.AccumulatingOptimizer):
         return extended
 
     def set_weights(self, weights):
-        """Set all variables from a list of arrays, or only those of the bare optimizer; then a new window starts.
+        """Set all variables from a list of arrays. If it has only the bare optimizer's, a new window starts.
 
         Raises ValueError, before it writes anything, if the number of arrays or a shape does not match.
         """

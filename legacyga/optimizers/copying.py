@@ -1,4 +1,4 @@
-"""Copies an optimizer: its own state is copied, objects that it merely refers to are shared."""
+"""Copies an optimizer with its own state, and shares objects that it merely refers to."""
 
 import collections.abc
 import copy
@@ -25,7 +25,7 @@ def copy_attributes(optimizer, copied, own, new_variable, kept=()):
         pins.memo.pop(id(each), None)
     pairs = [(optimizer, copied)] + pins.within
     for tracker in [vars(each)["_tracker"] for each, _ in pairs if "_tracker" in vars(each)]:
-        # While deepcopy fills a container, the tracker appends objects of unknown id: tell it the ids of the copies.
+        # As deepcopy fills a container, Keras 3's tracker lists objects of unknown id: tell it the copies' ids.
         pins.memo[id(tracker.stored_ids)] = {
             name: {id(pins.memo[key]) if key in pins.memo else key for key in ids}
             for name, ids in tracker.stored_ids.items()
@@ -56,7 +56,7 @@ def values_in(values):
 
 
 def _attributes(optimizer):
-    # Leave out what TensorFlow tracks: it is an attribute, too.
+    # Leave out TensorFlow's lists of attributes that it tracks.
     return values_in([value for name, value in vars(optimizer).items() if "dependenc" not in name])
 
 
@@ -110,7 +110,7 @@ class _Pins(object):
                 self.memo[id(value)] = _with_containers_copied(value)
             # deepcopy itself copies the tracking attributes of TensorFlow and Keras.
             elif "dependenc" not in name and name != "_tracker":
-                # Its contents too: TensorFlow also tracks the containers that Keras 3 has wrapped in its own.
+                # Share its contents too: TensorFlow also tracks containers that Keras 3 wrapped in its own.
                 self._pin(inside)
                 self.memo.setdefault(id(value), value)
 
@@ -149,7 +149,7 @@ def wrapped_by(optimizer):
 
 
 def keeper_of(optimizer):
-    """The optimizer that holds the state: inside a LossScaleOptimizer of tf.keras or tf_keras, else `optimizer`."""
+    """The optimizer with the state: the one in a LossScaleOptimizer of tf.keras or tf_keras, else `optimizer`."""
     return vars(optimizer)["_optimizer"] if hasattr(type(optimizer), "get_unscaled_gradients") else optimizer
 
 

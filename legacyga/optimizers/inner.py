@@ -131,7 +131,7 @@ class Inner(object):
 
     @property
     def adapts_scale(self):
-        """Whether it is a LossScaleOptimizer with a dynamic scale; one with a fixed scale ignores the gradients."""
+        """Whether it is a LossScaleOptimizer with a dynamic scale; a fixed one does not depend on the gradients."""
         return self.scales_loss and features.has_dynamic_scale(self.optimizer)
 
     # Updates.
@@ -184,7 +184,7 @@ class Inner(object):
         """Scale gradients that are sums over the replicas, the same on each, by `factor`."""
         if not self.ops.replicas.are_several:
             return gradients
-        # TensorFlow casts a Python number by float32.
+        # TensorFlow makes a Python number a float32.
         factor = self.ops.constant(factor, "float64")
         return [each if each is None else self.ops.weighted(each, factor, each.dtype) for each in gradients]
 
@@ -244,8 +244,7 @@ class Inner(object):
     def _constraints_of_those_present(self, var_list):
         """A context in which a variable's constraint acts only if the window has a gradient of it.
 
-        Keras applies constraints outside of the methods that `step` makes conditional. Replicas are threads that are in
-        here at the same time: each finds the user's constraint, and the last one to begin restores it.
+        Keras applies constraints outside of the methods that `step` makes conditional.
         """
         replaced = []
         for var in var_list:
@@ -254,7 +253,7 @@ class Inner(object):
                 # Keras 3.5 takes no function as the public `constraint`. Delete with Keras 3.5.
                 own = None if is_there is None else getattr(part, "_constraint", None)
                 if own is not None:
-                    # Replicas' threads are here together: each finds the user's, and the last to begin restores it.
+                    # Replicas' threads are here together: each finds the user's own, and the last to begin restores it.
                     own = getattr(own, "legacyga_own", own)
                     ours = functools.partial(self._constrained_if, is_there, own)
                     ours.legacyga_own = own
@@ -304,7 +303,7 @@ class Inner(object):
             attributes.update(decays)
 
     def say_what_is_missing(self, grads_and_vars):
-        """Emit Keras's warning of missing gradients. A traced update has one for each variable, so Keras does not."""
+        """Emit Keras's warning of missing gradients. A traced update has all gradients, so Keras does not."""
         for cls in type(self.optimizer).__mro__:
             # A class may come from a module that is not in `sys.modules`.
             module = sys.modules.get(cls.__module__)

@@ -30,7 +30,7 @@ class Inner(_inner.Inner):
     # Variables made in a function have no value before it has run.
     reads_when_traced = False
     exchanging = ("apply_gradients", "apply", "_all_reduce_sum_gradients")
-    # A count, not a flag, because MirroredStrategy's replica threads are in here at the same time.
+    # A count, not a flag: MirroredStrategy's replica threads hide the steps at the same time.
     hides_steps = 0
 
     @property
@@ -54,7 +54,7 @@ class Inner(_inner.Inner):
 
     @property
     def with_slots(self):
-        """The optimizer with the slots: this one, or the inner one in a LossScaleOptimizer, which has our variables."""
+        """The optimizer with the slots: the inner one of a LossScaleOptimizer, else this one."""
         return self.optimizer.inner_optimizer if self.scales_loss else self.optimizer
 
     def inherit(self, optimizer):
@@ -85,7 +85,7 @@ class Inner(_inner.Inner):
     def take(self, accumulation, called, grads, variables, args, kwargs):
         """Make one mini-step for a call of the optimizer's method `called`; `variables` may be None, as in `apply`."""
         optimizer, grads = self.optimizer, list(grads)
-        # Only the lock tells whether an update in progress is this thread's. At K = 1 it makes no difference.
+        # Under the lock, an update in progress is this thread's. At K = 1 it does not matter whose it is.
         with self.ops.uninterrupted() if self.steps.has_windows else contextlib.ExitStack():
             if called == "apply" and self.is_applying:
                 # The inner optimizer's `apply_gradients` ends here.
@@ -100,7 +100,7 @@ class Inner(_inner.Inner):
                 if grads and given is not None:
                     # Keras would drop the rest in silence.
                     raise ValueError(UNPAIRED.format(len(grads), len(variables)))
-                # Keras raises its own error, and ignores an empty list.
+                # Keras raises its own error, or ignores an empty list.
                 self.apply_inner(grads, given, *args, **kwargs)
                 return
             if not optimizer.built:
@@ -181,7 +181,7 @@ def _unpickled(name, inner, module, config):
 
 
 class AccumulatingOptimizer(_config.ConfiguredOptimizer):
-    """Intercepts Keras 3's calls. Its code must see None as `gradient_accumulation_steps`, or it accumulates, too."""
+    """Intercepts Keras 3's calls. Keras must see None as `gradient_accumulation_steps`, or it accumulates, too."""
 
     _legacyga_calls = ("apply_gradients", "apply")
     _legacyga_methods = ("update_step",)

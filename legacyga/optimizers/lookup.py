@@ -16,7 +16,7 @@ def optimizers_in(value):
     if isinstance(value, (list, tuple, dict)):
         inner = list(value.values()) if isinstance(value, dict) else value
     elif homes.generation_of(type(value)) is not None:
-        # Where LossScaleOptimizer, depending on the version, and TFOptimizer have their inner optimizer.
+        # Where LossScaleOptimizer, by version, TFOptimizer and MultiOptimizer have their inner ones.
         inner = [getattr(value, name, None) for name in ("inner_optimizer", "_optimizer", "optimizer", "optimizers")]
     distinct = []
     for found in [found for each in inner if each is not value for found in optimizers_in(each)]:
@@ -68,7 +68,7 @@ def flush(optimizer):
 
 
 class WindowsOfFit(object):
-    """The windows of an optimizer that a fit may end: of the trainable variables, and of variables that the fit moves.
+    """The windows of an optimizer that a fit may end: of the trainable variables, and of others that the fit trains.
 
     The `trainable` flags alone do not determine them. A train_step may change the flags or train several lists of
     variables, and an existing training function continues to train variables that are now frozen. A window that was

@@ -116,9 +116,9 @@ class _Divisors(object):
         self._plain = set()
 
     def _behind_reductions(self, operations):
-        """Return the operations behind a sum or mean over the rows, a set.
+        """Return the operations after a sum or mean over the rows, a set.
 
-        If the first dimension of their results is unknown, it is another one, such as time.
+        An unknown first dimension of their results is not the samples but, say, time.
         """
         behind = set()
         for each in sorted(operations, key=lambda operation: operation._id):
@@ -273,7 +273,7 @@ class _Divisors(object):
         return axes is not None and ndims is not None and any(axis % ndims == 0 for axis in axes.ravel())
 
     def _check_plain(self, operation):
-        """Raise if a number of the batch is computed behind an operation: it may divide."""
+        """Raise if an operation depends on a number of the batch, which may divide."""
         behind = (graph.ancestors([operation], self._plain) & self._of_batch) - self._plain
         for each in behind:
             if any(map(self._is_number, each.inputs)):

@@ -144,7 +144,7 @@ class _MySGD(object):
         )
 
     def get_config(self):
-        """MySGD's own arguments but `keras`: `legacyga.MySGD(keras=..., **config)` recreates this optimizer."""
+        """MySGD's arguments but `keras`: `legacyga.MySGD(keras=..., **config)` recreates this optimizer."""
         config = super(_MySGD, self).get_config()["optimizer"]["config"]
         config.pop("gradient_accumulation_steps", None)
         if "lr" not in config:
@@ -199,7 +199,7 @@ class _GraphSGD(_MySGD):
 
 
 class _GraphInner(v1.Inner):
-    """Makes MySGD's slots in advance, and orders its reads and writes."""
+    """Makes MySGD's slots and updates without Keras's get_updates."""
 
     def create_weights(self, params):
         backend = self.home.backend

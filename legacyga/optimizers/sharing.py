@@ -25,7 +25,7 @@ class Sharing(object):
         self._pairs, self._is_said = [], False
 
     def learn(self, keys):
-        """Set the keys of all windows, each a tuple of its variables' keys."""
+        """Find the pairs among the windows' keys, tuples of variable keys."""
         self._pairs = [pair for pair in itertools.combinations(keys, 2) if set(pair[0]) & set(pair[1])]
 
     def look(self, open_keys, accumulation):

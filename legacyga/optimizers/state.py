@@ -17,8 +17,8 @@ def variables_of(optimizer):
 def fitting(optimizer, accumulation, values):
     """A value for each variable of a built optimizer, from the arrays of a program or file: a list.
 
-    The arrays are for all variables, or only for those of the bare optimizer; then a new window starts. If they do not
-    match, `accumulation` also keeps the error, because Keras only logs it.
+    The arrays are for all variables. If they are only the bare optimizer's, a new window starts. If they do not match,
+    `accumulation` also keeps the error, because Keras only logs it.
     """
     variables, values = [(variable_key(each), each) for each in variables_of(optimizer)], list(values)
     registry = accumulation.registry()

@@ -148,7 +148,7 @@ class AccumulatingOptimizer(object):
     # The names of the inner class's methods that update a single variable.
     _legacyga_methods = ()
 
-    # Keras's own errors print it, for example when it is given an optimizer of another Keras.
+    # Keras prints this in errors, for example about an optimizer of another Keras.
     def __repr__(self):
         cls, home = type(self)._legacyga_class
         steps = self._legacyga.steps.now if self._legacyga is not None else "?"
@@ -205,7 +205,7 @@ class AccumulatingOptimizer(object):
         saveables = super(AccumulatingOptimizer, self)._gather_saveables_for_checkpoint()
         registry = self._legacyga.registry()
         if registry.state_is_to_come:
-            # Only a save calls it. The assertions of a restore's status ask whether there is any.
+            # Only a save calls the function. A restore's status only asks whether there is one.
             saveables = dict(saveables, legacyga=lambda name: registry.check_all_is_here("a checkpoint"))
         return saveables
 

@@ -59,8 +59,7 @@ class Inner(_inner.Inner):
         self._inherited = backend.batch_get_value(optimizer.weights) if optimizer.weights else None
 
     def _values_of(self, variables):
-        """The variables' values in Keras's session; the initial values of those not initialized there, or if it is not
-        open yet, of all."""
+        """The variables' values in Keras's session; their initial values if it is not open, or has not set them yet."""
         if not self.home.has_session:
             # Do not make Keras open one: it would take all variables for initialized, even in a session set later. Only
             # an initial value that is no constant needs one.
@@ -146,7 +145,7 @@ class Inner(_inner.Inner):
         taken = accumulation.take_mini_step(list(zip(gradients, params)), before=[loss])
         self.optimizer.weights = self._all_weights(accumulation, weights, window)
         if self._inherited is not None:
-            # Of other variables, as after freezing a layer, the moments begin anew.
+            # For other variables, as after freezing a layer, moments begin anew.
             if [self.home.backend.int_shape(each) for each in weights] == [each.shape for each in self._inherited]:
                 self.home.backend.batch_set_value(list(zip(weights, self._inherited)))
             self._inherited = None
@@ -175,11 +174,11 @@ class Inner(_inner.Inner):
     def _all_weights(self, accumulation, weights, window):
         """Return the list for `optimizer.weights`, and tell the registry what it leaves out."""
         iterations, registry = self.optimizer.iterations, accumulation.registry()
-        # Some stock optimizers do not list `iterations`, so the bare ones do not save it either.
+        # Some stock optimizers list no `iterations`: bare, they do not save it; with a window, ours do.
         registry.unlisted = [iterations] if all(weight is not iterations for weight in weights) else []
         return weights + registry.variables_of(window) if window is not None else list(weights)
 
-    # The next two make an update with the optimizer's own get_updates. MySGD overrides both.
+    # The next two call the optimizer's own methods. MySGD overrides both.
 
     def create_weights(self, params):
         """Make the inner optimizer's variables: a list, empty if only get_updates makes them."""
@@ -254,7 +253,7 @@ class Inner(_inner.Inner):
 
     @contextlib.contextmanager
     def _answered(self, inner):
-        """A context in which `get_gradients` of our copy of a wrapper's inner optimizer clips the reduced gradients."""
+        """A context in which `get_gradients` inside our copy of a wrapper returns the reduced gradients, clipped."""
         with _inner.hidden(inner, "get_gradients"):
             inner.get_gradients = lambda loss, params: self._clip(inner, self.reduced_of(params))
             try:

@@ -53,7 +53,7 @@ class Inner(_inner.Inner):
             [var for each, var in grads_and_vars if each is not None or is_traced and is_differentiable(var.dtype)]
         )
         if self._inherited:
-            # Of other variables, as after freezing a layer, the moments begin anew.
+            # For other variables, as after freezing a layer, moments begin anew.
             weights = self.keeper._weights
             if [self.home.backend.int_shape(each) for each in weights] == [each.shape for each in self._inherited]:
                 self.home.backend.batch_set_value(list(zip(weights, self._inherited)))

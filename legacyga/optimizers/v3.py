@@ -34,7 +34,7 @@ class Inner(_inner.Inner):
         self._check_knows(with_gradient)
 
     def _check_knows(self, var_list):
-        """Let the inner optimizer raise its own error, of its own class, if it was not built with these variables."""
+        """Let the inner optimizer raise its error, naming its class, if it was not built with these variables."""
         keeper = self.keeper
         unknown = [var for var in var_list if keeper._var_key(var) not in keeper._index_dict]
         if unknown:
@@ -96,7 +96,7 @@ class AccumulatingOptimizer(config.ConfiguredOptimizer):
         return self._legacyga.inner.exchanged_once(own, grads_and_vars)
 
     def finalize_variable_values(self, var_list):
-        # Keras calls this at the end of fit, so it is the place to warn; a custom loop does not come here.
+        # Keras calls this at the end of fit. A custom loop does not.
         self._legacyga.say_no_update()
         super(AccumulatingOptimizer, self).finalize_variable_values(var_list)
 

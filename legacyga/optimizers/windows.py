@@ -19,7 +19,7 @@ class Windows(object):
         return self._of_graph(variable.graph if self._owner.home.graph_mode else None)
 
     def here(self):
-        """The `Registry` with windows of the default session's graph or of the current context, else the only one."""
+        """The `Registry` with windows: the default session's, this context's or the only one; else this context's."""
         home = self._owner.home
         session, here = home.v1.get_default_session(), home.v1.get_default_graph() if home.graph_mode else None
         known = [graph for graph, registry in self._registries.items() if registry.windows]

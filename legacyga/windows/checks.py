@@ -83,7 +83,7 @@ def check_weight(ops, weight):
         with ops.after(
             ops.v1.assert_non_negative(tensor, message=message), ops.v1.assert_less(tensor, infinite, message=message)
         ):
-            # XLA drops the assertions, so let no weight out of range go on.
+            # XLA drops the assertions, so make a weight out of range NaN.
             valid = ops.logical_and(tensor >= 0, tensor < infinite)
             return ops.where(valid, tensor, ops.constant(math.nan, tensor.dtype))
     if not 0.0 <= value < math.inf:
@@ -182,7 +182,7 @@ def check_shapes(tf, var_list):
 
 
 def check_fit(tf, grads_and_vars):
-    """Raise if a gradient that is not None lacks its variable's shape, before another one is added."""
+    """Raise, before any gradient is added, if one that is not None lacks its variable's shape."""
     for gradient, variable in grads_and_vars:
         has_rows = is_sparse(gradient)
         shape = gradient.values.shape if has_rows else getattr(gradient, "shape", None)

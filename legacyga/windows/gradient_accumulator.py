@@ -197,7 +197,7 @@ class GradientAccumulator(object):
         return [i for i, state in enumerate(self._sums.states) if state is None and held[i] != NOTHING]
 
     def _taken(self):
-        """Return the number of mini-steps in the window, of one that waits for its variables, too."""
+        """Return the number of mini-steps in the window, also in one that waits for its variables."""
         if self._step is not None:
             return self.step
         # Private: only TensorFlow knows what waits.
@@ -208,14 +208,14 @@ class GradientAccumulator(object):
         try:
             return tf.train.load_variable(waiting.checkpoint.save_path_string, value.checkpoint_key)
         except tf.errors.NotFoundError:
-            # A CheckpointManager has deleted the file since. The first save has read it.
+            # A CheckpointManager deleted the file after a save, which fails if the file has mini-steps.
             return 0
 
     def _gather_saveables_for_checkpoint(self):
         saveables = super(GradientAccumulator, self)._gather_saveables_for_checkpoint()
         may_lose = self._home.tf.executing_eagerly() and self._state_is_to_come
         if may_lose and self._taken() and (self._held is None or self._missing()):
-            # Only a save calls it. The assertions of a restore's status ask whether there is any.
+            # Only a save calls the function. A restore's status only asks whether there is one.
             saveables = dict(saveables, legacyga=checks.refuse_to_save)
         return saveables
 
@@ -232,7 +232,7 @@ class GradientAccumulator(object):
         return self._ops.done([each.assign(self._ops.zeros_like(each.read_value())) for each in scalars])
 
     def _prepare(self, gradients, shapes=()):
-        """Create the missing variables for `gradients` of variables of these shapes."""
+        """Create what is missing for `gradients` of variables of these shapes."""
         if self._step is None:
             # All replicas have the same value.
             with self._making("ONLY_FIRST_REPLICA"):
@@ -242,7 +242,7 @@ class GradientAccumulator(object):
                 # float64, as wide as the widest gradient: float32 would round weights that are not integers.
                 self._weight = self._make_zeros("weight", [], "float64")
                 self._mutex = graph.Mutex(self._ops, step) if self._home.graph_mode else None
-            # Last: the first call is over once there is a step, and an error before it must leave none.
+            # Last: `_step` says that these variables exist, so an error above must leave it None.
             self._step = step
         if not gradients:
             return
@@ -265,7 +265,7 @@ class GradientAccumulator(object):
         self._sums.note(self._sums.forms_of(given), places, not self._home.tf.executing_eagerly())
 
     def _forget(self, places):
-        """Zero the sums that a checkpoint holds of a window before its own, in eager mode."""
+        """Zero restored sums that the restored window does not hold, in eager mode."""
         with self._making("SUM"):
             held = self._first(self._held).numpy() if self._home.tf.executing_eagerly() else None
             for state in [] if held is None else [self._sums.states[i] for i in places if held[i] == NOTHING]:

@@ -87,7 +87,7 @@ class Sums(object):
         return {i: ops.with_values(given[i], each) for i, each in zip(places, tensors)}
 
     def write(self, given, forms, held, begins):
-        """If a window begins, a Python bool, store the gradients {place: gradient} and zero the other sums; else add.
+        """If `begins`, a Python bool, store the gradients {place: gradient} and zero the other sums; else add.
 
         `forms` are as from `forms_of`, and `held` is what `states` hold: an int32 tensor.
         """
@@ -139,7 +139,7 @@ class Sums(object):
         return reduced
 
     def empty(self, reduced):
-        """Zero the summed rows of the gradients {place: gradient} from `reduced`; XLA leaves it to the next window."""
+        """Zero the summed rows of the gradients {place: gradient} from `reduced`; under XLA the next window does."""
         written = []
         for i, state in [] if self.ops.is_compiled() else self._places():
             gradient = reduced.get(i)

@@ -133,7 +133,7 @@ class Window(object):
                 return self._update(update, reduced, presence)
 
             with ops.after(run(on_replica, arguments)):
-                # Include `held`: at K = 1 this window wrote nothing, so the sums still hold the last window's values.
+                # Include `held`: at K = 1 this window wrote nothing, so the sums hold the previous window's values.
                 left = self._without(self.sums.emptied(step.forms, held, absent), ops.maximum(held, forms))
                 return self._move_to(0, 0, 0, steps, left, updated=True)
 
@@ -157,10 +157,7 @@ class Window(object):
             return ops.done(written, False)
 
     def _scale(self, weight):
-        """Return the divisor of a mini-step's weights, its part of their sum, and the new unit of the window.
-
-        Without a weight it weighs one unit: the window's first weight if that counts samples, else 1.
-        """
+        """Return what divides each replica's weight (or None), the addend of `Kept.weight`, and the new `Kept.unit`."""
         ops, unit = self.ops, self.kept.unit.read_value()
         if weight is None:
             return None, 1, unit

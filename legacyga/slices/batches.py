@@ -23,7 +23,7 @@ def is_shared(tf, leaf):
 
 
 def of_samples(tf, given):
-    """Return those tensors that have a row for each sample: a list. A batch may consist of one sample."""
+    """Return the tensors that have a row for each sample: a list. If all have one row, the batch is one sample."""
     leaves = parts_of(tf, given)
     return [leaf for leaf in leaves if not is_shared(tf, leaf)] or leaves
 
@@ -89,7 +89,7 @@ def slice_of(tf, leaf, begin, length):
     if isinstance(leaf, tf.RaggedTensor) or shape.ndims is None:
         return leaf[begin : begin + length]
     if isinstance(length, int) and shape[0] is None and _ops.Ops(tf).is_compiled():
-        # XLA compiles a further slice even for a batch too small to have one. Pad the batch, so that it compiles.
+        # XLA compiles the loop's slice even for a batch too small for a loop. Pad the batch, so that it compiles.
         missing = tf.maximum(length - tf.shape(leaf)[0], 0)
         leaf = tf.concat([leaf, tf.zeros(tf.concat([[missing], tf.shape(leaf)[1:]], 0), leaf.dtype)], 0)
     # Give a size, not an end: XLA turns an end that is not constant into a dynamic size, which some kernels lose.
@@ -104,7 +104,7 @@ def known_size(tf, leaf):
 
 
 def part_of(value, samples, part):
-    """Return the samples of one slice. A scalar, such as the learning phase, comes back unchanged."""
+    """Return the slice `part` of a fed array. A scalar, such as the learning phase, comes back unchanged."""
     shape = getattr(value, "shape", ())
     if not shape:
         return value
@@ -117,5 +117,5 @@ def part_of(value, samples, part):
 def inner_model(model):
     """Return the model that trains: up to Keras 2.1 and TF 1.7 a Sequential wraps another model. Delete with these."""
     inner = vars(model).get("model")
-    # Only the model that Keras itself compiled has this attribute. A user's may have any other under the name `model`.
+    # Only the model that Keras itself compiled has `loss_functions`. A user's may have anything as `model`.
     return inner if hasattr(inner, "loss_functions") and not hasattr(model, "loss_functions") else model

@@ -48,7 +48,7 @@ def replaced(model, call):
     try:
         yield
     finally:
-        # The replica that began last is still in its step, and ends last.
+        # A replica that began later ends later, and restores.
         if call is None or attributes.get("call") is call:
             attributes.pop("call", None)
             attributes.update(before)
@@ -64,7 +64,7 @@ def uncut(models):
 
 
 def again(home, model):
-    """Return a function that calls a model within its own call: without a `__call__` of the user's, which is done."""
+    """Return a function that calls a model within its own call: without the user's `__call__`, which is under way."""
     return functools.partial(home.module.layers.Layer.__call__, model)
 
 
@@ -88,7 +88,7 @@ class SlicedCall(object):
     Each slice yields a flat list of tensors: its outputs (a ragged one as values and row lengths, a softmax or sigmoid
     without `_keras_logits` as its input), their masks, their `_keras_logits`, and what its layers added to the loss.
 
-    Within a call of `model`, `models` are all those whose calls are replaced, first the one that trains.
+    `models` is given within a call of `model`: all models whose `call` is replaced, first the one that trains.
     """
 
     # Whether an output that is one number is taken as a mean over the samples.
@@ -99,12 +99,12 @@ class SlicedCall(object):
         self.models, self._is_within = models or [model], bool(models)
         self.tf, self.ops, self.tape = home.tf, _ops.Ops(home.tf), features.tape_module(home.tf)
         self.loop = Loop(self.ops, samples, size)
-        # By their places in that list: {loss of one number: whether it is a sum, not a mean}, {values of a ragged
-        # tensor: how many tensors of row lengths follow}.
+        # {place of a single number in that list: whether it is a sum, not a mean}, {place of a ragged tensor's values:
+        # how many tensors of row lengths follow}.
         self.scalars, self.ragged = {}, {}
         # The outputs of a slice, and the layers that added the losses.
         self._template, self._adding, self._variables = None, [], None
-        # Without the argument `training`, layers look up their mode: a slice computed later must be told.
+        # A `call` without `training` asks the call in progress. A slice computed later is in none: tell it.
         training = features.training_of_call(home)
         self.told = {} if training is None or features.is_told_of_training(home, model) else {"training": training}
 
@@ -189,12 +189,12 @@ class SlicedCall(object):
         return pairs
 
     def modes(self):
-        """Return what a layer's call may ask, as [(layer, whether it is trainable, its attributes that are plain)]."""
+        """Return what a layer's call may depend on: [(layer, whether it is trainable, its PLAIN attributes)]."""
         layers = features.layers_of(self.model)
         return [(each, each.trainable, _plain(each, vars(each))) for each in layers]
 
     def since_built(self, modes):
-        """Return the modes with those of now for layers that were not built then: a build is no mode."""
+        """Return the modes, with the present attributes of layers that were not built: no mode undoes a build."""
         return [(each, t, p if p.get("built", True) else _plain(each, vars(each))) for each, t, p in modes]
 
     @contextlib.contextmanager
@@ -218,9 +218,9 @@ class SlicedCall(object):
         return self._variables
 
     def recorded(self, joined, inputs, backward):
-        """Return the outputs of the whole batch, whose flat list is `joined`.
+        """Return the outputs of the whole batch, whose flat list is `joined`, with `backward` as their gradient.
 
-        `backward({place: upstream gradient})` returns their gradients by variables, and then by `inputs`.
+        `backward({place: upstream gradient})` returns it by variables, then by `inputs`.
         """
         # The tape records these reads, which connect the outputs to the variables.
         values = [raw.read_value() for _, raw in self.variables()]
@@ -228,12 +228,12 @@ class SlicedCall(object):
         if not at:
             return self._put_together(joined)
         for i in at:
-            # The tape has recorded the slices, too.
+            # The tape may have recorded the slices, too: cut them off.
             joined[i] = self.tf.stop_gradient(joined[i])
         with self.tape.stop_recording():
             for i, each in zip(at, self._refusing([joined[i] for i in at] + values + inputs)):
                 joined[i] = each
-        # The places of the tensors through which the gradient goes that is being computed.
+        # The places that the gradient being computed goes through.
         read = set()
 
         def call_backward(*upstream):
@@ -306,7 +306,7 @@ def _plain(layer, names):
 
 
 def _set_modes(modes):
-    # A model's `trainable` is set for its layers, which come after it.
+    # A model passes its `trainable` on to its layers, which come after it.
     for layer, trainable, _ in modes:
         if layer.trainable != trainable:
             layer.trainable = trainable

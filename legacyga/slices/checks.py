@@ -62,7 +62,7 @@ def doubts_in_graph(home, model, loss, params):
     if sums_up and any(getattr(each, "activity_regularizer", None) is not None for each in _all_layers(model)):
         yield means.Doubt("an activity_regularizer, which is a sum over the batch", True)
     for each in getattr(model, "losses", ()):
-        # One with a row for each sample is in the dimensions of `loss`, or its mean is taken.
+        # One with a row for each sample gives `loss` its dimensions, or Keras takes its mean.
         if not hasattr(each, "op") or each.shape.ndims and each.shape.as_list()[0] is None:
             continue
         is_mean = None

@@ -102,7 +102,7 @@ class SlicedFunction(object):
         self.updates_op = step.update.op
         # {place of an output: whether its loss is one number}. Asking adds operations to the graph, so ask once.
         self._are_one_number = {}
-        # {whether there are two passes: Passes}
+        # The session whose sums are zero, else None. {whether there are two passes: Passes}
         self._session, self._passes = None, {}
 
     def __getattr__(self, name):
@@ -126,10 +126,10 @@ class SlicedFunction(object):
         )
 
     def _written(self):
-        """Return the variables that the training function uses."""
+        """Return the global variables that the training function or the update uses."""
         ends = [self._function.updates_op, self.updates_op]
         used = graph.ancestors(ends + [each.op for each in self._function.outputs])
-        # Keras initializes all of them when it reads the first.
+        # Keras initializes any of them before it reads it.
         return [each for each in self._home.v1.global_variables() if graph.operation_of(each) in used]
 
     def _take(self, fed, samples):

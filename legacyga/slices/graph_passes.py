@@ -54,8 +54,8 @@ class Passes(object):
             if is_twice and not body:
                 # Any number above 1 serves as an example.
                 raise ValueError(ROWS.format(shown(model.outputs[0]), 2, shown(model)))
-            # The divisor of a loss that a layer adds would run the layer for the whole batch. So it counts only in a
-            # batch of one slice; in others samples do.
+            # The divisor of a loss that a layer adds would run the layer for the whole batch. So it weighs only a batch
+            # of one slice; samples weigh others.
             cut = {each.op for each in self._cut}
             needs_layers = graph.ancestors([each.op for each in step.divisor], cut) & (body - cut)
             self._divisor, of_slice = (step.divisor, []) if not needs_layers else ([], step.divisor)
@@ -103,7 +103,7 @@ class Passes(object):
         return size in ([None], of_batch)
 
     def _gradients_of(self, step):
-        """Return (placeholders, gradients to feed into them, mini-steps with these, mini-steps with the rest)."""
+        """Return (placeholders, gradients to feed into them, mini-steps through them, other mini-steps)."""
         tf, loss, params = self._home.tf, step.loss, step.params
         at = [each for each in self._cut if each.dtype.is_floating]
         by_cut = tf.gradients(loss, at, stop_gradients=at) if at else []

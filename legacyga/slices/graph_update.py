@@ -14,7 +14,7 @@ class TrainingStep(object):
 
     Attributes:
         share: a placeholder for a slice's share of the batch's samples.
-        divisor: what divides the loss, in a list; empty if that is unknown. It is the weight of the batch in a window.
+        divisor: what divides the loss, in a list: the batch's weight in a window. Empty if unknown or not needed.
         weight: a placeholder for the divisor's value in a run, a pair as from `loss_divisor.find`.
         operations: the mini-step with the gradients of a slice's loss, times `share`, in a list.
         update: the update of the optimizer, a tensor. None if no variable has a gradient.
@@ -71,7 +71,7 @@ def recorder(optimizer, home, made):
             # Nothing is trainable, or has a gradient: Keras tells of it, as without slices.
             return optimizer.get_updates(loss=loss, params=params)
         made[:] = [step]
-        # The session runs them, not Keras.
+        # `SlicedFunction` runs the update.
         return []
 
     # A property comes before a `get_updates` that a program has set on the object.

@@ -27,8 +27,8 @@ class Loop(object):
         ops, tf = self.ops, self.ops.tf
         first = take(0, self.rest)
         kinds, first = [kind(self) for kind, _ in first], [value for _, value in first]
-        # With a global seed, a random operation's own is its number among those of its graph, and the loop is another
-        # graph than that of the first slice: number on, or the second slice draws what the first one has drawn.
+        # With a global seed, a random operation's own seed is its number in its graph. The loop's body is a new graph:
+        # go on with the numbers there, or the second slice draws what the first one has drawn.
         drawn = 0 if getattr(ops.graph_here(), "seed", None) is None else ops.v1.get_seed(None)[1]
         # TensorFlow tells (0, 2**31 - 1) in place of (0, 0).
         drawn %= 2**31 - 1

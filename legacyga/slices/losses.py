@@ -29,7 +29,7 @@ SUMS = (
 
 
 class Given(collections.namedtuple("Given", ["loss", "losses", "output", "mask", "ignored"])):
-    """One call of a loss: the loss object, the losses it returned, the output, its mask, and the mask the loss set."""
+    """One call of a loss: the loss object, the losses it returned, the output, its mask, and that of the losses."""
 
 
 @contextlib.contextmanager
@@ -43,7 +43,7 @@ def looked_at(home, model, look):
     try:
         yield
     finally:
-        # The replica that began last is still in its step, and ends last.
+        # A replica that began later ends later, and restores.
         if attributes[name] is looked:
             attributes[name] = own
 

@@ -105,7 +105,7 @@ class _Cut(object):
         # Put the tensors one level down, because `samples_in` takes a batch's second element for its targets.
         cut = [batches.of_samples(tf, given)]
         if not cut[0] or features.is_stateless(self._home):
-            # A call with numbers alone, such as a time, or with other values than the variables'.
+            # A call with numbers alone, such as a time, or within a `stateless_call`.
             with uncut(self._models), without_penalty(self.model):
                 return again(self._home, self.model)(*args, **kwargs)
         samples = batches.number_in(tf, cut)
@@ -245,8 +245,8 @@ class _Twice(SlicedCall):
     def _look(self):
         graph, outputs, added = self._trace(self.loop.rest)
         shapes = [self.tf.TensorShape(getattr(each, "shape", ())) for each in _rows_in(outputs, added)]
-        # Twice the samples: a table of the model's may have as many rows as a slice, and keeps them. In a matrix of all
-        # pairs of samples another dimension becomes longer, too.
+        # Trace twice the samples, too: a table of the model's with as many rows as a slice does not grow, and in a
+        # matrix of all pairs of samples another dimension does.
         length = 2 * (self.loop.rest if isinstance(self.loop.rest, int) else self.loop.size)
         for shape, each in zip(shapes, _rows_in(*self._trace(length)[1:])):
             if not shape.ndims:
@@ -263,8 +263,8 @@ class _Twice(SlicedCall):
         # In TF 2.2 AutoGraph has rewritten this method, and a function within it too. Delete with TF 2.2.
         call = autograph.as_written(self.tf, functools.partial(self._call_into, found, length))
         graph = self.tf.function(call, autograph=False).get_concrete_function().graph
-        # In a traced step TensorFlow itself raises where a loss reads a stored tensor. So look only where a train_step
-        # or compute_loss of the model's own is likely to read, at the model's attributes, for a clearer error.
+        # In a traced step TensorFlow itself raises where a loss reads a stored tensor. For a clearer error, look there
+        # at the model's own attributes, if a train_step or compute_loss of the user's may read them.
         layers = features.layers_of(self.model) if self.tf.executing_eagerly() else [self.model]
         if self.tf.executing_eagerly() or not means.is_trained_by_keras(self.home, self.models[0]):
             for layer, (name, value) in ((each, pair) for each in layers for pair in vars(each).items()):

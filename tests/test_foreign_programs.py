@@ -1,6 +1,7 @@
 """Programs that nobody wrote for legacyga: their names on an optimizer, old signatures, what they replace in Keras."""
 
 import contextlib
+import inspect
 import json
 import os
 
@@ -103,7 +104,58 @@ def test_names_that_could_be_ours(home, sgd, held, steps):
     assert int(home.value(optimizer.iterations)) == (len(FED) + steps - 1) // steps
 
 
+def test_names_of_ours_in_a_users_class(home, sgd):
+    """Whatever the class has under a name that wrap adds stays the class's own, and windows are as ever."""
+
+    class Named(sgd.cls):
+        skipped_mini_steps = property(lambda self: "a property")
+
+        def mini_step(self):
+            return "a method"
+
+        @staticmethod
+        def drop_windows():
+            return "a static method"
+
+    optimizer = legacyga.wrap(users.make(sgd, Named, RATE, MOMENTUM), 3)
+    found = (optimizer.mini_step(), optimizer.skipped_mini_steps, optimizer.drop_windows())
+    assert found == ("a method", "a property", "a static method")
+    assert_trained(homes.Fed(home, optimizer, users.variables_of(home, sgd, START)), 3)
+
+
 # ---------------------------------------------------------------------------------------------------- old signatures
+
+
+def test_signatures_are_those_of_the_users_class(home, sgd):
+    """Of each method that we override, and of a user's that has arguments of its own."""
+    calls = [name for name in ("get_updates", "apply_gradients", "apply", "build") if hasattr(sgd.cls, name)]
+
+    def of_its_own(name):
+        own = getattr(sgd.cls, name)
+        return lambda self, first, *args, **kwargs: own(self, first, *args, **kwargs)
+
+    Own = type("Own", (sgd.cls,), {name: of_its_own(name) for name in calls})
+    for cls in (sgd.cls, Own):
+        wrapped = type(legacyga.wrap(users.make(sgd, cls, RATE, MOMENTUM), 3))
+        methods = [name for name, _ in inspect.getmembers(cls, inspect.isfunction) if not name.startswith("__")]
+        assert set(calls) <= set(methods)
+        found = {name: inspect.signature(getattr(wrapped, name)) for name in methods}
+        assert found == {name: inspect.signature(getattr(cls, name)) for name in methods}
+
+
+def test_build_by_the_name_of_its_argument(home, sgd):
+    """Keras 3's SGD calls it `variables`, and its Adam `var_list`."""
+    if sgd.generation not in ("v3", "keras3"):
+        skips.keras_lacks("these optimizers have no build(variables)")
+
+    class Named(sgd.cls):
+        def build(self, var_list):
+            super(Named, self).build(var_list)
+
+    optimizer = legacyga.wrap(users.make(sgd, Named, RATE, MOMENTUM), 3)
+    variables = users.variables_of(home, sgd, START)
+    optimizer.build(var_list=variables)
+    assert_trained(homes.Fed(home, optimizer, variables), 3)
 
 
 def v1_only(home):

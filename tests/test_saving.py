@@ -707,6 +707,48 @@ def test_copies_of_a_compiled_model(home, kind):
         skips.keras_lacks("copies of a model with the bare optimizer")
 
 
+COPIES = """
+import copy, importlib, json, pickle, sys
+path, home, does = sys.argv[1:]
+tf = importlib.import_module("tensorflow")
+keras = tf.keras if home == "tf.keras" else importlib.import_module(home)
+import legacyga
+if does == "load_model":
+    model = legacyga.load_model(path, keras=keras)
+else:
+    legacyga.custom_objects(keras)
+    model = keras.models.load_model(path)
+found = [model.optimizer, keras.optimizers.deserialize(keras.optimizers.serialize(model.optimizer))]
+for way in (copy.deepcopy, lambda each: pickle.loads(pickle.dumps(each))):
+    try:
+        way(keras.models.load_model(path, compile=False))
+    except Exception:
+        continue
+    found.append(way(model).optimizer)
+print(json.dumps([[type(each).__name__, each.gradient_accumulation_steps] for each in found if each is not None]))
+"""
+
+
+@pytest.mark.parametrize("does", ["load_model", "custom_objects"])
+@pytest.mark.parametrize("form", ["wrap", "MySGD"])
+@pytest.mark.long
+def test_copies_in_a_new_process(home, once_in_an_environment, form, does, tmpdir):
+    """Which has only loaded the model: Keras finds the classes of its copies and configs."""
+    if home.mode == "graph":
+        skips.keras_lacks("copies of models in graph mode")
+    path = str(tmpdir.join("model.keras" if home.is_keras3 else "model.h5"))
+    optimizers = getattr(home.keras.optimizers, "legacy", home.keras.optimizers)
+    sgd = (home.keras.optimizers if home.is_keras3 else optimizers).SGD
+    made = legacyga.wrap(sgd(0.1), 3) if form == "wrap" else legacyga.MySGD(0.1, steps_per_update=3, keras=home.keras)
+    model = model_of(home, made)
+    train(model, BATCHES[:4])
+    save(model, path)
+    found = subprocess.check_output([sys.executable, "-c", COPIES, path, home.name, does], universal_newlines=True)
+    name = "AccumulatingOptimizer" if form == "wrap" else "MySGD"
+    found = json.loads(found.splitlines()[-1])
+    assert len(found) > 1 and found == [[name, 3]] * len(found)
+
+
 PROGRAM = """
 import importlib, json, sys
 import numpy as np

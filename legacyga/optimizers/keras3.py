@@ -218,7 +218,9 @@ class AccumulatingOptimizer(_config.ConfiguredOptimizer):
         # LossScaleOptimizer does not count updates itself. Delete with Keras 3.8.
         return self.inner_optimizer.iterations if self._legacyga.inner.scales_loss else self._iterations
 
-    def build(self, variables):
+    def build(self, *args, **kwargs):
+        # Keras names the argument `variables` or `var_list`.
+        (variables,) = args or kwargs.values()
         # The HDF5 loader calls this with no variables.
         if self.built or not variables:
             return
@@ -245,8 +247,8 @@ class AccumulatingOptimizer(_config.ConfiguredOptimizer):
         if self._legacyga.home.value_of(self.iterations):
             super(AccumulatingOptimizer, self).finalize_variable_values(var_list)
 
-    def _apply_weight_decay(self, trainable_variables):
-        self._legacyga.inner.decay_weights(super(AccumulatingOptimizer, self)._apply_weight_decay, trainable_variables)
+    def _apply_weight_decay(self, variables):
+        self._legacyga.inner.decay_weights(super(AccumulatingOptimizer, self)._apply_weight_decay, variables)
 
     def stateless_apply(self, *args, **kwargs):
         if self._legacyga.steps.has_windows:

@@ -42,6 +42,8 @@ def load_model(path, keras=None, custom_objects=None, **kwargs):
         4
     """
     home = homes.find_home(keras)
+    # Copies and pickles of the model look for our loaders.
+    config.register(home)
     if not isinstance(custom_objects, (dict, type(None))):
         raise ValueError(
             "custom_objects must be a dict of classes and functions by name. Received: {}".format(shown(custom_objects))
@@ -73,7 +75,7 @@ def load_model(path, keras=None, custom_objects=None, **kwargs):
 
 
 def custom_objects(keras=None):
-    """The custom objects that Keras's own loaders need to load an accumulating optimizer.
+    """The custom objects that Keras's own loaders need to load an accumulating optimizer. Also registers them.
 
     Args:
         keras: the model's Keras module: `keras`, `tf.keras` or `tf_keras`. Default: as for `MySGD`.
@@ -91,4 +93,6 @@ def custom_objects(keras=None):
         >>> sorted(legacyga.custom_objects())
         ['AccumulatingOptimizer', 'MySGD']
     """
-    return config.loaders(homes.find_home(keras))
+    home = homes.find_home(keras)
+    config.register(home)
+    return config.loaders(home)

@@ -1,11 +1,12 @@
 """The public surface of accumulating optimizers, and the factory of their classes: subclasses of the user's class.
 
-Where the user's class has one of `PUBLIC_METHODS`, or sets an attribute named `mini_step` or `skipped_mini_steps`, the
+Where the user's class has one of `PUBLIC_NAMES`, or its objects an attribute `mini_step` or `skipped_mini_steps`, the
 user's wins.
 """
 
 import collections
 import inspect
+import types
 import weakref
 
 from legacyga.backend import autograph, features, homes
@@ -49,15 +50,27 @@ def class_for(cls, home, form=(), inner_form=(), **attributes):
         attributes.setdefault("__qualname__", "Accumulating" + cls.__name__)
         attributes.update(_legacyga_class=(cls, home), _legacyga_type=type("Inner", inners, {}))
         attributes.update(autograph.methods_as_written(home.tf, bases, cls, optimizers[0]._legacyga_calls))
-        # Keep the user's method if it has the name of one of ours.
-        attributes.update({name: getattr(cls, name) for name in PUBLIC_METHODS if hasattr(cls, name)})
+        # Keep what the user's class has under a name of ours.
+        attributes.update({name: inspect.getattr_static(cls, name) for name in PUBLIC_NAMES if hasattr(cls, name)})
         docs = [inspect.getdoc(each) or "" for each in (AccumulatingOptimizer, cls)]
         attributes.setdefault("__doc__", WRAPPED.format(cls.__name__, *docs))
         found = _CLASSES[key] = type(name, bases + horovod.bases_before(cls) + (cls,), attributes)
+        for name in (name for name in dir(cls) if not name.startswith("__")):
+            own, ours = inspect.getattr_static(cls, name), inspect.getattr_static(found, name)
+            if ours is not own and inspect.isfunction(ours) and inspect.isfunction(own):
+                setattr(found, name, _with_signature_of(own, ours))
         for name in found._legacyga_methods:
             if hasattr(cls, name):
                 setattr(found, name, _step_of(found, name, getattr(cls, name)))
     return found
+
+
+def _with_signature_of(own, ours):
+    """Return a copy of our method with the signature of the user's, which Keras and users' programs look at."""
+    made = types.FunctionType(ours.__code__, ours.__globals__, ours.__name__, ours.__defaults__, ours.__closure__)
+    made.__kwdefaults__ = ours.__kwdefaults__
+    vars(made).update(vars(ours), __signature__=inspect.signature(own))
+    return made
 
 
 def _step_of(made, name, own):
@@ -248,7 +261,14 @@ class AccumulatingOptimizer(object):
         self._legacyga.registry().drop()
 
 
-PUBLIC_METHODS = ("mini_step_weight", "mini_steps_weigh", "end_windows", "drop_windows")
+PUBLIC_NAMES = (
+    "mini_step_weight",
+    "mini_steps_weigh",
+    "end_windows",
+    "drop_windows",
+    "mini_step",
+    "skipped_mini_steps",
+)
 
 
 def wrapped(optimizer, home, settings):

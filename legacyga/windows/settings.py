@@ -48,7 +48,7 @@ class Settings(collections.namedtuple("Settings", ["steps", "reduction", "on_non
 def check_option(name, value):
     """Return `value`; raise a ValueError unless it is one of the option's values."""
     values = Settings.OPTIONS[name]
-    if value not in values:
+    if not isinstance(value, str) or value not in values:
         wanted = " or ".join('"{}"'.format(each) for each in values)
         raise ValueError("{} must be {}. Received: {}".format(name, wanted, shown(value)))
     return value

@@ -55,22 +55,23 @@ def class_for(cls, home, form=(), inner_form=(), **attributes):
         docs = [inspect.getdoc(each) or "" for each in (AccumulatingOptimizer, cls)]
         attributes.setdefault("__doc__", WRAPPED.format(cls.__name__, *docs))
         found = _CLASSES[key] = type(name, bases + horovod.bases_before(cls) + (cls,), attributes)
-        for name in (name for name in dir(cls) if not name.startswith("__")):
-            own, ours = inspect.getattr_static(cls, name), inspect.getattr_static(found, name)
-            if ours is not own and inspect.isfunction(ours) and inspect.isfunction(own):
-                setattr(found, name, _with_signature_of(own, ours))
+        _keep_signatures(found, cls)
         for name in found._legacyga_methods:
             if hasattr(cls, name):
                 setattr(found, name, _step_of(found, name, getattr(cls, name)))
     return found
 
 
-def _with_signature_of(own, ours):
-    """Return a copy of our method with the signature of the user's, which Keras and users' programs look at."""
-    made = types.FunctionType(ours.__code__, ours.__globals__, ours.__name__, ours.__defaults__, ours.__closure__)
-    made.__kwdefaults__ = ours.__kwdefaults__
-    vars(made).update(vars(ours), __signature__=inspect.signature(own))
-    return made
+def _keep_signatures(made, cls):
+    """Give `made` copies of our methods with the signatures of the user's `cls`: Keras and users' programs read them."""
+    for name in dir(cls):
+        own, ours = inspect.getattr_static(cls, name), inspect.getattr_static(made, name)
+        if ours is own or not inspect.isfunction(own) or not inspect.isfunction(ours) or name.startswith("__"):
+            continue
+        copied = types.FunctionType(ours.__code__, ours.__globals__, name, ours.__defaults__, ours.__closure__)
+        copied.__kwdefaults__ = ours.__kwdefaults__
+        vars(copied).update(vars(ours), __signature__=inspect.signature(own))
+        setattr(made, name, copied)
 
 
 def _step_of(made, name, own):

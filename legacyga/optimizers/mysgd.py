@@ -59,7 +59,8 @@ def MySGD(
 
     Returns:
         An optimizer whose class is a subclass of your Keras's SGD: `legacy.SGD` of TF 2.11 to 2.15 and tf_keras. In
-        graph mode it has the v1 API (`get_updates`), in eager mode it works with `tf.function`. Both have `lr`, `learning_rate`, and everything that `wrap` adds.
+        graph mode it has the v1 API (`get_updates`), in eager mode it works with `tf.function`. Both have `lr`,
+        `learning_rate`, and everything that `wrap` adds.
 
     Raises:
         ValueError: an argument is out of range or is passed under both names; your program has imported more than one

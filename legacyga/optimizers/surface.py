@@ -63,7 +63,7 @@ def class_for(cls, home, form=(), inner_form=(), **attributes):
 
 
 def _keep_signatures(made, cls):
-    """Give `made` copies of our methods with the signatures of the user's `cls`: Keras and users' programs read them."""
+    """Give `made` copies of our methods with the signatures of the user's `cls`, which Keras and programs read."""
     for name in dir(cls):
         own, ours = inspect.getattr_static(cls, name), inspect.getattr_static(made, name)
         if ours is own or not inspect.isfunction(own) or not inspect.isfunction(ours) or name.startswith("__"):

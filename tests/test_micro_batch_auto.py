@@ -35,6 +35,36 @@ def layer_that_fails(home, fails):
     return Failing()
 
 
+def test_numbers_drawn_by_numpy_are_drawn_again(home):
+    """A batch that is taken again is that of the size from the start, with the same numbers."""
+    if home.mode == "graph" or home.tf_version < (2, 2):
+        skips.senseless("a graph draws them once")
+
+    class Noise(home.keras.layers.Layer):
+        def call(self, inputs):
+            return inputs * np.random.rand(1, 3).astype("float32")
+
+        def compute_output_shape(self, shape):
+            return shape
+
+    ends, before = [], np.random.get_state()
+    for size in (2, "auto"):
+        layers = home.keras.layers
+        inputs = layers.Input((3,))
+        hidden = layer_that_fails(home, lambda samples: samples > 2)(Noise()(inputs))
+        model = home.keras.models.Model(inputs, layers.Dense(2, use_bias=False)(hidden))
+        model.compile(legacyga.MySGD(RATE, keras=home.keras, steps_per_update=1), "mse", run_eagerly=True)
+        model.set_weights([np.ones((3, 2), "float32")])
+        legacyga.micro_batch(model, size)
+        np.random.seed(5)
+        for _ in range(2):
+            model.train_on_batch(X[:8], Y[:8])
+        ends.append(model.get_weights())
+    np.random.set_state(before)
+    assert legacyga.micro_batch_size(model) == 2
+    np.testing.assert_array_equal(*[each[0] for each in ends])
+
+
 def constraint_that_fails(home, fails):
     """A constraint that changes nothing, called by the optimizer, which exhausts the memory where `fails(0)`."""
     tf = home.tf

@@ -320,6 +320,98 @@ def test_what_layers_add(home, rows):
     check(home, make, recompute=True)
 
 
+@pytest.mark.parametrize("recompute", slow_but([None], [None, True, False]))
+def test_numbers_that_a_layer_draws_by_numpy(home, recompute):
+    """Without a trace each slice draws the next numbers: those of slices by hand, in the first batch and later."""
+    layers = home.keras.layers
+    if home.mode == "graph" or home.tf_version < (2, 2):
+        skips.senseless("a graph draws them once")
+
+    class Noise(layers.Layer):
+        def call(self, inputs):
+            return inputs * np.random.rand(1, 3).astype("float32")
+
+        def compute_output_shape(self, shape):
+            return shape
+
+    inputs = layers.Input((3,))
+    model = home.keras.models.Model(inputs, layers.Dense(1, use_bias=False)(Noise()(inputs)))
+    model.compile(sgd(home), "mae", run_eagerly=True)
+    model.set_weights([np.ones((3, 1), "float32")])
+    legacyga.micro_batch(model, SIZE, recompute=recompute)
+    before = np.random.get_state()
+    try:
+        for _ in range(3):
+            np.random.seed(5)
+            weights = model.get_weights()[0]
+            model.train_on_batch(X[:BATCH], np.full((BATCH, 1), -100, "float32"))
+            np.random.seed(5)
+            drawn = np.concatenate([X[part] * np.random.rand(1, 3) for part in (slice(2), slice(2, 5), slice(5, 8))])
+            np.testing.assert_allclose(model.get_weights()[0], weights - RATE * drawn.mean(0)[:, None], atol=4e-6)
+    finally:
+        np.random.set_state(before)
+
+
+# {name: (whether a warning says that it may be no mean, the number that a layer adds)}
+NUMBERS = {
+    "mean": (False, lambda tf, x: 0.5 * tf.reduce_mean(tf.square(x)) - 0.25 * tf.reduce_mean(x)),
+    "by samples": (False, lambda tf, x: tf.reduce_sum(tf.square(x)) / tf.cast(tf.shape(x)[0], x.dtype)),
+    "divergence": (False, lambda tf, x: -0.5 * tf.reduce_mean(tf.reduce_sum(1 + x - x**2 - tf.exp(x), -1))),
+    "sum": (True, lambda tf, x: 1e-3 * tf.reduce_sum(tf.square(x))),
+    "root": (True, lambda tf, x: tf.sqrt(tf.reduce_mean(tf.square(x)))),
+    "dice": (True, lambda tf, x: 1 - (tf.reduce_sum(x) + 1) / (tf.reduce_sum(x**2) + 1)),
+}
+
+
+@pytest.mark.parametrize("recompute", slow_but([None], [None, True]))
+@pytest.mark.parametrize("name", slow_but(["sum"], sorted(NUMBERS)))
+def test_numbers_that_layers_add(home, name, recompute):
+    """A number that is no mean over the samples is another one in slices: a warning says so, once for a model."""
+    layers, tf = home.keras.layers, home.tf
+    if home.mode == "graph":
+        skips.senseless("graph mode computes each number over the batch")
+    if home.tf_version < (2, 2):
+        skips.keras_lacks("slices in eager mode: from TF 2.2 on")
+    doubted, number = NUMBERS[name]
+
+    class Adding(layers.Layer):
+        fixed = False
+
+        def call(self, inputs):
+            if self.fixed:
+                # A layer that needs to know the number of samples.
+                inputs = tf.reshape(inputs, [1 * inputs.shape[0], 3])
+            self.add_loss(number(tf, inputs))
+            return inputs + 0.0
+
+        def compute_output_shape(self, shape):
+            return shape
+
+    layer = Adding()
+    model = embedded(home, 2, [layers.Dense(3), layer], None)
+    start(model)
+    for fixed in (True, False):
+        model.compile(sgd(home), "mse")
+        legacyga.micro_batch(model, SIZE, recompute=recompute)
+        layer.fixed = fixed
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            for _ in range(2):
+                model.train_on_batch(X[:BATCH], X[:BATCH, :2])
+        said = [
+            each for each in caught if "a number that a layer gives to add_loss counts as a mean" in str(each.message)
+        ]
+        assert len(said) == (doubted and not fixed)
+    # Losses of an earlier call stay: each number is there once.
+    if name == "mean":
+        ends = []
+        for size in (None, SIZE):
+            start(model)
+            legacyga.micro_batch(model, size, recompute=recompute)
+            ends.append([model.train_on_batch(X[:BATCH], X[:BATCH, :2]) for _ in range(2)])
+        np.testing.assert_allclose(*ends, rtol=1e-5)
+
+
 def test_a_penalty_on_what_a_layer_gives(home):
     if home.mode == "eager" and home.tf_version < (2, 4):
         skips.keras_lacks("an activity_regularizer in a loop")

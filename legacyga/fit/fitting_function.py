@@ -73,12 +73,14 @@ class FittingFunction(object):
 
         self._cut(model, found.size)
         if self._variables is None:
-            # A trace that never runs finds the variables, and initializes missing ones.
+            # A trace that never runs finds the variables, and initializes missing ones. It may draw by NumPy.
+            drawn = slices_recompute.random_states()
             # Under a OneDeviceStrategy optimizers work only in its replica.
             strategy = model.distribute_strategy
             one_step = autograph.as_written(tf, lambda data: strategy.run(model.train_step, args=(data,)))
             trace = tf.function(one_step).get_concrete_function(data)
             self._variables = [each[:2] for each in slices_recompute.variables_of(tf, trace.graph)]
+            slices_recompute.draw_from(drawn)
         return found.take(tf, samples, step, self._read, self._write)
 
     def _read(self):

@@ -152,7 +152,7 @@ class _Divisors(object):
         elif operation.type in ADDITIONS | SELECTIONS:
             divisor = ONE
         elif len(learning) == 1 and operation.type == "Mul":
-            divisor = self._of_factor(inputs[1 - inputs.index(learning[0])])
+            divisor = self._of_factor(inputs[int(inputs[0] is learning[0])])
         elif len(learning) == 1 and operation.type in DIVISIONS and learning[0] is inputs[0]:
             divisor = self._number(inputs[1]) if inputs[1].shape.ndims == 0 else ONE.over(self._of_factor(inputs[1]))
         elif self._has_rows(tensor) or (operation.type == "L2Loss" and self._has_rows(inputs[0])):

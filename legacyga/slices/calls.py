@@ -124,18 +124,21 @@ class SlicedCall(object):
         model, (args, kwargs) = self.model, part
         # Keep the losses of an earlier call in this step, as where a layer calls the model twice.
         before = [(layer, list(features.losses_kept_by(layer))) for layer in features.layers_of(model)]
-        with uncut(self.models):
-            model._clear_losses()
-            call = again(self.home, model) if self._is_within else model
-            with without_penalty(model) if self._is_within else contextlib.ExitStack():
-                outputs = call(*args, **dict(kwargs, **self.told))
         sums_up, added = features.sums_activities(self.home), []
-        for layer in features.layers_of(model):
-            is_sum = sums_up and getattr(layer, "activity_regularizer", None) is not None
-            added.extend((loss, is_sum, layer) for loss in features.losses_kept_by(layer) if self.tf.is_tensor(loss))
-        model._clear_losses()
-        for layer, kept in before:
-            features.losses_kept_by(layer).extend(kept)
+        try:
+            with uncut(self.models):
+                model._clear_losses()
+                call = again(self.home, model) if self._is_within else model
+                with without_penalty(model) if self._is_within else contextlib.ExitStack():
+                    outputs = call(*args, **dict(kwargs, **self.told))
+            for layer in features.layers_of(model):
+                is_sum = sums_up and getattr(layer, "activity_regularizer", None) is not None
+                kept = features.losses_kept_by(layer)
+                added.extend((loss, is_sum, layer) for loss in kept if self.tf.is_tensor(loss))
+        finally:
+            model._clear_losses()
+            for layer, kept in before:
+                features.losses_kept_by(layer).extend(kept)
         return outputs, added
 
     def tensors_of(self, outputs, added, length):

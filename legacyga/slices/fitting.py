@@ -4,6 +4,7 @@ import weakref
 
 from legacyga.backend.messages import shown, warn
 from legacyga.slices.batches import inner_model
+from legacyga.slices.recompute import draw_from, random_states
 
 AUTO = "auto"
 FOUND = (
@@ -77,8 +78,9 @@ class Fitting(object):
         Raises:
             ResourceExhaustedError: a slice of one sample exhausts the memory.
         """
-        before, begun_with = read(), self.size
+        before, begun_with, drawn = read(), self.size, random_states()
         while True:
+            draw_from(drawn)
             try:
                 result = step()
                 break

@@ -16,8 +16,9 @@ import weakref
 from legacyga.backend import autograph, features
 from legacyga.backend import graph as graphs
 from legacyga.backend import ops as _ops
-from legacyga.backend.messages import shown
+from legacyga.backend.messages import shown, warn
 from legacyga.backend.tensors import is_differentiable, is_variable
+from legacyga.optimizers import loss_divisor
 from legacyga.slices import batches, losses, means
 from legacyga.slices.calls import (
     ROWS,
@@ -50,9 +51,16 @@ NO_CALL = (
 # Operations that read a variable but do not write it.
 READS = ("ReadVariableOp", "ResourceGather", "ResourceGatherNd", "VariableShape", "VarIsInitializedOp")
 
+NUMBER = (
+    "In slices, a number that a layer gives to add_loss counts as a mean over the samples. Received: {} in {}, whose "
+    "number may be no mean. If it is none, return the layer's tensor as an output, and compute the number in the loss."
+)
+
 # {model: {description of a kind of call: Seen}}, for calls outside traced functions. The number of kinds is limited.
 _SEEN = weakref.WeakKeyDictionary()
 MOST_KINDS = 100
+# The models whose users were told of such a number.
+_WARNED = weakref.WeakSet()
 # {model that trains: the slice size with which its train_step last called it, or a model within it}
 _CUT = weakref.WeakKeyDictionary()
 
@@ -126,7 +134,7 @@ class _Twice(SlicedCall):
         if seen.random:
             raise ValueError(RANDOM.format(shown(self.model), shown(seen.random)))
         modes = self.modes()
-        before, others, drawn = self._read(seen.written), self._read(seen.read), _random_states()
+        before, others, drawn = self._read(seen.written), self._read(seen.read), random_states()
         # Outside of a trace Keras's tape would keep all slices' activations: stop it, unless the call has its own tape.
         stops = self.tf.executing_eagerly() and not seen.differentiates
         with self.tape.stop_recording() if stops else contextlib.ExitStack():
@@ -144,11 +152,11 @@ class _Twice(SlicedCall):
                 written, values = written + seen.read, before + others
             now = self._read(written)
             self._write(written, values)
-            drawn_since = _random_states()
-            _draw_from(drawn)
+            drawn_since = random_states()
+            draw_from(drawn)
             with self.as_called(modes):
                 gradients = self.loop.run(self._backward(upstream, joined, inputs))
-            _draw_from(drawn_since)
+            draw_from(drawn_since)
             self._write(written, now)
             return gradients
 
@@ -243,6 +251,8 @@ class _Twice(SlicedCall):
         return known[key]
 
     def _look(self):
+        # A layer may draw by NumPy while it is traced.
+        drawn = random_states()
         graph, outputs, added = self._trace(self.loop.rest)
         shapes = [self.tf.TensorShape(getattr(each, "shape", ())) for each in _rows_in(outputs, added)]
         # Trace twice the samples, too: a table of the model's with as many rows as a slice does not grow, and in a
@@ -255,7 +265,34 @@ class _Twice(SlicedCall):
             are_rows = each.shape[0] is None or each.shape[0] == length != shape[0]
             if not are_rows or any(dim in (None, shape[0]) and other == length for dim, other in others):
                 raise ValueError(ROWS.format(shown(each), length, shown(self.model)))
+        if any(each.shape.ndims == 0 for each in added) and self.model not in _WARNED:
+            self._check_numbers()
+        draw_from(drawn)
         return Seen(self.tf, graph, outputs, added)
+
+    def _check_numbers(self):
+        """Warn, once a model, of a number from add_loss that is not known to be a mean over the samples."""
+        tf, found, leaves = self.tf, [], batches.of_samples(self.tf, self.given)
+
+        def call(*parts):
+            cut = dict(zip(map(id, leaves), parts))
+            found.extend(self.call(tf.nest.map_structure(lambda leaf: cut.get(id(leaf), leaf), self.given)))
+
+        # Without a known number of samples, so that the graph says what divides by it.
+        specs = [tf.TensorSpec([None] + list(each.shape[1:]), each.dtype) for each in leaves]
+        call = autograph.as_written(tf, call)
+        try:
+            graph = tf.function(call, autograph=False).get_concrete_function(*specs).graph
+        except Exception:
+            # A layer needs the number of samples.
+            return
+        handles = {id(raw.handle) for _, raw in self.variables()}
+        params = [inner for outer, _, inner in variables_of(tf, graph) if id(outer) in handles]
+        for loss, is_sum, layer in found[1]:
+            if not is_sum and not loss.shape.ndims and not loss_divisor.is_mean(self.ops, loss, params):
+                _WARNED.add(self.model)
+                warn(NUMBER.format(shown(layer), shown(self.model)))
+                return
 
     def _trace(self, length):
         """Return the graph of a call on the first samples, which never runs, its outputs, and the losses it adds."""
@@ -322,12 +359,12 @@ def variables_of(tf, graph):
     return found
 
 
-def _random_states():
+def random_states():
     """Return the states of Python's and NumPy's random numbers. TensorFlow has imported NumPy."""
     return random.getstate(), sys.modules["numpy"].random.get_state()
 
 
-def _draw_from(states):
+def draw_from(states):
     """Let Python and NumPy draw from these states on. RandomFlip of TensorFlow 2.10 draws by NumPy."""
     random.setstate(states[0])
     sys.modules["numpy"].random.set_state(states[1])

@@ -158,6 +158,49 @@ def test_the_size_that_fits_is_found(home, way):
     assert_same(found, trained(home, 2, way))
 
 
+# The allocator of newer TensorFlows tries for 10 seconds.
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["fit", "generator", "dataset"])
+def test_a_tensor_that_no_memory_holds(home, way):
+    """TensorFlow's allocator refuses 2**46 numbers, which the layer makes of more than 3 samples."""
+    tf = home.tf
+    if way == "dataset" and home.mode == "graph":
+        skips.senseless("a dataset, which a graph feeds by itself")
+
+    class Large(home.keras.layers.Layer):
+        def call(self, inputs):
+            copies = 1 + 2**46 * tf.cast(tf.shape(inputs)[0] > 3, "int64")
+            # TensorFlow computes no tensor that is multiplied by 0.
+            return inputs + 1e-30 * tf.reduce_sum(tf.square(tf.tile(inputs[:1, 0], tf.stack([copies]))))
+
+        def compute_output_shape(self, shape):
+            return shape
+
+    def end(size):
+        home.reset(plain_session=True)
+        layers, options = home.keras.layers, {"jit_compile": False} if home.is_keras3 else {}
+        inputs = layers.Input((3,))
+        model = home.keras.models.Model(inputs, layers.Dense(2, use_bias=False)(Large()(inputs)))
+        model.compile(legacyga.MySGD(RATE, MOMENTUM, steps_per_update=1, keras=home.keras), "mse", **options)
+        model.set_weights([np.ones((3, 2), "float32")])
+        legacyga.micro_batch(model, size)
+        if way == "fit":
+            model.fit(X, Y, batch_size=BATCH, shuffle=False, verbose=0)
+        elif way == "dataset":
+            model.fit(tf.data.Dataset.from_tensor_slices((X, Y)).batch(BATCH), verbose=0)
+        else:
+            fit = model.fit_generator if home.mode == "graph" else model.fit
+            parts = ((X[i : i + BATCH], Y[i : i + BATCH]) for i in (0, 8))
+            fit(parts, steps_per_epoch=2, verbose=0)
+        return model, model.get_weights()
+
+    with pytest.warns(UserWarning, match="found slices of 2 samples") as caught:
+        model, found = end("auto")
+    assert len([each for each in caught if "found slices of" in str(each.message)]) == 1
+    assert legacyga.micro_batch_size(model) == 2
+    np.testing.assert_array_equal(found[0], end(2)[1][0])
+
+
 @pytest.mark.parametrize("place", [slow("first slice"), "later slice", slow("optimizer")])
 def test_a_batch_begins_again_from_its_own_state(home, place):
     """The second batch fails once: in slices of 4 it goes on from where it began."""

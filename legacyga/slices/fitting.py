@@ -80,13 +80,13 @@ class Fitting(object):
         """
         before, begun_with, drawn = read(), self.size, random_states()
         while True:
-            draw_from(drawn)
             try:
                 result = step()
                 break
             # An operation that runs eagerly can raise Python's MemoryError.
             except (tf.errors.ResourceExhaustedError, MemoryError) as error:
                 write(before)
+                draw_from(drawn)
                 largest = min(self.size or samples, samples)
                 if largest <= 1:
                     raise tf.errors.ResourceExhaustedError(None, None, EXHAUSTED.format(error))

@@ -191,21 +191,32 @@ def test_float64(home, recompute):
 # ----------------------------------------------------------------------------------------------- of sequences, boxes
 
 
-@pytest.mark.parametrize("recompute", [None, slow(False)])
-def test_ctc(home, recompute):
-    backend, is_own = home.keras.backend, not hasattr(home.keras.backend, "ctc_batch_cost")
+def ctc_data():
+    random = np.random.RandomState(3)
+    return random.randn(21, 6, 3).astype("float32"), random.randint(0, 3, (21, 2)).astype("float32")
+
+
+def ctc(home, labels, y_pred):
+    """For each sample of 2 labels and 6 steps a loss, of shape (samples, 1)."""
+    tf, backend = home.tf, home.keras.backend
     if home.mode == "graph" and home.name == "tf.keras" and home.tf_version < (1, 10):
         skips.keras_lacks("ctc_batch_cost")
-    random, tf = np.random.RandomState(3), home.tf
-    x, y = random.randn(21, 6, 3).astype("float32"), random.randint(0, 3, (21, 2, 1)).astype("float32")
+    ones = tf.ones_like(labels[:, :1])
+    if hasattr(backend, "ctc_batch_cost"):
+        return backend.ctc_batch_cost(labels, y_pred, 6 * ones, 2 * ones)
+    lengths = [tf.cast(each * ones[:, 0], "int32") for each in (2, 6)]
+    logits = tf.math.log(y_pred + 1e-7)
+    each = tf.nn.ctc_loss(tf.cast(labels, "int32"), logits, *lengths, logits_time_major=False, blank_index=-1)
+    return each[:, None]
+
+
+@pytest.mark.parametrize("recompute", [None, slow(False)])
+def test_ctc(home, recompute):
+    x, y = ctc_data()
+    y = y[:, :, None]
 
     def loss(y_true, y_pred):
-        labels, ones = y_true[:, :, 0], tf.ones_like(y_true[:, 0, :1])
-        if not is_own:
-            return backend.ctc_batch_cost(labels, y_pred, 6 * ones, 2 * ones)
-        lengths = [tf.cast(each * ones[:, 0], "int32") for each in (2, 6)]
-        logits = tf.math.log(y_pred + 1e-7)
-        return tf.nn.ctc_loss(tf.cast(labels, "int32"), logits, *lengths, logits_time_major=False, blank_index=-1)
+        return ctc(home, y_true[:, :, 0], y_pred)
 
     def make():
         layers = home.keras.layers
@@ -215,6 +226,35 @@ def test_ctc(home, recompute):
         return model, x, y
 
     check(home, make, recompute=recompute, bar=1e-5)
+
+
+@pytest.mark.parametrize("recompute", [None, slow(True)])
+@pytest.mark.parametrize("by", ["output", "add_loss"])
+def test_ctc_within_the_model(home, by, recompute):
+    """The labels are an input, as in Keras's image_ocr, whose output is the loss, and captcha_ocr, with a CTCLayer."""
+    if by == "add_loss" and home.mode == "graph":
+        skips.keras_lacks("compile without a loss, in most versions")
+    layers, data = home.keras.layers, ctc_data()
+
+    class CTCLayer(layers.Layer):
+        def call(self, parts):
+            found = ctc(home, *parts)
+            if by == "output":
+                return found
+            self.add_loss(found if not home.is_keras3 else home.tf.reduce_mean(found))
+            return parts[1]
+
+        def compute_output_shape(self, shapes):
+            return (shapes[0][0], 1) if by == "output" else shapes[1]
+
+    def make():
+        labels, inputs = layers.Input((2,)), layers.Input((6, 3))
+        found = layers.Dense(4, activation="softmax")(inputs)
+        model = start(home.keras.models.Model([inputs, labels], CTCLayer()([labels, found])))
+        model.compile(sgd(home), *([lambda y_true, y_pred: y_pred] if by == "output" else []))
+        return model, list(data), np.zeros((21, 1)) if by == "output" else None
+
+    check(home, make, recompute=recompute, bar=1e-5, twice=None)
 
 
 def anchors_with_state(tf, y_true, state):

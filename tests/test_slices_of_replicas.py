@@ -25,7 +25,7 @@ import test_recompute
 import test_slices_of_replicas as data
 
 home, strategy = homes.start_on_replicas(sys.argv[1])
-tf = home.tf
+tf, keras = home.tf, home.keras
 exchanges = []
 
 
@@ -47,21 +47,34 @@ def joins(y_true, y_pred):
     return test_recompute.supervised_contrastive(tf, y_true, y_pred)
 
 
-def trained(loss, y, size):
+def in_windows():
+    return legacyga.wrap(keras.optimizers.Adam(0.05), gradient_accumulation_steps=2)
+
+
+def trained(loss, y, optimizer, size, recompute):
     with strategy.scope():
         model = home.network(data.START)
-        model.compile(home.bare_sgd(lr=0.1), loss, metrics=["mae"])
+        model.compile(optimizer(), loss, metrics=["mae"])
     if size is not None:
-        legacyga.micro_batch(model, size)
+        legacyga.micro_batch(model, size, recompute=recompute)
     batches, before = tf.data.Dataset.from_tensor_slices((data.X, y)).batch(16), len(exchanges)
-    history = model.fit(batches, epochs=3, verbose=0).history
+    history = model.fit(batches, epochs=4, verbose=0).history
     made.append(exchanges[before:])
     return [value.ravel() for value in model.get_weights()] + [np.array(history[name]) for name in ("loss", "mae")]
 
 
-for name, loss, y in (("mean", "mse", data.Y), ("joins", joins, data.LABELS)):
+def sgd():
+    return home.bare_sgd(lr=0.1)
+
+
+for name, *case, recompute in (
+    ("mean", "mse", data.Y, sgd, None),
+    ("joins", joins, data.LABELS, sgd, None),
+    ("windows", joins, data.LABELS, in_windows, True),
+    ("mean in windows", "mse", data.Y, in_windows, True),
+):
     made = []
-    ends = [np.concatenate(trained(loss, y, size)) for size in (None, 3)]
+    ends = [np.concatenate(trained(*case, size, recompute)) for size in (None, 3)]
     np.save(sys.argv[2] + name, ends)
     assert made[0] and made[1] == made[0], made
 """
@@ -77,8 +90,8 @@ def test_each_replica_cuts_its_part(home, tmpdir):
     path = str(tmpdir.join("end-"))
     homes.run_program(tmpdir, PROGRAM, home.name, path)
     start = np.concatenate([each.ravel() for each in START])
-    for loss in ("mean", "joins"):
-        whole, slices = np.load(path + loss + ".npy")
+    for case in ("mean", "joins", "windows", "mean in windows"):
+        whole, slices = np.load(path + case + ".npy")
         assert np.abs(whole[: len(start)] - start).max() > 1e-2
         assert np.abs(slices - whole).max() <= 4e-6
 

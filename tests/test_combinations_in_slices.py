@@ -4,6 +4,7 @@ import numpy as np
 import oracle
 import pytest
 import skips
+import test_micro_batch_auto
 import test_recompute
 from kinds import RATE
 from slow import slow
@@ -193,12 +194,13 @@ def test_train_step_in_windows(home, recompute):
 
 def test_auto_for_the_second_time(home):
     """The size that was found is where it begins."""
-    import test_micro_batch_auto
-
-    model = test_micro_batch_auto.made(home, fails=lambda samples: samples > 3)
-    sizes = []
+    layers, sizes = home.keras.layers, []
+    inputs = layers.Input((3,))
+    failing = test_micro_batch_auto.layer_that_fails(home, lambda samples: samples > 3)
+    model = home.keras.models.Model(inputs, layers.Dense(2)(failing(inputs)))
+    model.compile(sgd(home), "mse", **({"jit_compile": False} if home.is_keras3 else {}))
     for _ in range(2):
         legacyga.micro_batch(model, "auto")
-        model.fit(test_micro_batch_auto.X, test_micro_batch_auto.Y, batch_size=8, epochs=1, verbose=0)
+        model.fit(X, X[:, :2], batch_size=BATCH, epochs=1, verbose=0)
         sizes.append(legacyga.micro_batch_size(model))
     assert sizes == [2, 2]

@@ -1,5 +1,7 @@
 """micro_batch(model, "auto"): the size that fits is found, and the numbers are to the bit those of that size."""
 
+import collections
+
 import numpy as np
 import pytest
 import skips
@@ -199,6 +201,62 @@ def test_a_tensor_that_no_memory_holds(home, way):
     assert len([each for each in caught if "found slices of" in str(each.message)]) == 1
     assert legacyga.micro_batch_size(model) == 2
     np.testing.assert_array_equal(found[0], end(2)[1][0])
+
+
+@pytest.mark.parametrize("data", ["a named tuple", "None from a generator", slow("None within an input")])
+def test_a_batch_as_keras_gives_it(home, data):
+    """The training step has the same structure as without slices."""
+    if home.mode == "graph" or home.tf_version < (2, 2):
+        skips.keras_lacks("train_step in graph mode")
+    if "None" in data and not (home.is_keras3 and not home.is_keras3_before(3, 12)):
+        skips.keras_lacks("None in the parts of a generator")
+    tf, Batch = home.tf, collections.namedtuple("Batch", "image label")
+
+    class Own(home.keras.Model):
+        def __init__(self):
+            super(Own, self).__init__()
+            self.dense = home.keras.layers.Dense(2, use_bias=False)
+            self.failing = layer_that_fails(home, lambda samples: samples > 2)
+
+        def call(self, x):
+            return self.dense(self.failing(x))
+
+        def train_step(self, given):
+            if data == "a named tuple":
+                x, y = given.image, given.label
+            elif data == "None from a generator":
+                (x, y, nothing), nothing_more = given[:3], given[3:]
+                assert nothing is None and not nothing_more
+            else:
+                x, y = given[0]["x"], given[1]
+                assert given[0]["nothing"] is None
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(tf.square(self(x, training=True) - y))
+            gradients = tape.gradient(loss, self.trainable_variables)
+            self.optimizer.apply_gradients(zip(gradients, self.trainable_variables))
+            return {"loss": loss}
+
+    def batches():
+        for i in (0, 8):
+            x, y = X[i : i + 8], Y[i : i + 8]
+            yield (x, y, None) if data == "None from a generator" else ({"x": x, "nothing": None}, y)
+
+    ends = []
+    for size in ("auto", 2):
+        model = Own()
+        model(X[:2])
+        model.set_weights([np.ones((3, 2), "float32")])
+        optimizer = legacyga.MySGD(RATE, steps_per_update=1, keras=home.keras)
+        model.compile(optimizer, **({"jit_compile": False} if home.is_keras3 else {}))
+        legacyga.micro_batch(model, size)
+        given = batches()
+        if data == "a named tuple":
+            given = tf.data.Dataset.from_tensor_slices(Batch(X[:16], Y[:16])).batch(8)
+        model.fit(given, epochs=1, verbose=0)
+        ends.append(model.get_weights()[0])
+    assert legacyga.micro_batch_size(model) == 2
+    assert np.abs(ends[0] - 1).max() > 0.01
+    np.testing.assert_array_equal(*ends)
 
 
 @pytest.mark.parametrize("place", [slow("first slice"), "later slice", slow("optimizer")])

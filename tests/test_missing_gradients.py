@@ -9,6 +9,7 @@ import needs
 import numpy as np
 import oracle
 import pytest
+import skips
 import tf1
 from dense import RATE, START, assert_bits, assert_close, error_of, make, without_numbers
 from homes import v1_of
@@ -90,6 +91,55 @@ def test_a_variable_without_gradient(home, adam, traced):
         assert_bits(ours[1:2], START[1:2])
         assert_close(ours, bare)
         assert said and [without_numbers(each) for each in said_by_ours] == [without_numbers(each) for each in said]
+
+
+@pytest.mark.parametrize("traced", [True, slow(False)], ids=["tf.function", "eager"])
+@pytest.mark.parametrize("by", ["apply_gradients", "apply"])
+def test_an_update_of_ones_own_that_treats_none_apart(home, adam, by, traced):
+    """A class whose method decays the variables with a gradient, and divides the gradients by their number."""
+    eager_only(home)
+    tf, stock = home.tf, type(make(home, adam))
+    if not hasattr(stock, by):
+        skips.keras_lacks("apply")
+    fed = [[RANDOM.randn(*each.shape).astype("float32") for each in START] for _ in range(4)]
+    means = [[np.mean(each, axis=0) for each in zip(*fed[i : i + 2])] for i in (0, 2)]
+
+    def decayed(pairs):
+        pairs = [(gradient, variable) for gradient, variable in pairs if gradient is not None]
+        for _, variable in pairs:
+            variable.assign_sub(0.1 * variable)
+        return [(gradient / len(pairs), variable) for gradient, variable in pairs]
+
+    class Own(stock):
+        if by == "apply_gradients":
+
+            def apply_gradients(self, grads_and_vars, *args, **kwargs):
+                return super(Own, self).apply_gradients(decayed(grads_and_vars), *args, **kwargs)
+
+        else:
+
+            def apply(self, grads, trainable_variables=None, **kwargs):
+                grads, variables = zip(*decayed(zip(grads, trainable_variables)))
+                return super(Own, self).apply(list(grads), list(variables), **kwargs)
+
+    def run(optimizer, updates):
+        variables = home.variables(START)
+        if hasattr(optimizer, "build"):
+            optimizer.build(variables)
+
+        def step(*gradients):
+            pairs = list(zip(gradients, variables))
+            optimizer.apply_gradients([pairs[0], (None, variables[1])] + pairs[2:])
+
+        step = tf.function(step) if traced else step
+        for each in updates:
+            step(*[tf.constant(gradient) for gradient in each])
+        return [variable.numpy() for variable in variables]
+
+    bare = run(Own.from_config(make(home, adam).get_config()), means)
+    ours = run(legacyga.wrap(Own.from_config(make(home, adam).get_config()), 2), fed)
+    assert_bits(ours[1], START[1])
+    assert_close(ours, bare)
 
 
 @pytest.mark.parametrize("steps", [slow(1), 3])

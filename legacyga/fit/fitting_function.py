@@ -78,7 +78,7 @@ class FittingFunction(object):
             # Under a OneDeviceStrategy optimizers work only in its replica.
             strategy = model.distribute_strategy
             one_step = autograph.as_written(tf, lambda data: strategy.run(model.train_step, args=(data,)))
-            trace = tf.function(one_step).get_concrete_function(data)
+            trace = tf.function(one_step).get_concrete_function(features.with_none(tf, data))
             self._variables = [each[:2] for each in slices_recompute.variables_of(tf, trace.graph)]
             slices_recompute.draw_from(drawn)
         return found.take(tf, samples, step, self._read, self._write)
@@ -104,13 +104,14 @@ def _dataset_of(tf, data, spec):
         # `data` is without the trailing None parts, and so must be its spec.
         return tf.nest.map_structure(relaxed, *((parts, spec[: len(parts)]) if is_tuple else (parts[0], spec)))
 
-    is_tuple, dataset = isinstance(data, tuple), tf.data.Dataset.from_tensors(data)
+    # Keras passes a named tuple on as it is.
+    is_tuple, dataset = type(data) is tuple, tf.data.Dataset.from_tensors(data)
     return dataset.map(relax)
 
 
 def _without_none(data):
     """Return a batch without its trailing None parts, because a dataset accepts no None."""
-    if not isinstance(data, tuple):
+    if type(data) is not tuple:
         return data
     parts = list(data)
     while parts and parts[-1] is None:

@@ -59,7 +59,7 @@ def hidden(optimizer, *names):
 class Inner(object):
     """The inner optimizer: the accumulating object itself, called through the methods of the user's class."""
 
-    # Methods that take part in the exchange between replicas. A user's class that overrides one exchanges by itself.
+    # Methods that take part in the exchange between replicas, and see which gradients are None.
     exchanging = ()
     # Whether the state can be read while a function is traced.
     reads_when_traced = True
@@ -161,11 +161,12 @@ class Inner(object):
                 pairs = list(zip(self.ops.replicas.exchanged(gradients, variables), variables))
             at_run_time = [(var_list[i], is_there) for i, is_there in presence.items() if var_list[i] is not None]
             at_run_time = {variable_key(var): is_there for var, is_there in at_run_time}
-            if at_run_time and self.is_around_others:
-                return self._with_or_without(at_run_time, pairs, args, kwargs, exchanges)
-            self._presence = at_run_time
+            self._presence = {} if self.is_around_others else at_run_time
             try:
                 with self._constraints_of_those_present(var_list):
+                    # Methods of the user may handle a variable without a gradient, also outside of `step`.
+                    if at_run_time and (self.is_around_others or self.has_own_methods):
+                        return self._with_or_without(at_run_time, pairs, args, kwargs, exchanges)
                     return self.update(pairs, args, kwargs, exchanged=exchanges)
             finally:
                 self._presence = {}
@@ -189,17 +190,22 @@ class Inner(object):
         return [each if each is None else self.ops.weighted(each, factor, each.dtype) for each in gradients]
 
     @property
-    def exchanges(self):
-        """Whether the package, not the inner optimizer, sums gradients over the replicas, once per window.
-
-        False if a method in `exchanging` is not Keras's own: a user's class may do the exchange in its own way.
-        """
+    def has_own_methods(self):
+        """Whether a method in `exchanging` is not Keras's own."""
         keeper, classes = self.keeper, [self.own_class]
         if keeper is not self.optimizer:
             classes.append(type(keeper))
         methods = [getattr(cls, name) for cls in classes for name in self.exchanging if hasattr(cls, name)]
         are_keras_own = all(method.__module__.startswith(self.home.root + ".") for method in methods)
-        return bool(methods) and are_keras_own and not set(self.exchanging) & set(vars(keeper))
+        return not are_keras_own or bool(set(self.exchanging) & set(vars(keeper)))
+
+    @property
+    def exchanges(self):
+        """Whether the package, not the inner optimizer, sums gradients over the replicas, once per window.
+
+        A user's class that overrides a method in `exchanging` may do the exchange in its own way.
+        """
+        return bool(self.exchanging) and not self.has_own_methods
 
     # Variables with and without a gradient in the window.
 

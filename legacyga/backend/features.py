@@ -352,8 +352,8 @@ def as_trained_on(home, data):
     return tf.nest.map_structure(column, data)
 
 
-def with_none(tf, data):
-    """A batch as train_step gets it. A generator's None is an Optional in a dataset of Keras 3.12 and newer."""
+def optionals_as_none(tf, data):
+    """A batch as train_step gets it: from Keras 3.12 on, the dataset of a generator has an Optional for None."""
     # TF 2.2 has no Optional. Delete with TF 2.2.
     optional = getattr(tf.experimental, "Optional", ())
     return tf.nest.map_structure(lambda each: None if isinstance(each, optional) else each, data)

@@ -78,7 +78,7 @@ class FittingFunction(object):
             # Under a OneDeviceStrategy optimizers work only in its replica.
             strategy = model.distribute_strategy
             one_step = autograph.as_written(tf, lambda data: strategy.run(model.train_step, args=(data,)))
-            trace = tf.function(one_step).get_concrete_function(features.with_none(tf, data))
+            trace = tf.function(one_step).get_concrete_function(features.optionals_as_none(tf, data))
             self._variables = [each[:2] for each in slices_recompute.variables_of(tf, trace.graph)]
             slices_recompute.draw_from(drawn)
         return found.take(tf, samples, step, self._read, self._write)

@@ -143,6 +143,58 @@ def expected(way, partial_window, _):
     return weights, [updates, len(window)]
 
 
+UNUSED = """
+import sys
+import numpy as np
+import homes
+import legacyga
+
+home = homes.start(sys.argv[1], "eager")
+tf, keras = home.tf, home.keras
+strategy = tf.distribute.MirroredStrategy(["/cpu:0"])
+x = np.arange(32, dtype="float32").reshape(16, 2) / 8
+
+
+class Own(keras.optimizers.SGD):
+    def apply_gradients(self, grads_and_vars, *args, **kwargs):
+        pairs = [(gradient, variable) for gradient, variable in grads_and_vars if gradient is not None]
+        return super().apply_gradients(pairs, *args, **kwargs)
+
+
+class Model(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.used, self.unused = [keras.layers.Dense(1, kernel_initializer="ones") for _ in range(2)]
+
+    def call(self, x):
+        return self.used(x)
+
+
+for wrapped in (lambda: Own(0.125), lambda: keras.mixed_precision.LossScaleOptimizer(keras.optimizers.SGD(0.125))):
+    ends = []
+    for steps in (1, 4):
+        with strategy.scope():
+            model = Model()
+            model(x[:2]), model.unused(x[:2])
+            optimizer = wrapped() if steps == 1 else legacyga.wrap(wrapped(), steps)
+            model.compile(optimizer, "mse")
+        model.fit(x, x[:, :1], batch_size=8 // steps, shuffle=False, verbose=0)
+        ends.append(np.concatenate([each.ravel() for each in model.get_weights()]))
+    print("distance", np.abs(ends[0] - ends[1]).max(), "way", np.abs(ends[0] - 1).max())
+"""
+
+
+@pytest.mark.slow
+def test_a_layer_without_a_gradient_on_one_device(home, tmpdir):
+    """An update that asks whether there is a gradient, by a conditional, which cannot hold what replicas exchange."""
+    if home.mode == "graph" or home.tf_version < (2, 4) or home.is_keras3_before(3, 10):
+        skips.senseless("eager mode of TF 2.4 and newer")
+    lines = [each.split() for each in homes.run_program(tmpdir, UNUSED, home.name).splitlines() if "distance" in each]
+    assert len(lines) == 2
+    for _, distance, _, way in lines:
+        assert float(way) > 1e-2 and float(distance) <= 4e-6
+
+
 ONE = """
 import sys
 import numpy as np

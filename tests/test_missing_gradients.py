@@ -142,6 +142,27 @@ def test_an_update_of_ones_own_that_treats_none_apart(home, adam, by, traced):
     assert_close(ours, bare)
 
 
+def test_an_update_of_ones_own_in_tensorflow_1(home):
+    """The same for a subclass of an optimizer of tf.compat.v1.train, traced."""
+    eager_only(home)
+    tf, stock = home.tf, home.v1.train.GradientDescentOptimizer
+    if home.name == "keras":
+        skips.senseless("tested with tf.keras")
+
+    class Decays(stock):
+        def apply_gradients(self, grads_and_vars, global_step=None, name=None):
+            pairs = [(gradient, variable) for gradient, variable in grads_and_vars if gradient is not None]
+            for _, variable in pairs:
+                variable.assign_sub(0.5 * variable)
+            return super(Decays, self).apply_gradients(pairs, global_step, name)
+
+    used, unused = tf.Variable([4.0]), tf.Variable([4.0])
+    optimizer = legacyga.wrap(Decays(0.5), 2)
+    step = tf.function(lambda: optimizer.apply_gradients([(tf.constant([2.0]), used), (None, unused)]))
+    step(), step()
+    assert (used.numpy(), unused.numpy()) == (1.0, 4.0)
+
+
 @pytest.mark.parametrize("steps", [slow(1), 3])
 def test_no_gradient_at_all(home, adam, steps):
     """The bare optimizer's error, or, in Keras 3, its warning."""

@@ -8,7 +8,7 @@ import pytest
 import skips
 from slow import slow
 from test_micro_batch import start_anew  # noqa: F401
-from test_recompute import LABELS, X, check, dice, embedded, sgd, start, supervised_contrastive
+from test_recompute import LABELS, X, check, dice, embedded, keras_trains, sgd, start, supervised_contrastive
 
 import legacyga
 from legacyga.backend import features
@@ -988,7 +988,8 @@ def test_a_call_that_an_attribute_switches(home, eager):
     assert oracle.farthest(*ends) <= 4e-6
 
 
-def test_an_attribute_that_switches_after_a_batch(home):
+@pytest.mark.parametrize("is_float", [False, slow(True)], ids=["int", "float"])
+def test_an_attribute_that_switches_after_a_batch(home, is_float):
     """What a call does is found by a trace for each kind of call, and the attribute makes another kind."""
     needs_train_step(home)
     keras, tf = home.keras, home.tf
@@ -1010,11 +1011,92 @@ def test_an_attribute_that_switches_after_a_batch(home):
         model.compile(sgd(home), lambda y, p: tf.sqrt(tf.reduce_mean(tf.square(y - p))), run_eagerly=True)
         legacyga.micro_batch(model, 4, recompute=True)
         before = model.get_weights()
-        for model.phase in (begins, 1):
+        for phase in (begins, 1):
+            model.phase = float(phase) if is_float else phase
             model.set_weights(before)
             model.fit(X[:8], Y[:8], batch_size=8, shuffle=False, verbose=0)
         ends.append([home.value(each) for each in model.weights])
     assert oracle.farthest(*ends) <= 4e-6
+
+
+@pytest.mark.parametrize("where", ["compute_metrics", "a penalty"])
+def test_a_second_call_in_the_step_of_keras(home, where):
+    """It gets its own arguments and mode: after the update, or on other samples."""
+    needs_train_step(home)
+    tf, keras = home.tf, home.keras
+    if where == "compute_metrics" and not hasattr(keras.Model, "compute_metrics"):
+        skips.keras_lacks("compute_metrics")
+    if where == "a penalty" and (home.is_keras3 or home.tf_version < (2, 4)):
+        skips.keras_lacks("a function as a loss of a model")
+
+    class Own(keras.Model):
+        def compute_metrics(self, x, y, y_pred, sample_weight=None):
+            told = super(Own, self).compute_metrics(x, y, y_pred, sample_weight)
+            return dict(told, clean=tf.reduce_mean(tf.square(y - self(x, training=False))))
+
+    def make():
+        network = embedded(home)
+        model = Own(network.inputs, network.outputs) if where == "compute_metrics" else network
+        if where == "a penalty":
+            model.add_loss(lambda: tf.reduce_mean(tf.square(model(tf.constant(10 * X[:5])))))
+        model.compile(sgd(home), "mse")
+        return model, X, Y
+
+    check(home, make, twice=False)
+
+
+def test_a_shared_row_as_the_first_input(home):
+    """Without targets the first input that has a row for each sample tells their number."""
+    needs_train_step(home)
+    tf, layers = home.tf, home.keras.layers
+
+    class Own(home.keras.Model):
+        def __init__(self):
+            super(Own, self).__init__()
+            self.dense = layers.Dense(2)
+
+        def call(self, inputs):
+            row, x = inputs
+            found = self.dense(x + row)
+            self.add_loss(tf.reduce_mean(tf.square(found)))
+            return found
+
+    def make():
+        model = Own()
+        row = tf.constant([[0.5, -0.5, 1.0]])
+        model((row, X[:2]))
+        model.compile(sgd(home))
+        return start(model), tf.data.Dataset.from_tensor_slices(X).batch(8).map(lambda x: ((row, x),)), None
+
+    if not keras_trains(home, make, batch_size=None):
+        skips.keras_lacks("a model without targets")
+    check(home, make, batch_size=None, twice=None)
+
+
+def test_a_training_function_of_ones_own_stays(home):
+    """Set on the object. It calls the model's train_step, as docs/micro_batch.md asks."""
+    needs_train_step(home)
+    calls = []
+
+    def make():
+        model = embedded(home)
+        model.compile(sgd(home), "mse")
+
+        def make_train_function(*args, **kwargs):
+            calls.append(1)
+            return type(model).make_train_function(model, *args, **kwargs)
+
+        model.make_train_function = make_train_function
+        return model
+
+    model = make()
+    own = model.make_train_function
+    for size in (None, 4, "auto", 4, None):
+        legacyga.micro_batch(model, size)
+        del calls[:]
+        model.fit(X[:8], Y[:8], batch_size=8, epochs=1, verbose=0)
+        assert calls
+        assert (model.make_train_function is own) is (size != "auto")
 
 
 def test_a_train_step_of_a_class_that_is_a_tf_function(home):

@@ -246,6 +246,56 @@ def test_a_sparse_matrix(home, form):
     assert_alike(ends)
 
 
+def test_a_scipy_matrix_of_tf_keras(home):
+    """tf.keras makes a SparseTensor of it, which is not cut: an error says so."""
+    if home.is_standalone or home.is_keras3 or home.mode == "eager" or home.tf_version < (1, 15):
+        skips.keras_lacks("a matrix that Keras makes a SparseTensor of")
+    import scipy.sparse as sparse
+
+    layers, tf = home.keras.layers, home.tf
+
+    class Own(layers.Layer):
+        def build(self, shape):
+            self.kernel = self.add_weight(name="kernel", shape=(4, 2), initializer="ones")
+            super(Own, self).build(shape)
+
+        def call(self, x):
+            return tf.sparse.sparse_dense_matmul(x, self.kernel)
+
+    inputs = layers.Input((4,), sparse=True)
+    model = home.keras.models.Model(inputs, Own()(inputs))
+    model.compile(optimizer=sgd(home), loss="mse")
+    legacyga.micro_batch(model, 3)
+    with pytest.raises(ValueError, match="can cut only arrays.*Received.*SparseTensor"):
+        model.train_on_batch(sparse.csr_matrix(X), np.zeros((len(X), 2)))
+
+
+def test_an_optimizer_of_tensorflow_that_scales_the_loss(home):
+    """As enable_mixed_precision_graph_rewrite makes it: Keras has it in an optimizer of its own."""
+    found = getattr(getattr(home.v1.train, "experimental", None), "MixedPrecisionLossScaleOptimizer", None)
+    if home.is_standalone or home.is_keras3 or home.mode == "eager" or found is None:
+        skips.keras_lacks("MixedPrecisionLossScaleOptimizer of TF 1.15 and newer, for graph mode")
+    inputs = home.keras.layers.Input((4,))
+    model = home.keras.models.Model(inputs, home.keras.layers.Dense(4)(inputs))
+    scale = home.v1.train.experimental.FixedLossScale(8.0)
+    model.compile(found(home.v1.train.GradientDescentOptimizer(0.1), scale), "mse")
+    with pytest.raises(ValueError, match="cannot be cut for an optimizer that scales the loss"):
+        legacyga.micro_batch(model, 3)
+
+
+def test_two_updates_in_one_training_function(home):
+    """As in WideDeepModel: one of them would be lost."""
+    if not hasattr(getattr(home.keras, "experimental", None), "WideDeepModel") or home.mode == "eager":
+        skips.keras_lacks("WideDeepModel in graph mode")
+    keras = home.keras
+    linear, deep = keras.experimental.LinearModel(1), keras.models.Sequential([keras.layers.Dense(1)])
+    model = keras.experimental.WideDeepModel(linear, deep)
+    model.compile(sgd(home), "mse")
+    legacyga.micro_batch(model, 3)
+    with pytest.raises(ValueError, match="calls get_updates more than once"):
+        model.train_on_batch([X, X], np.zeros((len(X), 1)))
+
+
 def test_what_is_told_of_each_sample(home):
     """What a program fetches beside the loss: a known way to the predictions of a training step."""
     if not home.is_standalone_before(2, 3):

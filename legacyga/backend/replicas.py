@@ -60,6 +60,12 @@ class Replicas(object):
         return self.count > 1
 
     @property
+    def synchronize(self):
+        """Whether an optimizer's update waits for other replicas. MirroredStrategy's does on one device, too."""
+        strategy = self.entered_strategy
+        return strategy is not None and not isinstance(strategy, self._distribute.OneDeviceStrategy)
+
+    @property
     def are_elsewhere(self):
         """Whether there are replicas in other processes."""
         strategy = self.strategy

@@ -1,5 +1,6 @@
 """Eager mode: a training function that finds the slice size that fits in memory (`size="auto"`)."""
 
+import functools
 import itertools
 import weakref
 
@@ -10,10 +11,13 @@ from legacyga.slices import recompute as slices_recompute
 
 
 class MakeTrainFunction(object):
-    """Replaces a model's `make_train_function`: calls `make`, and in a copy of the model Keras's own method."""
+    """Replaces a model's `make_train_function`: calls `make`, and in a copy of the model Keras's own method.
 
-    def __init__(self, model, make):
-        self._model, self._make = weakref.ref(model), make
+    `own` is the one that the user has set on the model, or None.
+    """
+
+    def __init__(self, model, make, own=None):
+        self._model, self._make, self.own = weakref.ref(model), make, own
 
     def __call__(self, *args, **kwargs):
         return self._make(*args, **kwargs)
@@ -30,8 +34,8 @@ class MakeTrainFunction(object):
 class FittingFunction(object):
     """A training function that takes smaller slices if memory is exhausted. `cut(model, size)` sets the size."""
 
-    def __init__(self, model, cut):
-        self._model, self._cut = weakref.ref(model), cut
+    def __init__(self, model, cut, own):
+        self._model, self._cut, self._own = weakref.ref(model), cut, own
         self._tf = homes.home_of(model.optimizer).tf
         self._function = self._variables = None
 
@@ -40,13 +44,13 @@ class FittingFunction(object):
         return None
 
     def make(self, *args, **kwargs):
-        """Make Keras's own training function and put this object in its place."""
+        """Make the training function, by Keras's own method or the user's, and put this object in its place."""
         model = self._model()
         if model.train_function is not None and not (args or kwargs):
             return model.train_function
         model.train_function = None
         with features.one_step_per_execution(model):
-            type(model).make_train_function(model, *args, **kwargs)
+            (self._own or functools.partial(type(model).make_train_function, model))(*args, **kwargs)
         self._function, self._variables = model.train_function, None
         model.train_function = self
         return self
@@ -122,8 +126,13 @@ def _without_none(data):
 def install(model, step, recompute):
     """Make a model's training step find its slice size, or undo this if the model's `Fitting` does not look for one."""
     attributes = vars(model)
+    before = own = attributes.get("make_train_function")
+    if isinstance(before, MakeTrainFunction):
+        own = before.own
     if not fitting.fitting_of(model).looks:
-        if attributes.pop("make_train_function", None) is not None:
+        if own is not before:
+            attributes.pop("make_train_function")
+            attributes.update({} if own is None else {"make_train_function": own})
             model_step.make_anew(model)
         return
 
@@ -132,6 +141,6 @@ def install(model, step, recompute):
             step.size, step.recompute = size, recompute
             model_step.make_anew(model)
 
-    function = FittingFunction(model, cut)
-    attributes["make_train_function"] = MakeTrainFunction(model, function.make)
+    function = FittingFunction(model, cut, own)
+    attributes["make_train_function"] = MakeTrainFunction(model, function.make, own)
     model_step.make_anew(model)

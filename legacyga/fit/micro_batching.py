@@ -48,10 +48,10 @@ def micro_batch(model, size, recompute=None):
     Raises:
         ValueError: `size` or `recompute` is out of range; the model is not compiled; it is in eager mode of TensorFlow
             2.0 or 2.1, or of Keras 2.3, where `fit` has no training step to replace, or has a `train_step` that was set
-            on the object; it is under a strategy other than `MirroredStrategy` in eager mode, or under this one with
-            "auto" or synchronized batch normalization; slices are computed twice, and a random layer cannot draw the
-            same numbers twice, or an output does not have one row per sample. With `recompute=False` also: the loss is
-            clearly not a mean over the samples, or the model has its own `train_step`. In graph mode also: the
+            on the object; it is on several replicas, but not of `MirroredStrategy` in eager mode, or on such replicas
+            with "auto" or synchronized batch normalization; slices are computed twice, and a random layer cannot draw
+            the same numbers twice, or an output does not have one row per sample. With `recompute=False` also: the loss
+            is clearly not a mean over the samples, or the model has its own `train_step`. In graph mode also: the
             optimizer scales the loss, has trained a different model since, or has separate moments for `fit` and
             `train_on_batch`; or, during training, a batch is not an array. docs/micro_batch.md has the details.
 

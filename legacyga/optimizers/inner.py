@@ -240,7 +240,7 @@ class Inner(object):
 
         without = [(None if variable_key(var) in at_run_time else gradient, var) for gradient, var in pairs]
         # Replicas synchronize in an update, but cannot within a conditional; an update without any gradient raises.
-        if self.ops.replicas.are_several or all(gradient is None for gradient, _ in without):
+        if self.ops.replicas.synchronize or all(gradient is None for gradient, _ in without):
             return update(pairs)
         # If any is there, those without a gradient get zeros.
         is_any_there = self.ops.reduce_any(self.ops.tf.stack(list(at_run_time.values())))
@@ -255,6 +255,9 @@ class Inner(object):
         replaced = []
         for var in var_list:
             is_there = self._presence.get(variable_key(var)) if var is not None else None
+            # A layer of mixed precision has a variable around the one whose constraint Keras calls.
+            inner = getattr(var, "_variable", None)
+            var = inner if is_variable(inner) else var
             for part in parts_of(var) if is_there is not None and is_variable(var) else [var]:
                 # Keras 3.5 takes no function as the public `constraint`. Delete with Keras 3.5.
                 own = None if is_there is None else getattr(part, "_constraint", None)

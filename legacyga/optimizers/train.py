@@ -112,6 +112,10 @@ class Inner(_inner.Inner):
             entered.enter_context(v1.variable_scope(v1.get_variable_scope(), reuse=reuse))
             yield
 
+    @property
+    def has_own_methods(self):
+        return not self.own_class.apply_gradients.__module__.startswith("tensorflow")
+
     def make_variable(self, name, value, shape, dtype, beside=None):
         value = self.home.tf.fill(shape, self.home.tf.cast(value, dtype))
         if beside is None:

@@ -32,7 +32,7 @@ def samples_in(tf, data):
     """Return the number of samples in a batch, a scalar tensor: the first dimension of its first target, else input."""
     # The loss is a mean over the targets. An input may have several rows per sample, such as a molecule's atoms.
     targets = parts_of(tf, data[1:2]) if isinstance(data, (tuple, list)) else []
-    found = targets or parts_of(tf, data)
+    found = targets or of_samples(tf, data)
     if not found:
         raise ValueError(NO_SAMPLES.format(shown(data)))
     return size_of(tf, found[0])

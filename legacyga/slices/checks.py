@@ -19,6 +19,8 @@ EXCHANGES = (
 AUTO_ON_REPLICAS = (
     'size="auto" takes a batch again on one device, not on replicas. Received: {}. Give micro_batch a number.'
 )
+# Attributes of an optimizer that scales the loss, of Keras or of tf.compat.v1.train.
+SCALES = ("get_unscaled_gradients", "_unscale_grads", "_loss_scale")
 LOSS_SCALE = (
     "In graph mode a batch cannot be cut for an optimizer that scales the loss. Received: {}. Give fit batches of a "
     "slice's size, and compile the model with legacyga.wrap(optimizer, gradient_accumulation_steps)."
@@ -31,7 +33,9 @@ def check_compiled(home, model, size):
     if strategy is not None:
         with strategy.scope():
             check_strategy(home, model, size)
-    if home.graph_mode and hasattr(model.optimizer, "get_unscaled_gradients"):
+    # Keras puts an optimizer of tf.compat.v1.train into one of its own.
+    given = (model.optimizer, getattr(model.optimizer, "optimizer", None))
+    if home.graph_mode and any(hasattr(each, name) for each in given for name in SCALES):
         raise ValueError(LOSS_SCALE.format(shown(model.optimizer)))
 
 

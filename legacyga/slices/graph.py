@@ -110,7 +110,9 @@ class SlicedFunction(object):
 
     def __call__(self, inputs):
         fed = list(inputs)
-        if not self._model._feed_inputs or any(isinstance(each, self._home.tf.Tensor) for each in fed):
+        # tf.keras makes a SparseTensor of scipy's matrices.
+        tensors = (self._home.tf.Tensor, self._home.tf.SparseTensor)
+        if not self._model._feed_inputs or any(isinstance(each, tensors) for each in fed):
             raise ValueError(NOT_FED.format(shown(fed)))
         samples, found = fed[0].shape[0], self._fitting
         if not found.looks:

@@ -5,8 +5,15 @@ import functools
 
 from legacyga.backend import graph, update_order
 from legacyga.backend import ops as _ops
+from legacyga.backend.messages import shown
 from legacyga.optimizers import lookup, surface
 from legacyga.windows.gradient_accumulator import GradientAccumulator
+
+TWO_UPDATES = (
+    "In graph mode a model whose training function calls get_updates more than once, such as WideDeepModel, cannot be "
+    "cut. Received: calls with {} and with {}. Give fit batches of a slice's size, and compile the model with "
+    "legacyga.wrap(optimizer, gradient_accumulation_steps)."
+)
 
 
 class TrainingStep(object):
@@ -70,6 +77,8 @@ def recorder(optimizer, home, made):
         if step is None or not step.operations:
             # Nothing is trainable, or has a gradient: Keras tells of it, as without slices.
             return optimizer.get_updates(loss=loss, params=params)
+        if made:
+            raise ValueError(TWO_UPDATES.format(shown(made[0].params), shown(params)))
         made[:] = [step]
         # `SlicedFunction` runs the update.
         return []

@@ -10,7 +10,7 @@ from legacyga.backend import autograph, features
 from legacyga.backend import ops as _ops
 from legacyga.backend.messages import shown
 from legacyga.slices import batches, losses, means
-from legacyga.slices.calls import SlicedCall, arguments, replaced
+from legacyga.slices.calls import SlicedCall, again, arguments, replaced, uncut, without_penalty
 from legacyga.slices.loop import joins_gradient
 
 
@@ -20,9 +20,14 @@ def train_step(home, model, own, data, size):
     with _ops.Ops(tf).after(batches.checked(tf, data, samples)):
         samples = samples if isinstance(samples, int) else tf.identity(samples)
     call = _Once(home, model, features.as_trained_on(home, data), samples, size)
-    joined, gradients = call.run()
+    to_come = [call.run()]
 
     def outputs(*args, **kwargs):
+        if not to_come:
+            # A penalty or compute_metrics of the user's calls the model again, with other arguments or weights.
+            with uncut([model]), without_penalty(model):
+                return again(home, model)(*args, **kwargs)
+        joined, gradients = to_come.pop()
         # The gradients are there already, whatever comes upstream.
         return call.recorded(joined, [], lambda upstream: gradients)
 

@@ -238,9 +238,10 @@ class _Twice(SlicedCall):
             str((getattr(each, "shape", each)[1:], each.dtype)) if hasattr(each, "dtype") else each for each in leaves
         )
         key += tuple(sorted(self.given[1])) + (str(self.told),)
-        # A frozen BatchNormalization writes no averages, and an attribute may switch a layer. No float does.
-        modes = [(t, [each for each in plain.items() if type(each[1]) is not float]) for _, t, plain in self.modes()]
-        key += (hash(str(modes)),)
+        # A frozen BatchNormalization writes no averages, and an attribute may switch a layer: a float by being 0.
+        for _, trainable, plain in self.modes():
+            modes = [(name, bool(value) if type(value) is float else value) for name, value in plain.items()]
+            key += (trainable, hash(str(modes)))
         # Each replica has variables of its own.
         key += (self.ops.replicas.number,)
         if key not in known:

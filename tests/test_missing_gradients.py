@@ -60,6 +60,16 @@ def of_gradients(found):
     return sorted({message for message in found if "radient" in message})
 
 
+def without_second(home, optimizer, variables, traced):
+    """A step that takes a gradient for each variable, and gives the optimizer None for the second one."""
+
+    def step(*gradients):
+        pairs = list(zip(gradients, variables))
+        optimizer.apply_gradients([pairs[0], (None, variables[1])] + pairs[2:])
+
+    return home.tf.function(step) if traced else step
+
+
 @pytest.mark.parametrize("traced", [True, slow(False)], ids=["tf.function", "eager"])
 def test_a_variable_without_gradient(home, adam, traced):
     eager_only(home)
@@ -75,11 +85,7 @@ def test_a_variable_without_gradient(home, adam, traced):
             # As fit of Keras 3 does: nothing is known of the gradients yet.
             optimizer.build(variables)
 
-        def step(*gradients):
-            pairs = list(zip(gradients, variables))
-            optimizer.apply_gradients([pairs[0], (None, variables[1])] + pairs[2:])
-
-        step = tf.function(step) if traced else step
+        step = without_second(home, optimizer, variables, traced)
         with messages() as found:
             for each in updates:
                 step(*[tf.constant(gradient) for gradient in each])
@@ -127,11 +133,7 @@ def test_an_update_of_ones_own_that_treats_none_apart(home, adam, by, traced):
         if hasattr(optimizer, "build"):
             optimizer.build(variables)
 
-        def step(*gradients):
-            pairs = list(zip(gradients, variables))
-            optimizer.apply_gradients([pairs[0], (None, variables[1])] + pairs[2:])
-
-        step = tf.function(step) if traced else step
+        step = without_second(home, optimizer, variables, traced)
         for each in updates:
             step(*[tf.constant(gradient) for gradient in each])
         return [variable.numpy() for variable in variables]

@@ -1076,21 +1076,14 @@ def test_a_shared_row_as_the_first_input(home):
 def test_a_training_function_of_ones_own_stays(home):
     """Set on the object. It calls the model's train_step, as docs/micro_batch.md asks."""
     needs_train_step(home)
-    calls = []
+    model, calls = embedded(home), []
+    model.compile(sgd(home), "mse")
 
-    def make():
-        model = embedded(home)
-        model.compile(sgd(home), "mse")
+    def own(*args, **kwargs):
+        calls.append(1)
+        return type(model).make_train_function(model, *args, **kwargs)
 
-        def make_train_function(*args, **kwargs):
-            calls.append(1)
-            return type(model).make_train_function(model, *args, **kwargs)
-
-        model.make_train_function = make_train_function
-        return model
-
-    model = make()
-    own = model.make_train_function
+    model.make_train_function = own
     for size in (None, 4, "auto", 4, None):
         legacyga.micro_batch(model, size)
         del calls[:]

@@ -161,11 +161,12 @@ class Inner(object):
                 pairs = list(zip(self.ops.replicas.exchanged(gradients, variables), variables))
             at_run_time = [(var_list[i], is_there) for i, is_there in presence.items() if var_list[i] is not None]
             at_run_time = {variable_key(var): is_there for var, is_there in at_run_time}
-            self._presence = {} if self.is_around_others else at_run_time
+            bypasses_step = bool(at_run_time) and self.is_around_others
+            self._presence = {} if bypasses_step else at_run_time
             try:
                 with self._constraints_of_those_present(var_list):
                     # Methods of the user may handle a variable without a gradient, also outside of `step`.
-                    if at_run_time and (self.is_around_others or self.has_own_methods):
+                    if bypasses_step or at_run_time and self.has_own_methods:
                         return self._with_or_without(at_run_time, pairs, args, kwargs, exchanges)
                     return self.update(pairs, args, kwargs, exchanged=exchanges)
             finally:

@@ -702,6 +702,35 @@ def test_losses_that_are_read_after_the_gradient(home, by):
     check(home, make, batch_size=7)
 
 
+@pytest.mark.parametrize("name", ["encoder", slow("decoder")])
+def test_one_of_two_inner_models_adds_a_loss(home, name):
+    """As an autoencoder with a train_step of its own: neither inner model has all of the weights that train."""
+    needs_train_step(home)
+    tf = home.tf
+
+    class Autoencoder(home.keras.Model):
+        def __init__(self):
+            super(Autoencoder, self).__init__()
+            self.encoder = dense(home, 3, activity_regularizer="l2" if name == "encoder" else None)
+            self.decoder = dense(home, 3, activity_regularizer="l2" if name == "decoder" else None)
+
+        def train_step(self, data):
+            x, _ = data
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(tf.square(self.decoder(self.encoder(x)) - x)) + sum(self.encoder.losses)
+                loss += sum(self.decoder.losses)
+            return update(self, tape, loss, self.trainable_variables)
+
+    def make():
+        model = Autoencoder()
+        model.built = True
+        start(model.encoder), start(model.decoder)
+        model.compile(sgd(home))
+        return model, X, Y
+
+    check(home, make, batch_size=7)
+
+
 def test_a_layer_that_calls_a_model_twice(home):
     """As a Siamese network. What the first call adds to the losses is still there after the second."""
     needs_train_step(home)

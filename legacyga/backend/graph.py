@@ -57,7 +57,7 @@ def constant_value(tf, tensor):
 
 
 class Mutex(object):
-    """A lock in a graph: it runs the mini-steps of one session call, which nothing else orders, one at a time."""
+    """A lock in a graph: it runs mini-steps, which nothing else orders, one at a time."""
 
     def __init__(self, ops, beside):
         self._ops = ops

@@ -313,7 +313,7 @@ class Inner(object):
             attributes.update(decays)
 
     def say_what_is_missing(self, grads_and_vars):
-        """Emit Keras's warning of missing gradients. A traced update has all gradients, so Keras does not."""
+        """Emit Keras's warning of missing gradients, because a traced update may have zeros in their place."""
         for cls in type(self.optimizer).__mro__:
             # A class may come from a module that is not in `sys.modules`.
             module = sys.modules.get(cls.__module__)

@@ -85,7 +85,7 @@ class Inner(_inner.Inner):
     def take(self, accumulation, called, grads, variables, args, kwargs):
         """Make one mini-step for a call of the optimizer's method `called`; `variables` may be None, as in `apply`."""
         optimizer, grads = self.optimizer, list(grads)
-        # Under the lock, an update in progress is this thread's. At K = 1 it does not matter whose it is.
+        # `uninterrupted` locks, so an update in progress is this thread's. At K = 1 it does not matter whose.
         with self.ops.uninterrupted() if self.steps.has_windows else contextlib.ExitStack():
             if called == "apply" and self.is_applying:
                 # The inner optimizer's `apply_gradients` ends here.
@@ -104,7 +104,7 @@ class Inner(_inner.Inner):
                 self.apply_inner(grads, given, *args, **kwargs)
                 return
             if not optimizer.built:
-                # Build in this context, as Keras does: outside, variables that this function makes have no value yet.
+                # Build here, as Keras does: in an init_scope, variables that this function makes have no value yet.
                 with self.home.module.name_scope(optimizer.name, caller=optimizer):
                     self.build_inner(variables)
             accumulation.take_mini_step(list(zip(grads, variables)), (called,) + args, kwargs, scope=optimizer.name)

@@ -32,8 +32,8 @@ OVERWRITTEN = (
 class Registry(object):
     """The windows of an optimizer in one TensorFlow 1 graph, or in eager mode, where `graph` is None.
 
-    Sessions read and write the state only if there is a graph. The mode does not decide this: even in eager mode, a
-    program can enter graphs, and leave their sessions open outside them.
+    `graph`, not the present mode, decides whether a session reads and writes the state: in eager mode, too, a program
+    can enter graphs, and leave their sessions open outside them.
 
     Attributes:
         windows: {key: `window.Window`}.
@@ -47,7 +47,7 @@ class Registry(object):
         self._graph, self.is_graph = graph, graph is not None
         self.windows, self.latest, self.skipped, self.unlisted = {}, None, None, []
         self._steps = KeptSteps(accumulation.steps, accumulation.ops)
-        # {(window, name of the action): the operation that ends or drops it}, in graph mode.
+        # {(window, "_end" or "_drop"): the operation that this method made}, in graph mode.
         self._endings = {}
         # The key of the window that `build` made, until a mini-step uses it.
         self._built = None

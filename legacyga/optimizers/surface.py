@@ -219,7 +219,7 @@ class AccumulatingOptimizer(object):
         saveables = super(AccumulatingOptimizer, self)._gather_saveables_for_checkpoint()
         registry = self._legacyga.registry()
         if registry.state_is_to_come:
-            # Only a save calls the function. A restore's status only asks whether there is one.
+            # A save calls this check. A restore's status only asks whether it is there.
             saveables = dict(saveables, legacyga=lambda name: registry.check_all_is_here("a checkpoint"))
         return saveables
 

@@ -164,7 +164,7 @@ class AccumulatingOptimizer(surface.AccumulatingOptimizer):
         return self._legacyga.inner.iterations
 
     def compute_gradients(self, loss, *args, **kwargs):
-        """As the inner optimizer's. In a graph, also keep each gradient's loss: its divisor may be a weight."""
+        """As the inner optimizer's. In a graph, keep each gradient's loss: its divisor may weigh the mini-step."""
         pairs = super(AccumulatingOptimizer, self).compute_gradients(loss, *args, **kwargs)
         if self._legacyga.home.graph_mode:
             self._legacyga.inner.losses.update((id(each), (each, loss)) for each, _ in pairs if each is not None)

@@ -79,10 +79,7 @@ class Inner(_inner.Inner):
         ]
 
     def _own(self, optimizer):
-        """The variables that the optimizer's `__init__` made, named after their attributes; a user's may have any name.
-
-        The global step is the program's.
-        """
+        """The variables that the optimizer's `__init__` made: each is named like its attribute; no global step."""
         # Do not use the config, which reads the variables: the program may not have initialized them yet.
         made = copying.attributes_that_are_variables(optimizer)
         given = self.home.v1.get_collection(self.home.v1.GraphKeys.GLOBAL_STEP)
@@ -152,7 +149,7 @@ class Inner(_inner.Inner):
         return taken
 
     def create_all_weights(self, accumulation, params):
-        """Make all variables for these params; returns what the inner optimizer's own method returned."""
+        """Return what the inner method returned for these params; outside of an update, make all variables first."""
         if self.reduced is None:
             weights, window = self._state_for(accumulation, params)
             if not weights:

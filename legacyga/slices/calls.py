@@ -197,7 +197,7 @@ class SlicedCall(object):
         return [(each, each.trainable, _plain(each, vars(each))) for each in layers]
 
     def since_built(self, modes):
-        """Return the modes, with the present attributes of layers that were not built: no mode undoes a build."""
+        """Return the modes, with the present attributes of layers not yet built then: no mode undoes a build."""
         return [(each, t, p if p.get("built", True) else _plain(each, vars(each))) for each, t, p in modes]
 
     @contextlib.contextmanager

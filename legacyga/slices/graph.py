@@ -43,11 +43,11 @@ def install(model, home, size, recompute):
 
 
 def _under_way(model, names):
-    """Return the optimizer's state, and those `names` of methods whose existing training function uses this state.
+    """Return the optimizer's state, and the `names` of methods whose training function exists and uses this state.
 
-    The caller makes these functions again and copies the state: optimizers of the v1 API create new variables with each
-    function, and keep only those of the last one, whichever model it trains. Raises if the state is another model's, or
-    only one of two functions'.
+    The caller makes these functions again and copies the state: for each function a v1 optimizer makes new variables,
+    and it keeps only the last ones, of whichever model. Raises if the state is another model's, or only one of two
+    functions'.
     """
     there = [name for name in names if getattr(model, FUNCTIONS[name], None) is not None]
     state = _state_of(model.optimizer)

@@ -51,7 +51,7 @@ class Loop(object):
 
 
 class Join(object):
-    """Joins the values of one tensor of each slice."""
+    """Joins the slices' values of one tensor."""
 
     def __init__(self, loop):
         self._ops, self._loop = loop.ops, loop

@@ -59,7 +59,7 @@ NUMBER = (
 # {model: {description of a kind of call: Seen}}, for calls outside traced functions. The number of kinds is limited.
 _SEEN = weakref.WeakKeyDictionary()
 MOST_KINDS = 100
-# The models whose users were told of such a number.
+# The models whose users were warned by `NUMBER`.
 _WARNED = weakref.WeakSet()
 # {model that trains: the slice size with which its train_step last called it, or a model within it}
 _CUT = weakref.WeakKeyDictionary()
@@ -230,7 +230,7 @@ class _Twice(SlicedCall):
         return batches.slice_of(self.tf, gradient, begin, length)
 
     def seen(self):
-        """Return the `Seen` of a call on one slice, by a trace that never runs; in eager mode, kept by kind of call."""
+        """Trace a call on one slice, run nothing, and return its `Seen`; eager mode caches these by kind of call."""
         is_eager = self.tf.executing_eagerly()
         known = _SEEN.setdefault(self.model, {}) if is_eager else {}
         leaves = self.tf.nest.flatten(self.given)
@@ -256,8 +256,8 @@ class _Twice(SlicedCall):
         drawn = random_states()
         graph, outputs, added = self._trace(self.loop.rest)
         shapes = [self.tf.TensorShape(getattr(each, "shape", ())) for each in _rows_in(outputs, added)]
-        # Trace twice the samples, too: a table of the model's with as many rows as a slice does not grow, and in a
-        # matrix of all pairs of samples another dimension does.
+        # Trace twice the samples, too: a table that happens to have as many rows as a slice does not grow, and a matrix
+        # of all pairs of samples grows in two dimensions.
         length = 2 * (self.loop.rest if isinstance(self.loop.rest, int) else self.loop.size)
         for shape, each in zip(shapes, _rows_in(*self._trace(length)[1:])):
             if not shape.ndims:
@@ -287,7 +287,9 @@ class _Twice(SlicedCall):
         except Exception:
             # A layer needs the number of samples.
             return
-        handles = {id(raw.handle) for _, raw in self.variables()}
+        # Not `variables`, which asks `seen`.
+        trainable = self.model.trainable_variables + self.models[0].trainable_variables
+        handles = {id(raw_of(each).handle) for each in trainable}
         params = [inner for outer, _, inner in variables_of(tf, graph) if id(outer) in handles]
         for loss, is_sum, layer in found[1]:
             if not is_sum and not loss.shape.ndims and not loss_divisor.is_mean(self.ops, loss, params):
@@ -332,8 +334,10 @@ class Seen(object):
     Attributes:
         written: [(handle, dtype)] of the variables that it writes, or may write within a loop or branch.
         read: [(handle, dtype)] of the variables that it only reads.
-        random: the name of an operation for which `is_random` is true, None if there is none.
+        random: the name of an operation for which `is_random` is true, else None.
         differentiates: whether the call itself takes a gradient, of a tape within it.
+        masked: whether an output has a mask.
+        ranks: the number of dimensions of each output, None if unknown.
         adds_rows: whether a layer adds a loss that is more than one number.
     """
 

@@ -104,9 +104,9 @@ class SparseAccumulator(DenseAccumulator):
         ]
 
     def sum(self, gradient, held):
-        """Return the window's rows plus a gradient, each row once: (values, int64 indices).
+        """Return the window's rows plus a gradient, each row once except under XLA: (values, int64 indices).
 
-        This also writes the gradient into `total`. `held` is what `total` holds before.
+        This also writes the gradient into `total`.
         """
         ops = self._ops
         with ops.after([] if gradient is None else self.add(gradient)):

@@ -208,14 +208,14 @@ class GradientAccumulator(object):
         try:
             return tf.train.load_variable(waiting.checkpoint.save_path_string, value.checkpoint_key)
         except tf.errors.NotFoundError:
-            # A CheckpointManager deleted the file after a save, which fails if the file has mini-steps.
+            # A CheckpointManager deleted the file after a save that succeeded, so it had no mini-steps.
             return 0
 
     def _gather_saveables_for_checkpoint(self):
         saveables = super(GradientAccumulator, self)._gather_saveables_for_checkpoint()
         may_lose = self._home.tf.executing_eagerly() and self._state_is_to_come
         if may_lose and self._taken() and (self._held is None or self._missing()):
-            # Only a save calls the function. A restore's status only asks whether there is one.
+            # A save calls this, and raises. A restore's status only asks whether it is there.
             saveables = dict(saveables, legacyga=checks.refuse_to_save)
         return saveables
 
@@ -297,7 +297,7 @@ class GradientAccumulator(object):
         return self._ops.replicas.local(variable)
 
     def _first(self, variable):
-        """Return this replica's copy of a variable, or elsewhere the first one."""
+        """Return this replica's copy of a variable, or outside of replicas the first."""
         if self._is_here():
             return self._local(variable)
         return self._strategy.experimental_local_results(variable)[0]

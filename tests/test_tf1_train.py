@@ -417,7 +417,7 @@ def bert(home, code, steps):
         kernel = v1.get_variable("kernel", initializer=KERNEL)
         loss, x, y = squared_error(home.tf, kernel)
         global_step = v1.train.get_or_create_global_step()
-        names = dict(tf=home.tf, tf1=v1, legacyga=legacyga, AdamWeightDecayOptimizer=AdamWeightDecayOptimizer)
+        names = dict(tf=home.tf, legacyga=legacyga, AdamWeightDecayOptimizer=AdamWeightDecayOptimizer)
         names.update(loss=10.0 * loss, tvars=[kernel], global_step=global_step)
         names["learning_rate"] = v1.train.polynomial_decay(0.05, global_step, 8, 0.0)
         exec(code, names)
@@ -432,8 +432,6 @@ def bert(home, code, steps):
 def test_bert_with_clipping_and_counting_in_apply_gradients(home):
     """The diff of docs/quickstart/tf1_session.md, beside the program with its old lines."""
     graph_only(home)
-    if not hasattr(home.tf, "compat") or home.tf_version < (1, 13):
-        skips.we_lack("what an update makes is not found again up to TensorFlow 1.10")
     text = pages.read(os.path.join("docs", "quickstart", "tf1_session.md"))
     lines = text.split("<!-- run by: test_tf1_train.py -->")[1].split("```")[1].splitlines()[1:]
     old, new = ["\n".join(line[1:] for line in lines if line[:1] in (sign, " ")) for sign in ("-", "+")]

@@ -61,7 +61,7 @@ class Replicas(object):
 
     @property
     def synchronize(self):
-        """Whether an optimizer's update waits for other replicas. MirroredStrategy's does on one device, too."""
+        """Whether an optimizer's update synchronizes replicas. Under MirroredStrategy it does even for one replica."""
         strategy = self.entered_strategy
         return strategy is not None and not isinstance(strategy, self._distribute.OneDeviceStrategy)
 

@@ -72,7 +72,7 @@ class FittingFunction(object):
 
         def step():
             self._cut(model, found.size)
-            # train_on_batch of Keras 3 gives no dataset. A dataset would make a list one array.
+            # Keras 3's train_on_batch gives no dataset: make none, which would turn a list into one array.
             return self._function(iter([data] if spec is None else _dataset_of(tf, data, spec)))
 
         self._cut(model, found.size)
@@ -108,7 +108,7 @@ def _dataset_of(tf, data, spec):
         # `data` is without the trailing None parts, and so must be its spec.
         return tf.nest.map_structure(relaxed, *((parts, spec[: len(parts)]) if is_tuple else (parts[0], spec)))
 
-    # Keras passes a named tuple on as it is.
+    # `map` unpacks a tuple, but not a named one.
     is_tuple, dataset = type(data) is tuple, tf.data.Dataset.from_tensors(data)
     return dataset.map(relax)
 
@@ -124,7 +124,7 @@ def _without_none(data):
 
 
 def install(model, step, recompute):
-    """Make a model's training step find its slice size, or undo this if the model's `Fitting` does not look for one."""
+    """Make a model's training function find its slice size, or undo this if its `Fitting` does not look for one."""
     attributes = vars(model)
     before = own = attributes.get("make_train_function")
     if isinstance(before, MakeTrainFunction):

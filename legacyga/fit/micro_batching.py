@@ -100,7 +100,7 @@ def _cut_train_step(model, home, size, recompute):
     if size is not None:
         checks.check_compiled(home, model, size)
     if size is None and not isinstance(vars(model).get("train_step"), (model_step.TrainStep, type(None))):
-        # The user's own has taken the place of the one that cuts.
+        # The user's own train_step has taken the place of ours.
         fitting.fitting_of(model).set(None)
         fitting_function.install(model, None, None)
         return

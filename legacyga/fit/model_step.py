@@ -27,7 +27,7 @@ def train_step(model, data, optimizer=None, weight=None, size=None, recompute=No
     If an `optimizer` is given, its mini-step has a weight: by default the number of samples in `data`.
     """
     home = homes.home_of(model.optimizer)
-    # The model's own train_step may call it with other tensors than `data`, so each call decides for itself.
+    # An own train_step may call the model with other tensors than `data`, so each call decides for itself.
     is_cut = size is not None and (own is not None or batches.is_cut(home.tf, data, size))
     if is_cut:
         checks.check_strategy(home, model)
@@ -167,7 +167,7 @@ def make_anew(model):
     """Rebuild the training function with the model's present training step."""
     is_made, model.train_function = model.train_function is not None, None
     if is_made:
-        # A running fit that looks for the function again does not make one, so make it here.
+        # A running fit may read `train_function` again, and does not make it, so make it here.
         model.make_train_function()
 
 

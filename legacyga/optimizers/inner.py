@@ -89,14 +89,14 @@ class Inner(object):
     def prepare(self, grads_and_vars, is_traced):
         """Make the inner optimizer's own state for these (gradient, variable) pairs.
 
-        Called each time a mini-step is made, in replica context, within an init_scope, before its window exists.
+        Called each time a mini-step is made, in replica context, within an init_scope, before it gets its window.
         `is_traced` means within a tf.function, whose update may find a gradient for any of the variables. Returns
         nothing.
         """
 
     @hook
     def apply(self, pairs, *args, **kwargs):
-        """Make one update of these (reduced gradient or None, variable) pairs. Returns what to wait for.
+        """Make one update of these (window's mean or sum, or None, variable) pairs. Returns what to wait for.
 
         Called at a window's end, in the conditional's branch, in replica context; at K = 1 in place of a mini-step.
         """
@@ -113,7 +113,7 @@ class Inner(object):
     # The inner optimizer's session, and facts about it.
 
     def session(self, variable, action):
-        """The session for the graph of `variable`. Keras opens one; `train` raises if an `action` needs one."""
+        """The session for `variable`. Keras opens one; without one, `train` returns None, or raises for an `action`."""
         return self.home.session
 
     @property
@@ -165,7 +165,7 @@ class Inner(object):
             self._presence = {} if bypasses_step else at_run_time
             try:
                 with self._constraints_of_those_present(var_list):
-                    # Methods of the user may handle a variable without a gradient, also outside of `step`.
+                    # The user's methods, and optimizers inside, may treat None in their own way, outside of `step`.
                     if bypasses_step or at_run_time and self.has_own_methods:
                         return self._with_or_without(at_run_time, pairs, args, kwargs, exchanges)
                     return self.update(pairs, args, kwargs, exchanged=exchanges)
@@ -179,7 +179,7 @@ class Inner(object):
         return any(self._applying.values())
 
     def exchanged_once(self, own, pairs):
-        """Call `own`, the inner optimizer's exchange between replicas, unless the update's gradients are exchanged."""
+        """Call `own`, the inner optimizer's exchange between replicas, unless gradients are already exchanged."""
         return list(pairs) if self._applying[True] else own(pairs)
 
     def scaled(self, gradients, factor):
@@ -281,7 +281,7 @@ class Inner(object):
         return self.ops.cond(is_there, lambda: constraint(variable), lambda: tf.convert_to_tensor(variable))
 
     def average_those_present(self, own, variables):
-        """Call `own`, the inner optimizer's method for all variables, for those with a gradient in the window."""
+        """Call `own`, the inner optimizer's method for moving averages, for variables with a gradient in the window."""
         # Up to TF 2.13 Keras assumes that the list is complete, so it cannot be split. Delete with TF 2.13.
         if not self._presence or not features.finds_averages_by_variable(self.home):
             own(variables)

@@ -187,8 +187,8 @@ class AccumulatingOptimizer(object):
     def gradient_accumulation_steps(self):
         """K of the next window. Set it to an int of at least 1. The current window keeps its K.
 
-        A ValueError says that the value is no such int, that there are no accumulators because K was 1 at first, or, of
-        a tf.compat.v1.train optimizer in graph mode, that no session is open.
+        Setting it raises ValueError if the value is no such int, if there are no accumulators because K was 1 at first,
+        or, for a tf.compat.v1.train optimizer in graph mode, if no session is open.
         """
         return self._legacyga.next_steps
 

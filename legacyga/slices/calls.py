@@ -70,7 +70,7 @@ def again(home, model):
 
 @contextlib.contextmanager
 def without_penalty(model):
-    """A context in which a model has no activity_regularizer: the call around adds what it gives."""
+    """A context in which a model has no activity_regularizer, because the outer call adds its loss."""
     before = getattr(model, "activity_regularizer", None)
     if before is None:
         yield
@@ -88,7 +88,7 @@ class SlicedCall(object):
     Each slice yields a flat list of tensors: its outputs (a ragged one as values and row lengths, a softmax or sigmoid
     without `_keras_logits` as its input), their masks, their `_keras_logits`, and what its layers added to the loss.
 
-    `models` is given within a call of `model`: all models whose `call` is replaced, first the one that trains.
+    Within a call of `model`, `models` are all models whose `call` is replaced, first the one that trains.
     """
 
     # Whether an output that is one number is taken as a mean over the samples.
@@ -99,12 +99,12 @@ class SlicedCall(object):
         self.models, self._is_within = models or [model], bool(models)
         self.tf, self.ops, self.tape = home.tf, _ops.Ops(home.tf), features.tape_module(home.tf)
         self.loop = Loop(self.ops, samples, size)
-        # {place of a single number in that list: whether it is a sum, not a mean}, {place of a ragged tensor's values:
-        # how many tensors of row lengths follow}.
+        # {place of a single number in the flat list: whether it is a sum, not a mean}, {place of a ragged tensor's
+        # values: how many tensors of row lengths follow}.
         self.scalars, self.ragged = {}, {}
         # The outputs of a slice, and the layers that added the losses.
         self._template, self._adding, self._variables = None, [], None
-        # A `call` without `training` asks the call in progress. A slice computed later is in none: tell it.
+        # If `call` does not take `training`, its layers ask the call in progress. A later slice is in none: tell it.
         training = features.training_of_call(home)
         self.told = {} if training is None or features.is_told_of_training(home, model) else {"training": training}
 
@@ -214,8 +214,8 @@ class SlicedCall(object):
             _set_modes(now)
 
     def variables(self):
-        """Return [(trainable variable, TensorFlow's variable in it)], as they were at the first call."""
-        # A step may freeze or free a model before it takes the gradient, as that of a GAN.
+        """Return [(trainable variable, TensorFlow's variable in it)], the same list each time."""
+        # A step may freeze or unfreeze a model before it takes the gradient, as that of a GAN.
         if self._variables is None:
             self._variables = [(each, raw_of(each)) for each in self.model.trainable_variables]
         return self._variables
@@ -223,7 +223,7 @@ class SlicedCall(object):
     def recorded(self, joined, inputs, backward):
         """Return the outputs of the whole batch, whose flat list is `joined`, with `backward` as their gradient.
 
-        `backward({place: upstream gradient})` returns it by variables, then by `inputs`.
+        `backward({place: upstream gradient})` returns the gradients of variables, then of `inputs`.
         """
         # The tape records these reads, which connect the outputs to the variables.
         values = [raw.read_value() for _, raw in self.variables()]

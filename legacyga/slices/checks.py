@@ -40,7 +40,7 @@ def check_compiled(home, model, size):
 
 
 def check_strategy(home, model, size=None):
-    """Raise ValueError under a strategy whose replicas cannot slice their parts of a batch."""
+    """Raise ValueError under a strategy on which a model cannot train in slices of this `size`."""
     strategy = _ops.Ops(home.tf).replicas.entered_strategy
     # In graph mode Keras trains even a model under a OneDeviceStrategy in a loop that does not call our function.
     if strategy is None or (isinstance(strategy, home.tf.distribute.OneDeviceStrategy) and not home.graph_mode):
@@ -55,7 +55,7 @@ def check_strategy(home, model, size=None):
 
 
 def doubts_in_graph(home, model, loss, params):
-    """Yield each `means.Doubt` about a graph-mode model's loss, a tensor, differentiated by the variables `params`."""
+    """Yield each `means.Doubt` about `loss`, a graph-mode model's tensor; `params` are the variables it trains."""
     if any(each is not None for each in dividing_masks(home, model)):
         yield means.Doubt("an output with a mask, by which the loss is divided", True)
     # In TensorFlow 1 a dimension is an object with a `value`.
@@ -66,7 +66,7 @@ def doubts_in_graph(home, model, loss, params):
     if sums_up and any(getattr(each, "activity_regularizer", None) is not None for each in _all_layers(model)):
         yield means.Doubt("an activity_regularizer, which is a sum over the batch", True)
     for each in getattr(model, "losses", ()):
-        # One with a row for each sample gives `loss` its dimensions, or Keras takes its mean.
+        # One with a row for each sample is found above by the shape of `loss`, or Keras takes its mean.
         if not hasattr(each, "op") or each.shape.ndims and each.shape.as_list()[0] is None:
             continue
         is_mean = None
@@ -86,10 +86,10 @@ def _all_layers(model):
 
 
 def dividing_masks(home, model):
-    """Return the masks of a model's outputs if graph mode divides their losses by what these keep, else []."""
+    """Return each output's mask, or None for it, if graph mode divides losses by what masks keep, else []."""
     if not getattr(model, "inputs", None):
         return []
-    # Up to TF 1.13 Keras divides for loss functions, not for loss objects. Delete with TF 1.13.
+    # Up to TF 1.13 masks divide what loss functions return, not loss objects. Delete with TF 1.13.
     functions = [each for each in getattr(model, "loss_functions", None) or [] if not hasattr(each, "reduction")]
     if functions and features.finds_masks_by_call(home):
         # A Sequential accepts no list.

@@ -24,7 +24,8 @@ class TrainingStep(object):
         divisor: what divides the loss, in a list: the batch's weight in a window. Empty if unknown or not needed.
         weight: a placeholder for the divisor's value in a run, a pair as from `loss_divisor.find`.
         operations: the mini-step with the gradients of a slice's loss, times `share`, in a list.
-        update: the update of the optimizer, a tensor. None if no variable has a gradient.
+        update: a tensor: the optimizer's update, then the accumulator's reset. None if no variable has a gradient.
+        variables: the accumulator's variables.
     """
 
     def __init__(self, tf, optimizer, loss, params):
@@ -70,7 +71,7 @@ class TrainingStep(object):
 
 
 def recorder(optimizer, home, made):
-    """Return an optimizer that shares all state of `optimizer`; its `get_updates` puts a `TrainingStep` in `made`."""
+    """Return an optimizer with the state of `optimizer`; its `get_updates` only puts a `TrainingStep` in `made`."""
 
     def get_updates(self, loss, params):
         step = TrainingStep(home.tf, optimizer, loss, params) if params else None

@@ -22,7 +22,7 @@ class Loop(object):
     def run(self, take):
         """Call `take(begin, length)` for each slice and return the joined results: a list.
 
-        `take` returns a list of pairs: a class of this module, and the value of a slice that it joins.
+        `take` returns a list of pairs: a subclass of `Join`, and the value of a slice that it joins.
         """
         ops, tf = self.ops, self.ops.tf
         first = take(0, self.rest)
@@ -30,7 +30,7 @@ class Loop(object):
         # With a global seed, a random operation's own seed is its number in its graph. The loop's body is a new graph:
         # go on with the numbers there, or the second slice draws what the first one has drawn.
         drawn = 0 if getattr(ops.graph_here(), "seed", None) is None else ops.v1.get_seed(None)[1]
-        # TensorFlow tells (0, 2**31 - 1) in place of (0, 0).
+        # get_seed returns (0, 2**31 - 1) in place of (0, 0).
         drawn %= 2**31 - 1
 
         def body(number, states):
@@ -135,7 +135,7 @@ class TableRows(Rows):
 
 
 def joins_gradient(ops, variable, gradient):
-    """Return the class of this module that joins a variable's gradients over the slices."""
+    """Return the subclass of `Join` that joins a variable's gradients over the slices."""
     if gradient is None:
         return Nothing
     if getattr(variable, "overwrite_with_gradient", False):

@@ -24,7 +24,7 @@ def train_step(home, model, own, data, size):
 
     def outputs(*args, **kwargs):
         if not to_come:
-            # A penalty or compute_metrics of the user's calls the model again, with other arguments or weights.
+            # compute_metrics, or a function given to add_loss, calls the model again, with other arguments or weights.
             with uncut([model]), without_penalty(model):
                 return again(home, model)(*args, **kwargs)
         joined, gradients = to_come.pop()
@@ -75,7 +75,7 @@ class _Once(SlicedCall):
                 loss = self._loss(y, outputs, weights, added, length)
         gradients = [None] * len(variables)
         if loss is not None:
-            # Leave out how the loss itself reads variables, such as a penalty on a kernel: Keras's own tape has that.
+            # Subtract the gradient of what the loss itself reads, such as a kernel for a penalty: Keras's tape has it.
             direct = tape_of_loss.gradient(loss, sources)
             gradients = [
                 each if by_loss is None else self.ops.dense(each) - self.ops.dense(by_loss)
@@ -86,7 +86,7 @@ class _Once(SlicedCall):
         return pairs + list(zip(kinds, gradients))
 
     def _build(self, *args):
-        """Let the model's container make its losses and metrics, in a trace that never runs."""
+        """Let the model's loss container make its losses and metrics, in a trace that never runs."""
         call = autograph.as_written(self.tf, lambda: self._container(*args))
         self.tf.function(call, autograph=False).get_concrete_function()
 

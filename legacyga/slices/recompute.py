@@ -76,8 +76,8 @@ def look(home, model, data, size):
 def cut(home, model, size, is_needed=True):
     """A context in which calls of a model, and of models within it, compute their outputs in slices.
 
-    Of calls within each other, only the outermost is cut. On one replica, raises ValueError at the end if no call was
-    ever cut with this size, and the batch may have more samples (`is_needed`).
+    Of calls within each other, only the outermost is cut. On one replica, raises ValueError at the end if no model was
+    ever called with this size, and the batch may need slices (`is_needed`).
     """
     models = [model]
     models += [each for each in features.layers_of(model) if isinstance(each, home.module.Model) and each is not model]
@@ -91,8 +91,8 @@ def cut(home, model, size, is_needed=True):
         yield
     if any(each.was_called for each in cuts):
         _CUT[model] = size
-    # Replicas take turns within a step, and one may have called what another has put in place. A tf.function in the
-    # train_step calls the model in its first trace only.
+    # A tf.function in the train_step calls the model in its first trace only: `_CUT` remembers that it did. Replicas
+    # take turns within a step, and one may have called what another has put in place.
     elif is_needed and _CUT.get(model) != size and not _ops.Ops(home.tf).replicas.are_several:
         raise ValueError(NO_CALL.format(shown(model)))
 
@@ -195,7 +195,7 @@ class _Twice(SlicedCall):
         return self.tensors_of(*self.call(self.tf.nest.map_structure(part, self.given)), length)
 
     def _backward(self, upstream, joined, inputs):
-        """Return a function for `Loop.run` that computes a slice again, with its gradients by variables and inputs.
+        """Return a function for `Loop.run` that computes a slice again, and the gradients of variables and `inputs`.
 
         Args:
             upstream: {place: gradient of the whole batch's tensor at this place}.
@@ -238,7 +238,7 @@ class _Twice(SlicedCall):
             str((getattr(each, "shape", each)[1:], each.dtype)) if hasattr(each, "dtype") else each for each in leaves
         )
         key += tuple(sorted(self.given[1])) + (str(self.told),)
-        # A frozen BatchNormalization writes no averages, and an attribute may switch a layer: a float by being 0.
+        # A frozen BatchNormalization writes no averages. An attribute may switch a layer, a float only by being 0.
         for _, trainable, plain in self.modes():
             modes = [(name, bool(value) if type(value) is float else value) for name, value in plain.items()]
             key += (trainable, hash(str(modes)))
@@ -272,7 +272,7 @@ class _Twice(SlicedCall):
         return Seen(self.tf, graph, outputs, added)
 
     def _check_numbers(self):
-        """Warn, once a model, of a number from add_loss that is not known to be a mean over the samples."""
+        """Warn, once per model, of a number from add_loss that is not known to be a mean over the samples."""
         tf, found, leaves = self.tf, [], batches.of_samples(self.tf, self.given)
 
         def call(*parts):
@@ -303,8 +303,8 @@ class _Twice(SlicedCall):
         # In TF 2.2 AutoGraph has rewritten this method, and a function within it too. Delete with TF 2.2.
         call = autograph.as_written(self.tf, functools.partial(self._call_into, found, length))
         graph = self.tf.function(call, autograph=False).get_concrete_function().graph
-        # In a traced step TensorFlow itself raises where a loss reads a stored tensor. For a clearer error, look there
-        # at the model's own attributes, if a train_step or compute_loss of the user's may read them.
+        # In a traced step TensorFlow itself raises if a loss reads a stored tensor. There, only for a clearer error,
+        # look at the model's own attributes, if a train_step or compute_loss of the user's may read them.
         layers = features.layers_of(self.model) if self.tf.executing_eagerly() else [self.model]
         if self.tf.executing_eagerly() or not means.is_trained_by_keras(self.home, self.models[0]):
             for layer, (name, value) in ((each, pair) for each in layers for pair in vars(each).items()):
@@ -370,12 +370,12 @@ def random_states():
 
 
 def draw_from(states):
-    """Let Python and NumPy draw from these states on. RandomFlip of TensorFlow 2.10 draws by NumPy."""
+    """Restore these random states. RandomFlip of TensorFlow 2.10 draws by NumPy."""
     random.setstate(states[0])
     sys.modules["numpy"].random.set_state(states[1])
 
 
-# `graph.operation_with` gives each of the next two an operation's type and name.
+# `graph.operation_with` calls the next two with an operation's type and name.
 
 
 def is_random(kind, name):

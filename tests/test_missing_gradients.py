@@ -100,13 +100,16 @@ def test_a_variable_without_gradient(home, adam, traced):
 
 
 @pytest.mark.parametrize("traced", [True, slow(False)], ids=["tf.function", "eager"])
-@pytest.mark.parametrize("by", ["apply_gradients", "apply"])
+@pytest.mark.parametrize("by", ["apply_gradients", "apply", "_backend_update_step"])
 def test_an_update_of_ones_own_that_treats_none_apart(home, adam, by, traced):
-    """A class whose method decays the variables with a gradient, and divides the gradients by their number."""
+    """A class whose method decays the variables with a gradient, and divides the gradients by their number.
+
+    Keras 3's `_backend_update_step` may give all variables to one `update_step`.
+    """
     eager_only(home)
     tf, stock = home.tf, type(make(home, adam))
     if not hasattr(stock, by):
-        skips.keras_lacks("apply")
+        skips.keras_lacks(by)
     fed = [[RANDOM.randn(*each.shape).astype("float32") for each in START] for _ in range(4)]
     means = [[np.mean(each, axis=0) for each in zip(*fed[i : i + 2])] for i in (0, 2)]
 
@@ -122,11 +125,20 @@ def test_an_update_of_ones_own_that_treats_none_apart(home, adam, by, traced):
             def apply_gradients(self, grads_and_vars, *args, **kwargs):
                 return super(Own, self).apply_gradients(decayed(grads_and_vars), *args, **kwargs)
 
-        else:
+        elif by == "apply":
 
             def apply(self, grads, trainable_variables=None, **kwargs):
                 grads, variables = zip(*decayed(zip(grads, trainable_variables)))
                 return super(Own, self).apply(list(grads), list(variables), **kwargs)
+
+        else:
+
+            def _backend_update_step(self, grads, trainable_variables, learning_rate):
+                self.update_step(grads, trainable_variables, learning_rate)
+
+            def update_step(self, gradient, variable, learning_rate):
+                for each in decayed(zip(gradient, variable)):
+                    super(Own, self).update_step(each[0], each[1], learning_rate)
 
     def run(optimizer, updates):
         variables = home.variables(START)

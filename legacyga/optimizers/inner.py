@@ -130,6 +130,11 @@ class Inner(object):
         return self.keeper is not self.optimizer
 
     @property
+    def bypasses_step(self):
+        """Whether an update may not go variable by variable through `step`."""
+        return self.is_around_others
+
+    @property
     def adapts_scale(self):
         """Whether it is a LossScaleOptimizer with a dynamic scale; a fixed one does not depend on the gradients."""
         return self.scales_loss and features.has_dynamic_scale(self.optimizer)
@@ -161,7 +166,7 @@ class Inner(object):
                 pairs = list(zip(self.ops.replicas.exchanged(gradients, variables), variables))
             at_run_time = [(var_list[i], is_there) for i, is_there in presence.items() if var_list[i] is not None]
             at_run_time = {variable_key(var): is_there for var, is_there in at_run_time}
-            bypasses_step = bool(at_run_time) and self.is_around_others
+            bypasses_step = bool(at_run_time) and self.bypasses_step
             self._presence = {} if bypasses_step else at_run_time
             try:
                 with self._constraints_of_those_present(var_list):
@@ -193,12 +198,15 @@ class Inner(object):
     @property
     def has_own_methods(self):
         """Whether a method in `exchanging` is not Keras's own."""
+        return self._overrides(self.exchanging)
+
+    def _overrides(self, names):
         keeper, classes = self.keeper, [self.own_class]
         if keeper is not self.optimizer:
             classes.append(type(keeper))
-        methods = [getattr(cls, name) for cls in classes for name in self.exchanging if hasattr(cls, name)]
+        methods = [getattr(cls, name) for cls in classes for name in names if hasattr(cls, name)]
         are_keras_own = all(method.__module__.startswith(self.home.root + ".") for method in methods)
-        return not are_keras_own or bool(set(self.exchanging) & set(vars(keeper)))
+        return not are_keras_own or bool(set(names) & set(vars(keeper)))
 
     @property
     def exchanges(self):

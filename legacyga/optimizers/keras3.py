@@ -39,6 +39,11 @@ class Inner(_inner.Inner):
         return any(isinstance(each, optimizer_class) for each in copying.values_in(vars(self.optimizer).values()))
 
     @property
+    def bypasses_step(self):
+        # A class of the user's may give all variables to one call of update_step.
+        return super(Inner, self).bypasses_step or self._overrides(["_backend_update_step"])
+
+    @property
     def exchanges(self):
         # If the optimizer holds others, these sum over the replicas themselves.
         return not self.is_around_others and super(Inner, self).exchanges

@@ -8,7 +8,19 @@ import pytest
 import skips
 from slow import slow
 from test_micro_batch import start_anew  # noqa: F401
-from test_recompute import LABELS, X, check, dice, embedded, keras_trains, sgd, start, supervised_contrastive
+from test_recompute import (
+    LABELS,
+    SIZE,
+    X,
+    check,
+    dice,
+    embedded,
+    keras_trains,
+    sgd,
+    start,
+    supervised_contrastive,
+    train,
+)
 
 import legacyga
 from legacyga.backend import features
@@ -21,6 +33,12 @@ Y = np.random.RandomState(12).randn(21, 2).astype("float32")
 def needs_train_step(home):
     if home.mode == "graph" or home.tf_version < (2, 2):
         skips.senseless("no train_step, or no GradientTape that a model's call may have")
+
+
+def needs_activity_regularizers(home):
+    needs_train_step(home)
+    if home.tf_version < (2, 3):
+        skips.keras_lacks("an activity_regularizer in a loop")
 
 
 @pytest.mark.slow
@@ -702,10 +720,74 @@ def test_losses_that_are_read_after_the_gradient(home, by):
     check(home, make, batch_size=7)
 
 
+def unbuilt(home, seed, outputs, **kwargs):
+    """A model within another, which the first batch builds."""
+    kernel = 0.5 * np.random.RandomState(seed).randn(3, outputs)
+    kernel = home.keras.initializers.Constant(kernel)
+    return home.keras.Sequential([home.keras.layers.Dense(outputs, kernel_initializer=kernel, **kwargs)])
+
+
+def check_unbuilt(home, make, log="loss", **kwargs):
+    whole, slices = train(home, make, None, batch_size=7), train(home, make, SIZE, batch_size=7, **kwargs)
+    assert abs(np.diff(whole[1][log])) > 1e-3
+    np.testing.assert_allclose(slices[1][log], whole[1][log], rtol=1e-5, atol=1e-5)
+    assert oracle.farthest(slices[0], whole[0]) <= 4e-6
+
+
+@pytest.mark.parametrize("eager", [slow(True), False], ids=["run_eagerly", "traced"])
+def test_models_that_the_first_batch_builds(home, eager):
+    """A GAN in its first step: tf.keras tells no variables of a model while one within it is not built."""
+    needs_train_step(home)
+    tf = home.tf
+
+    class Gan(home.keras.Model):
+        def __init__(self):
+            super(Gan, self).__init__()
+            self.maker, self.judge = unbuilt(home, 1, 3), unbuilt(home, 2, 1)
+            self.other = sgd(home)
+
+        def train_step(self, data):
+            with tf.GradientTape(persistent=True) as tape:
+                made = self.maker(data[0])
+                judged = tf.reduce_mean(self.judge(made)) - tf.reduce_mean(tf.square(self.judge(data[0])))
+                fooled = tf.reduce_mean(tf.square(self.judge(made) - 1.0))
+            for optimizer, loss, model in ((self.optimizer, judged, self.judge), (self.other, fooled, self.maker)):
+                variables = model.trainable_variables
+                optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
+            return {"fooled": fooled}
+
+    def make():
+        model = Gan()
+        model.compile(sgd(home), run_eagerly=eager)
+        return model, X, Y
+
+    check_unbuilt(home, make, "fooled")
+
+
+@pytest.mark.parametrize("recompute", [None, slow(True)])
+def test_an_unbuilt_model_whose_layer_adds_a_loss(home, recompute):
+    needs_activity_regularizers(home)
+
+    class Unbuilt(home.keras.Model):
+        def __init__(self):
+            super(Unbuilt, self).__init__()
+            self.encoder, self.decoder = unbuilt(home, 1, 3, activity_regularizer="l2"), unbuilt(home, 2, 2)
+
+        def call(self, x):
+            return self.decoder(self.encoder(x))
+
+    def make():
+        model = Unbuilt()
+        model.compile(sgd(home), "mse")
+        return model, X, Y
+
+    check_unbuilt(home, make, recompute=recompute)
+
+
 @pytest.mark.parametrize("name", ["encoder", slow("decoder")])
 def test_one_of_two_inner_models_adds_a_loss(home, name):
     """As an autoencoder with a train_step of its own: neither inner model has all of the weights that train."""
-    needs_train_step(home)
+    needs_activity_regularizers(home)
     tf = home.tf
 
     class Autoencoder(home.keras.Model):
@@ -733,9 +815,7 @@ def test_one_of_two_inner_models_adds_a_loss(home, name):
 
 def test_a_layer_that_calls_a_model_twice(home):
     """As a Siamese network. What the first call adds to the losses is still there after the second."""
-    needs_train_step(home)
-    if home.tf_version < (2, 3):
-        skips.keras_lacks("an activity_regularizer in a loop")
+    needs_activity_regularizers(home)
     tf = home.tf
 
     class Siamese(home.keras.layers.Layer):

@@ -217,6 +217,15 @@ def layers_of(model):
     return [model] + [each for each in model.submodules if hasattr(each, "_eager_losses")]
 
 
+def trainable_variables_of(model):
+    """A model's trainable variables so far. Keras 2 raises if a model within it is not built. Delete with Keras 2."""
+    try:
+        return list(model.trainable_variables)
+    except ValueError:
+        layers = [each for each in layers_of(model) if each.trainable]
+        return [variable for each in layers for variable in getattr(each, "_trainable_weights", ())]
+
+
 def is_told_of_training(home, model):
     """Whether Keras passes `training` on to a model's `call`: Keras 3 does so only by the name, not by `**kwargs`."""
     takes = inspect.signature(model.call).parameters.values()

@@ -217,7 +217,7 @@ class SlicedCall(object):
         """Return [(trainable variable, TensorFlow's variable in it)], the same list each time."""
         # A step may freeze or unfreeze a model before it takes the gradient, as that of a GAN.
         if self._variables is None:
-            self._variables = [(each, raw_of(each)) for each in self.model.trainable_variables]
+            self._variables = [(each, raw_of(each)) for each in features.trainable_variables_of(self.model)]
         return self._variables
 
     def recorded(self, joined, inputs, backward):

@@ -165,8 +165,8 @@ class _Twice(SlicedCall):
     def variables(self):
         """Also other trainable variables of the model that trains, if the call reads them."""
         if self._variables is None:
-            known = {id(each) for each in self.model.trainable_variables}
-            others = [each for each in self.models[0].trainable_variables if id(each) not in known]
+            known = {id(each) for each in features.trainable_variables_of(self.model)}
+            others = [each for each in features.trainable_variables_of(self.models[0]) if id(each) not in known]
             seen = self.seen() if others else None
             used = {id(handle) for handle, _ in seen.read + seen.written} if others else ()
             found = super(_Twice, self).variables()
@@ -288,8 +288,8 @@ class _Twice(SlicedCall):
             # A layer needs the number of samples.
             return
         # Not `variables`, which asks `seen`.
-        trainable = self.model.trainable_variables + self.models[0].trainable_variables
-        handles = {id(raw_of(each).handle) for each in trainable}
+        trainable = map(features.trainable_variables_of, [self.model, self.models[0]])
+        handles = {id(raw_of(each).handle) for variables in trainable for each in variables}
         params = [inner for outer, _, inner in variables_of(tf, graph) if id(outer) in handles]
         for loss, is_sum, layer in found[1]:
             if not is_sum and not loss.shape.ndims and not loss_divisor.is_mean(self.ops, loss, params):
@@ -313,7 +313,8 @@ class _Twice(SlicedCall):
         return graph, self.tf.nest.flatten(found[0]), [loss for loss, _, _ in found[1]]
 
     def _call_into(self, found, length):
-        found.extend(self.call(self.part(self.given, 0, length)))
+        # TensorFlow traces again if the first trace makes variables.
+        found[:] = self.call(self.part(self.given, 0, length))
 
     def _read(self, variables):
         return [self.tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype) for handle, dtype in variables]

@@ -6,6 +6,7 @@ import numpy as np
 import oracle
 import pytest
 import skips
+from kinds import RATE
 from slow import slow
 from test_micro_batch import start_anew  # noqa: F401
 from test_recompute import (
@@ -845,6 +846,63 @@ def test_a_layer_that_calls_a_model_twice(home):
         return model, X, Y
 
     check(home, make, batch_size=7)
+
+
+def test_a_class_that_exec_makes(home):
+    """Its methods have no module."""
+    needs_train_step(home)
+    code = "class Own(Model):\n    def train_step(self, data):\n        return super(Own, self).train_step(data)"
+
+    def make():
+        names = {"Model": home.keras.Model}
+        exec(code, names)
+        network = embedded(home, penalty=None)
+        model = names["Own"](network.inputs, network.outputs)
+        model.compile(sgd(home), "mse")
+        return model, X, Y
+
+    check(home, make)
+
+
+@pytest.mark.parametrize("length", [5, None], ids=["fixed", "free"])
+@pytest.mark.parametrize("recompute", [None, slow(True)])
+@pytest.mark.parametrize("numbers", ["positions", slow("a weight")])
+@pytest.mark.parametrize("by", ["Adam", slow("SGD")])
+def test_rows_that_do_not_depend_on_the_batch(home, by, numbers, recompute, length):
+    """Embeddings of positions: the whole batch has one row for each. More rows change clipping, and Keras 3's Adam."""
+    needs_train_step(home)
+    tf, layers = home.tf, home.keras.layers
+    # No number comes twice, because Keras's own batch has the rows of such a number apart, too.
+    ids = np.random.RandomState(4).permutation(21 * 5).reshape(21, 5).astype("int32")
+
+    class Embedded(layers.Layer):
+        def __init__(self):
+            super(Embedded, self).__init__()
+            self.tokens, self.places = layers.Embedding(105, 4), layers.Embedding(5, 4)
+            kwargs = dict(shape=(5,), dtype="int32", trainable=False, initializer="zeros")
+            self.numbers = self.add_weight(name="numbers", **kwargs) if numbers == "a weight" else None
+
+        def call(self, x):
+            numbers = tf.range(tf.shape(x)[-1]) if self.numbers is None else tf.convert_to_tensor(self.numbers)
+            return self.tokens(x) + self.places(numbers)
+
+    def make():
+        inputs = layers.Input((length,), dtype="int32")
+        hidden = layers.GlobalAveragePooling1D()(Embedded()(inputs))
+        model = home.keras.models.Model(inputs, layers.Dense(2)(layers.Activation("tanh")(hidden)))
+        random = np.random.RandomState(5)
+        model.set_weights(
+            [
+                np.arange(5)[::-1] if each.dtype == "int32" else random.randn(*each.shape).astype("float32")
+                for each in model.get_weights()
+            ]
+        )
+        optimizer = getattr(home.keras.optimizers, by)
+        optimizer = optimizer(RATE, epsilon=1e-3) if by == "Adam" else optimizer(RATE, clipnorm=0.01)
+        model.compile(optimizer, "mse", **({"jit_compile": False} if home.is_keras3 else {}))
+        return model, ids, Y
+
+    check(home, make, recompute=recompute, twice=False)
 
 
 @pytest.mark.parametrize("row", ["numbers", slow("a weight")])

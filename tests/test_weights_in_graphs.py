@@ -7,6 +7,7 @@ import warnings
 
 import kinds
 import numpy as np
+import oracle
 import pytest
 import skips
 import test_weights
@@ -270,6 +271,27 @@ def test_masks_of_outputs_are_told_of_once(home, embeddings):
     found = [each for each in caught if "divides the loss of each output" in str(each.message)]
     by_functions = home.is_standalone_before(2, 3) or home.name == "tf.keras" and home.tf_version < (1, 13)
     assert len(found) == int(embeddings == 2 and (by_functions or home.tf_version >= (2, 11)))
+
+
+def test_a_loss_that_can_be_called_once(home):
+    """As ssd_keras's SSDLoss, which replaces its settings by tensors."""
+    model, calls = home.network(test_weights.START), []
+
+    def loss(y_true, y_pred):
+        calls.append(1)
+        if len(calls) > 1:
+            raise TypeError
+        return home.backend.mean(home.backend.square(y_true - y_pred), axis=-1)
+
+    model.compile(legacyga.MySGD(0.1, steps_per_update=2, keras=home.keras), loss)
+    x, y = test_weights.batches_of([8], seed=1)[0]
+    before = model.get_weights()
+    model.fit(x, y, batch_size=4, shuffle=False, verbose=0, callbacks=[legacyga.GradientAccumulationCallback()])
+    bare = home.network(test_weights.START)
+    bare.compile(legacyga.MySGD(0.1, steps_per_update=1, keras=home.keras), "mse")
+    bare.train_on_batch(x, y)
+    assert oracle.farthest(bare.get_weights(), before) > 1e-3
+    assert oracle.farthest(model.get_weights(), bare.get_weights()) <= 4e-6
 
 
 @pytest.mark.parametrize("axis", [slow(None), -1])

@@ -8,6 +8,8 @@ from legacyga.backend.messages import shown
 from legacyga.backend.tensors import is_sparse
 
 GRADIENT = "LegacygaGivenGradient"
+# Operations that read a variable but do not write it.
+READS = ("ReadVariableOp", "ResourceGather", "ResourceGatherNd", "VariableShape", "VarIsInitializedOp")
 
 
 def check_branches_can_write(tf, variable):
@@ -145,6 +147,14 @@ def ancestors(operations, stop=()):
 def sources(operation):
     """The operations whose outputs an operation uses, or that it waits for: a list."""
     return [tensor.op for tensor in operation.inputs] + list(operation.control_inputs)
+
+
+def dimension_of(tf, tensor):
+    """Return i if a tensor is the size of another one's dimension i, or the sizes from i > 0 on; else None."""
+    operation = tensor.op
+    is_size = operation.type == "StridedSlice" and operation.inputs[0].op.type == "Shape"
+    begin = features.static_value(tf)(operation.inputs[1]) if is_size else None
+    return int(begin[0]) if begin is not None and (tensor.shape.ndims == 0 or begin[0] > 0) else None
 
 
 def descendants(operations, carries=lambda tensor: True):

@@ -64,6 +64,11 @@ class TensorFlow(object):
                 return not outside_functions()
         return not outside_functions()
 
+    def is_its_own(self, function):
+        """Whether a function, method or object is this Keras's own."""
+        # A function made by `exec` has None as its module.
+        return (getattr(function, "__module__", None) or "").startswith(self.root + ".")
+
     def check_can_train(self):
         """Raise if no optimizer can train in this mode, before TensorFlow or Keras raise an obscure error."""
         if self.tf.executing_eagerly() and version_of(self.tf) < (2,):

@@ -205,7 +205,7 @@ class Inner(object):
         if keeper is not self.optimizer:
             classes.append(type(keeper))
         methods = [getattr(cls, name) for cls in classes for name in names if hasattr(cls, name)]
-        are_keras_own = all(method.__module__.startswith(self.home.root + ".") for method in methods)
+        are_keras_own = all(map(self.home.is_its_own, methods))
         return not are_keras_own or bool(set(names) & set(vars(keeper)))
 
     @property

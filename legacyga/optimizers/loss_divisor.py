@@ -104,7 +104,9 @@ class _Divisors(object):
         within = graph.ancestors([loss.op])
         fed = [each for each in within if each.type.startswith(FEEDING) and any(map(_has_unknown_size, each.outputs))]
         # The sizes of a tensor's other dimensions are not numbers of the batch.
-        self._of_batch = within & graph.descendants(fed, lambda tensor: self._dimension(tensor) in (None, 0))
+        self._of_batch = within & graph.descendants(
+            fed, lambda tensor: graph.dimension_of(self._tf, tensor) in (None, 0)
+        )
         variables = [graph.operation_of(each) for each in params]
         learning = self._of_batch & graph.descendants(variables, self._carries_gradient)
         self._learning = {each for each in learning if each.type not in WITHOUT_GRADIENT}
@@ -196,8 +198,8 @@ class _Divisors(object):
             return self._number(inputs[0])
         if operation.type == "Size" or (operation.type == "Prod" and inputs[0].op.type == "Shape"):
             return self._rows(inputs[0] if operation.type == "Size" else inputs[0].op.inputs[0])
-        if self._dimension(tensor) is not None:
-            return ONE if self._dimension(tensor) else self._rows(inputs[0].op.inputs[0])
+        if graph.dimension_of(self._tf, tensor) is not None:
+            return ONE if graph.dimension_of(self._tf, tensor) else self._rows(inputs[0].op.inputs[0])
         if operation.type == "Mul":
             return self._number(inputs[0]).times(self._number(inputs[1]))
         if operation.type in DIVISIONS:
@@ -235,13 +237,6 @@ class _Divisors(object):
         """Whether a number is a constant up to `most`, or a OnesLike: it only keeps a count away from 0."""
         value = features.static_value(self._tf)(tensor)
         return tensor.op.type == "OnesLike" if value is None else bool(0 <= value <= most)
-
-    def _dimension(self, tensor):
-        """Return i if a tensor is the size of another one's dimension i, or the sizes from i > 0 on; else None."""
-        operation = tensor.op
-        is_size = operation.type == "StridedSlice" and operation.inputs[0].op.type == "Shape"
-        begin = features.static_value(self._tf)(operation.inputs[1]) if is_size else None
-        return int(begin[0]) if begin is not None and (tensor.shape.ndims == 0 or begin[0] > 0) else None
 
     def _rows(self, tensor):
         if not self._has_rows(tensor):

@@ -114,7 +114,7 @@ class Inner(_inner.Inner):
 
     @property
     def has_own_methods(self):
-        return not self.own_class.apply_gradients.__module__.startswith("tensorflow")
+        return not (self.own_class.apply_gradients.__module__ or "").startswith("tensorflow")
 
     def make_variable(self, name, value, shape, dtype, beside=None):
         value = self.home.tf.fill(shape, self.home.tf.cast(value, dtype))

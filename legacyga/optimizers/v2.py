@@ -63,7 +63,7 @@ class Inner(_inner.Inner):
     def exchanges(self):
         # TF up to 2.3 has no gradient_aggregator. Delete with TF 2.3.
         aggregator = getattr(self.keeper, "gradient_aggregator", None)
-        is_given = aggregator is not None and not aggregator.__module__.startswith(self.home.root + ".")
+        is_given = aggregator is not None and not self.home.is_its_own(aggregator)
         return not is_given and super(Inner, self).exchanges
 
     def apply(self, pairs, *args, **kwargs):

@@ -1,5 +1,6 @@
 """Read a batch that `fit` trains on: its tensors, its number of samples, its slices."""
 
+from legacyga.backend import graph
 from legacyga.backend import ops as _ops
 from legacyga.backend.messages import shown
 
@@ -26,6 +27,27 @@ def of_samples(tf, given):
     """Return the tensors that have a row for each sample: a list. If all have one row, the batch is one sample."""
     leaves = parts_of(tf, given)
     return [leaf for leaf in leaves if not is_shared(tf, leaf)] or leaves
+
+
+def depends_on_samples(tf, tensor, given):
+    """Whether a tensor that a traced call computed from the batch `given` may depend on its samples, or be random."""
+    captures = zip(tensor.graph.external_captures, tensor.graph.internal_captures)
+    leaves = {id(leaf) for leaf in parts_of(tf, given)}
+    constants = {inner.op for outer, inner in captures if hasattr(outer, "numpy") and id(outer) not in leaves}
+    seen, stack = set(constants), [tensor]
+    while stack:
+        each = stack.pop()
+        # The sizes of other dimensions than the first are the same for all samples.
+        if each.op in seen or graph.dimension_of(tf, each):
+            continue
+        operation = each.op
+        is_fed = operation.type == "Placeholder" and each.dtype != tf.resource
+        has_state = operation.op_def.is_stateful and operation.type not in graph.READS
+        if is_fed or has_state or "Random" in operation.type:
+            return True
+        seen.add(operation)
+        stack.extend(operation.inputs)
+    return False
 
 
 def samples_in(tf, data):

@@ -8,7 +8,7 @@ from legacyga.backend import ops as _ops
 from legacyga.backend.messages import shown
 from legacyga.backend.tensors import is_differentiable, is_variable
 from legacyga.slices import batches, losses
-from legacyga.slices.loop import Loop, Rows, Total
+from legacyga.slices.loop import Loop, Rows, Total, joins_gradient
 
 ROWS = (
     "micro_batch can join an output of several slices only if it has a row for each sample. Received: {} of a slice "
@@ -219,6 +219,10 @@ class SlicedCall(object):
         if self._variables is None:
             self._variables = [(each, raw_of(each)) for each in features.trainable_variables_of(self.model)]
         return self._variables
+
+    def joins_gradient(self, variable, gradient):
+        """Return the subclass of `Join` that joins a variable's gradients over the slices."""
+        return joins_gradient(self.ops, variable, gradient, self.given)
 
     def recorded(self, joined, inputs, backward):
         """Return the outputs of the whole batch, whose flat list is `joined`, with `backward` as their gradient.

@@ -171,7 +171,7 @@ class SlicedFunction(object):
         # Up to TF 1.13 tf.keras feeds weights for every output, later only where they are used. Delete with TF 1.13.
         given = given if len(model._feed_sample_weights) == len(losses) else []
         for i, (loss, weights) in enumerate(zip(losses, given)):
-            if weights is not None and _differ(weights, parts) and self._is_one_number(i):
+            if weights is not None and _differ(weights, parts) and self._is_one_number(i) is not False:
                 yield means.Doubt("sample weights for a loss of one number for a whole batch", True)
             if weights is not None and not hasattr(loss, "reduction"):
                 # Some Kerases divide what a function returns by the sum of the weights, others by how many are not 0.

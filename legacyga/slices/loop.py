@@ -1,6 +1,7 @@
 """Run a function on each slice of a batch, and join its results in the loop variables of a tf.while_loop."""
 
 from legacyga.backend.tensors import is_sparse
+from legacyga.slices import batches
 
 
 class Loop(object):
@@ -134,11 +135,29 @@ class TableRows(Rows):
         return self._ops.tf.IndexedSlices(values, indices, first.dense_shape)
 
 
-def joins_gradient(ops, variable, gradient):
-    """Return the subclass of `Join` that joins a variable's gradients over the slices."""
+class SharedRows(Total):
+    """Adds the rows of IndexedSlices with the same indices in each slice, such as the numbers of positions."""
+
+    def begun(self, first):
+        return super(SharedRows, self).begun(first.values)
+
+    def added(self, state, value, number):
+        return super(SharedRows, self).added(state, value.values, number)
+
+    def result(self, state, first):
+        values = super(SharedRows, self).result(state, first.values)
+        return self._ops.tf.IndexedSlices(values, first.indices, first.dense_shape)
+
+
+def joins_gradient(ops, variable, gradient, given):
+    """Return the subclass of `Join` that joins a variable's gradients over slices of `given`, nested tensors."""
     if gradient is None:
         return Nothing
     if getattr(variable, "overwrite_with_gradient", False):
         return Largest
     # The TensorArrays of XLA need equal shapes.
-    return TableRows if is_sparse(gradient) and not ops.is_compiled() else Total
+    if not is_sparse(gradient) or ops.is_compiled():
+        return Total
+    # The whole batch has a single row for each position. Keras 3's Adam squares rows one by one.
+    is_shared = not ops.tf.executing_eagerly() and not batches.depends_on_samples(ops.tf, gradient.indices, given)
+    return SharedRows if is_shared else TableRows

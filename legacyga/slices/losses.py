@@ -120,11 +120,18 @@ def loss_of_one_number(home, given):
 
 
 def is_one_number(model, place):
-    """Whether the loss at `place`, among outputs that have one, is one number for a whole batch. Graph mode."""
+    """Whether the loss at `place`, among outputs that have one, is one number for a whole batch. Graph mode.
+
+    None if the loss cannot be called a second time.
+    """
     pairs = [pair for pair in zip(model.outputs, model.loss_functions) if pair[1] is not None]
     output, loss = pairs[place]
-    with output.graph.as_default():
-        value = getattr(loss, "call", loss)(model._feed_targets[place], output)
+    try:
+        with output.graph.as_default():
+            value = getattr(loss, "call", loss)(model._feed_targets[place], output)
+    except Exception:
+        # ssd_keras's SSDLoss replaces its settings by tensors.
+        return None
     return value.shape.ndims == 0
 
 

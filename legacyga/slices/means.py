@@ -134,7 +134,7 @@ def _is_homes_method(home, model, name):
     method = getattr(type(model), name, None)
     # A Keras without the method does not call the user's.
     is_called = method is not None and hasattr(home.module.models.Model, name)
-    return not is_called or method.__module__.startswith(home.root + ".")
+    return not is_called or home.is_its_own(method)
 
 
 def _is_homes(home, given):
@@ -146,8 +146,7 @@ def _is_homes(home, given):
             # The program registered it only while it compiled the model.
             return False
     parts = [given] + [getattr(given, name, None) for name in ("fn", "_fn")]
-    modules = [getattr(each, "__module__", None) or "" for each in parts if each is not None]
-    return all(each.startswith(home.root + ".") for each in modules)
+    return all(home.is_its_own(each) for each in parts if each is not None)
 
 
 def _argument(loss, name):

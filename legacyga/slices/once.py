@@ -11,7 +11,6 @@ from legacyga.backend import ops as _ops
 from legacyga.backend.messages import shown
 from legacyga.slices import batches, losses, means
 from legacyga.slices.calls import SlicedCall, again, arguments, replaced, uncut, without_penalty
-from legacyga.slices.loop import joins_gradient
 
 
 def train_step(home, model, own, data, size):
@@ -82,7 +81,7 @@ class _Once(SlicedCall):
                 for each, by_loss in zip(tape.gradient(loss, sources), direct)
             ]
         pairs = self.joins(self.tensors_of(outputs, added, length), length)
-        kinds = [joins_gradient(self.ops, variable, each) for (variable, _), each in zip(variables, gradients)]
+        kinds = [self.joins_gradient(variable, each) for (variable, _), each in zip(variables, gradients)]
         return pairs + list(zip(kinds, gradients))
 
     def _build(self, *args):

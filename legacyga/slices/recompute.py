@@ -31,7 +31,7 @@ from legacyga.slices.calls import (
     values_of,
     without_penalty,
 )
-from legacyga.slices.loop import Nothing, Rows, Total, joins_gradient
+from legacyga.slices.loop import Nothing, Rows, Total
 
 RANDOM = (
     "Where slices are computed twice, random layers must draw the same numbers twice. Received: {}, whose operation "
@@ -48,9 +48,6 @@ NO_CALL = (
     "a whole batch. Received: {}. Put the layers that its train_step calls into a keras.Sequential or keras.Model, and "
     "let it be an attribute of the model."
 )
-# Operations that read a variable but do not write it.
-READS = ("ReadVariableOp", "ResourceGather", "ResourceGatherNd", "VariableShape", "VarIsInitializedOp")
-
 NUMBER = (
     "In slices, a number that a layer gives to add_loss counts as a mean over the samples. Received: {} in {}, whose "
     "number may be no mean. If it is none, return the layer's tensor as an output, and compute the number in the loss."
@@ -183,7 +180,7 @@ class _Twice(SlicedCall):
         if not made or not found or made[0] is not found[0]:
             return True
         captured = {self.ops.graph_here().capture(handle).name for handle, _ in variables}
-        newer = [each for each in found[len(made) :] if each.type not in READS]
+        newer = [each for each in found[len(made) :] if each.type not in graphs.READS]
         return any(each.name in captured for operation in newer for each in operation.inputs)
 
     def _take(self, begin, length, cut=()):
@@ -212,7 +209,7 @@ class _Twice(SlicedCall):
             parts = [self._part(upstream[i], joined, i, begin, length) for i in upstream]
             sources = [raw for _, raw in variables] + watched
             gradients = tape.gradient([found[i] for i in upstream], sources, output_gradients=parts)
-            kinds = [joins_gradient(self.ops, each, gradients[i]) for i, (each, _) in enumerate(variables)]
+            kinds = [self.joins_gradient(each, gradients[i]) for i, (each, _) in enumerate(variables)]
             of_inputs = [Total if batches.is_shared(tf, each) else Rows for each in inputs]
             kinds += [Nothing if each is None else kind for kind, each in zip(of_inputs, gradients[len(variables) :])]
             return list(zip(kinds, gradients))
@@ -351,7 +348,7 @@ class Seen(object):
         self.differentiates = bool(graphs.operation_with(graph, operations, _is_of_tape))
         self.written, self.read = [], []
         for outer, dtype, inner in variables_of(tf, graph):
-            writes = any(each.type not in READS for each in inner.consumers())
+            writes = any(each.type not in graphs.READS for each in inner.consumers())
             (self.written if writes else self.read).append((outer, dtype))
 
 

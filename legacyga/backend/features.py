@@ -311,15 +311,15 @@ def losses_in(home, container, y_true, y_pred):
     return [getattr(each, "loss", each) for each in found or []]
 
 
+class Deaf(object):
+    """A metric that ignores updates."""
+
+    def update_state(self, *args, **kwargs):
+        pass
+
+
 def without_metrics(home, container, build):
     """A copy of a loss container, None for None, that updates no metrics. `build()` builds it if nothing else has."""
-
-    class Deaf(object):
-        """A metric that ignores updates."""
-
-        def update_state(self, *args, **kwargs):
-            pass
-
     if container is None:
         return None
     if not (container.built if home.is_keras3 else container._built):

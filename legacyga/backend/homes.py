@@ -64,11 +64,6 @@ class TensorFlow(object):
                 return not outside_functions()
         return not outside_functions()
 
-    def is_its_own(self, function):
-        """Whether a function, method or object is this Keras's own."""
-        # A function made by `exec` has None as its module.
-        return (getattr(function, "__module__", None) or "").startswith(self.root + ".")
-
     def check_can_train(self):
         """Raise if no optimizer can train in this mode, before TensorFlow or Keras raise an obscure error."""
         if self.tf.executing_eagerly() and version_of(self.tf) < (2,):
@@ -107,6 +102,11 @@ class Home(TensorFlow):
         # In TF 2.13 to 2.15 tf.keras has no version of its own. Delete with TF 2.15.
         version = getattr(self.module, "__version__", None)
         return "{}{} on TensorFlow {}".format(self.name, " " + version if version else "", self.tf.__version__)
+
+    def is_its_own(self, function):
+        """Whether a function, method or object is this Keras's own."""
+        # A function made by `exec` has None as its module.
+        return (getattr(function, "__module__", None) or "").startswith(self.root + ".")
 
     @property
     def backend(self):

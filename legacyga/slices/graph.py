@@ -18,6 +18,10 @@ ANOTHERS = (
     "{} keeps only the state of the model that it trained last. This is not {}, which has trained with it before. "
     "Give each model an optimizer of its own, or call micro_batch right after compile."
 )
+REPLACED = (
+    "The program has replaced the training function of {}, and micro_batch would undo this. Call micro_batch right "
+    "after compile."
+)
 OF_TWO = (
     "Each of fit and train_on_batch has trained {} with separate moments of {}, as in TensorFlow 1.13. micro_batch "
     "would lose the moments of one. Call micro_batch right after compile, or train by one of the two."
@@ -47,9 +51,11 @@ def _under_way(model, names):
 
     The caller makes these functions again and copies the state: for each function a v1 optimizer makes new variables,
     and it keeps only the last ones, of whichever model. Raises if the state is another model's, or only one of two
-    functions'.
+    functions', or if a function is not Keras's.
     """
     there = [name for name in names if getattr(model, FUNCTIONS[name], None) is not None]
+    if not all(hasattr(getattr(model, FUNCTIONS[name]), "updates_op") for name in there):
+        raise ValueError(REPLACED.format(shown(model)))
     state = _state_of(model.optimizer)
     holders = {graph.operation_of(each) for each in state}
     stateful = [name for name in there if graph.reaches(getattr(model, FUNCTIONS[name]).updates_op, holders)]

@@ -31,6 +31,9 @@ def of_samples(tf, given):
 
 def depends_on_samples(tf, tensor, given):
     """Whether a tensor that a traced call computed from the batch `given` may depend on its samples, or be random."""
+    if any(known_size(tf, leaf) is not None for leaf in of_samples(tf, given)):
+        # The graph does not tell which of its constants come from the number of samples.
+        return True
     captures = zip(tensor.graph.external_captures, tensor.graph.internal_captures)
     leaves = {id(leaf) for leaf in parts_of(tf, given)}
     constants = {inner.op for outer, inner in captures if hasattr(outer, "numpy") and id(outer) not in leaves}

@@ -332,6 +332,12 @@ SHAPES = {
         ),
         True,
     ),
+    "the samples as the last dimension": (
+        lambda tf, y, out, mask: (
+            tf.reduce_sum(per_step(tf, y, out)) / tf.cast(tf.shape(tf.reduce_sum(mask, 1))[-1], "float32")
+        ),
+        True,
+    ),
     "ssd_keras: mean(sums / n * rows)": (
         lambda tf, y, out, mask: tf.reduce_mean(
             tf.reduce_sum(per_step(tf, y, out) * mask, 1) / tf.reduce_sum(mask) * rows_of(tf, y)

@@ -223,7 +223,8 @@ def trainable_variables_of(model):
         return list(model.trainable_variables)
     except ValueError:
         layers = [each for each in layers_of(model) if each.trainable]
-        return [variable for each in layers for variable in getattr(each, "_trainable_weights", ())]
+        found = [variable for each in layers for variable in getattr(each, "_trainable_weights", ())]
+        return list({id(each): each for each in found}.values())
 
 
 def is_told_of_training(home, model):

@@ -154,7 +154,11 @@ def dimension_of(tf, tensor):
     operation = tensor.op
     is_size = operation.type == "StridedSlice" and operation.inputs[0].op.type == "Shape"
     begin = features.static_value(tf)(operation.inputs[1]) if is_size else None
-    return int(begin[0]) if begin is not None and (tensor.shape.ndims == 0 or begin[0] > 0) else None
+    if begin is None:
+        return None
+    rank = operation.inputs[0].op.inputs[0].shape.ndims
+    dimension = int(begin[0]) if begin[0] >= 0 else int(begin[0]) + rank if rank else None
+    return dimension if tensor.shape.ndims == 0 or dimension else None
 
 
 def descendants(operations, carries=lambda tensor: True):

@@ -30,9 +30,9 @@ def of_samples(tf, given):
 
 
 def depends_on_samples(tf, tensor, given):
-    """Whether a tensor that a traced call computed from the batch `given` may depend on its samples, or be random."""
-    if any(known_size(tf, leaf) is not None for leaf in of_samples(tf, given)):
-        # The graph does not tell which of its constants come from the number of samples.
+    """Whether a tensor that a traced call computed from the batch `given` depends on its samples, as a graph tells."""
+    # With a fixed number of samples, no graph tells which of its constants come from this number.
+    if not hasattr(tensor, "graph") or any(known_size(tf, leaf) is not None for leaf in of_samples(tf, given)):
         return True
     captures = zip(tensor.graph.external_captures, tensor.graph.internal_captures)
     leaves = {id(leaf) for leaf in parts_of(tf, given)}
@@ -40,13 +40,13 @@ def depends_on_samples(tf, tensor, given):
     seen, stack = set(constants), [tensor]
     while stack:
         each = stack.pop()
-        # The sizes of other dimensions than the first are the same for all samples.
+        # The batch has the same sizes in all other dimensions than the first.
         if each.op in seen or graph.dimension_of(tf, each):
             continue
         operation = each.op
         is_fed = operation.type == "Placeholder" and each.dtype != tf.resource
         has_state = operation.op_def.is_stateful and operation.type not in graph.READS
-        if is_fed or has_state or "Random" in operation.type:
+        if is_fed or has_state:
             return True
         seen.add(operation)
         stack.extend(operation.inputs)

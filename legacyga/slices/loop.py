@@ -135,18 +135,18 @@ class TableRows(Rows):
         return self._ops.tf.IndexedSlices(values, indices, first.dense_shape)
 
 
-class SharedRows(Total):
-    """Adds the rows of IndexedSlices with the same indices in each slice, such as the numbers of positions."""
-
-    def begun(self, first):
-        return super(SharedRows, self).begun(first.values)
-
-    def added(self, state, value, number):
-        return super(SharedRows, self).added(state, value.values, number)
+class SharedRows(TableRows):
+    """Adds up the rows of IndexedSlices if all slices have the same indices, such as the numbers of positions."""
 
     def result(self, state, first):
-        values = super(SharedRows, self).result(state, first.values)
-        return self._ops.tf.IndexedSlices(values, first.indices, first.dense_shape)
+        tf, rows = self._ops.tf, super(SharedRows, self).result(state, first)
+        repeated = tf.tile(first.indices, [self._loop.slices])
+        total, least = tf.size(rows.indices), tf.minimum(tf.size(rows.indices), tf.size(repeated))
+        are_same = tf.reduce_all(tf.equal(rows.indices[:least], repeated[:least])) & (total == tf.size(repeated))
+        count = tf.where(are_same, tf.size(first.indices), total)
+        values = self._ops.cast(rows.values, self._ops.accumulator_dtype(first.dtype))
+        values = tf.math.unsorted_segment_sum(values, tf.range(total) % tf.maximum(count, 1), count)
+        return tf.IndexedSlices(self._ops.cast(values, first.dtype), rows.indices[:count], first.dense_shape)
 
 
 def joins_gradient(ops, variable, gradient, given):

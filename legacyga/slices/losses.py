@@ -128,11 +128,10 @@ def is_one_number(model, place):
     output, loss = pairs[place]
     try:
         with output.graph.as_default():
-            value = getattr(loss, "call", loss)(model._feed_targets[place], output)
+            return getattr(loss, "call", loss)(model._feed_targets[place], output).shape.ndims == 0
     except Exception:
         # ssd_keras's SSDLoss replaces its settings by tensors.
         return None
-    return value.shape.ndims == 0
 
 
 def loss_of_one_number_in_graph(model):

@@ -905,6 +905,29 @@ def test_rows_that_do_not_depend_on_the_batch(home, by, numbers, recompute, leng
     check(home, make, recompute=recompute, twice=False)
 
 
+def test_rows_of_ids_that_each_slice_has_anew(home):
+    """The graph does not tell that a call's counter differs from slice to slice: the run does."""
+    needs_train_step(home)
+    tf, layers = home.tf, home.keras.layers
+
+    class Counting(home.keras.Model):
+        def __init__(self):
+            super(Counting, self).__init__()
+            self.number = tf.Variable(0, trainable=False)
+            self.places = layers.Embedding(5, 2, embeddings_initializer="zeros")
+
+        def call(self, x):
+            self.number.assign_add(1)
+            return x[:, :2] + self.places(tf.reshape(self.number, [1]))
+
+    model = Counting()
+    model.compile(sgd(home), "mse", **({"jit_compile": False} if home.is_keras3 else {}))
+    legacyga.micro_batch(model, 2)
+    model.fit(X[:6], Y[:6], batch_size=6, verbose=0)
+    moved = np.abs(np.asarray(model.places.get_weights()[0])).sum(1) > 1e-3
+    assert moved.tolist() == [False, True, True, True, False]
+
+
 @pytest.mark.parametrize("row", ["numbers", slow("a weight")])
 @pytest.mark.parametrize("size", [slow("unknown"), "static"])
 def test_a_row_that_all_samples_share(home, row, size):

@@ -902,7 +902,8 @@ def test_rows_that_do_not_depend_on_the_batch(home, by, numbers, recompute, leng
         model.compile(optimizer, "mse", **({"jit_compile": False} if home.is_keras3 else {}))
         return model, ids, Y
 
-    check(home, make, recompute=recompute, twice=False)
+    # Batches of 7 have a size that is known before the run.
+    check(home, make, recompute=recompute, twice=False, batch_size=7 if length else 8)
 
 
 def test_rows_of_ids_that_each_slice_has_anew(home):

@@ -189,6 +189,16 @@ def contexts(context):
     return [] if context is None else [context] + contexts(context.outer_context)
 
 
+def variables_of(tf, graph):
+    """Return [(handle, dtype, the graph's own tensor for it)] of the variables that a traced function uses."""
+    found = []
+    for outer, inner in zip(graph.external_captures, graph.internal_captures):
+        data = getattr(outer, "_handle_data", None)
+        if inner.dtype == tf.resource and data is not None and data.is_set:
+            found.append((outer, tf.as_dtype(data.shape_and_type[0].dtype), inner))
+    return found
+
+
 def operation_with(graph, operations, is_one):
     """The name of an operation, of these or in a function that they call, for which `is_one(type, name)`; else None."""
     name = next((each.name for each in operations if is_one(each.type, each.name)), None)

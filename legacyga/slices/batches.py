@@ -29,14 +29,34 @@ def of_samples(tf, given):
     return [leaf for leaf in leaves if not is_shared(tf, leaf)] or leaves
 
 
-def depends_on_samples(tf, tensor, given):
-    """Whether a tensor that a traced call computed from the batch `given` depends on its samples, as a graph tells."""
-    # With a fixed number of samples, no graph tells which of its constants come from this number.
-    if not hasattr(tensor, "graph") or any(known_size(tf, leaf) is not None for leaf in of_samples(tf, given)):
-        return True
-    captures = zip(tensor.graph.external_captures, tensor.graph.internal_captures)
-    leaves = {id(leaf) for leaf in parts_of(tf, given)}
-    constants = {inner.op for outer, inner in captures if hasattr(outer, "numpy") and id(outer) not in leaves}
+def tables_of_shared_rows(tf, traced):
+    """Return the ids of the handles of variables that a call looks up only by ids that its samples do not change.
+
+    Args:
+        traced: the graph of a call, whose inputs are a batch of an unknown number of samples.
+    """
+    captures = zip(traced.external_captures, traced.internal_captures)
+    constants = {inner.op for outer, inner in captures if hasattr(outer, "numpy")}
+    found = set()
+    for handle, _, inner in graph.variables_of(tf, traced):
+        ids = list(_ids_of_lookups(inner))
+        if ids and not any(each is None or _depends_on_samples(tf, each, constants) for each in ids):
+            found.add(id(handle))
+    return found
+
+
+def _ids_of_lookups(handle):
+    """Yield the ids of each lookup in a variable, a tensor, and None for each other use."""
+    for reader in handle.consumers():
+        if reader.type == "ReadVariableOp":
+            # Keras 3 looks up rows of the value.
+            for user in reader.outputs[0].consumers():
+                yield user.inputs[1] if user.type == "GatherV2" else None
+        else:
+            yield reader.inputs[1] if reader.type == "ResourceGather" else None
+
+
+def _depends_on_samples(tf, tensor, constants):
     seen, stack = set(constants), [tensor]
     while stack:
         each = stack.pop()
@@ -45,8 +65,7 @@ def depends_on_samples(tf, tensor, given):
             continue
         operation = each.op
         is_fed = operation.type == "Placeholder" and each.dtype != tf.resource
-        has_state = operation.op_def.is_stateful and operation.type not in graph.READS
-        if is_fed or has_state:
+        if is_fed or operation.op_def.is_stateful and operation.type not in graph.READS:
             return True
         seen.add(operation)
         stack.extend(operation.inputs)

@@ -3,12 +3,12 @@
 import contextlib
 import functools
 
-from legacyga.backend import features
+from legacyga.backend import autograph, features
 from legacyga.backend import ops as _ops
 from legacyga.backend.messages import shown
 from legacyga.backend.tensors import is_differentiable, is_variable
 from legacyga.slices import batches, losses
-from legacyga.slices.loop import Loop, Rows, Total, joins_gradient
+from legacyga.slices.loop import Loop, Rows, SharedRows, TableRows, Total, joins_gradient
 
 ROWS = (
     "micro_batch can join an output of several slices only if it has a row for each sample. Received: {} of a slice "
@@ -102,6 +102,8 @@ class SlicedCall(object):
         # {place of a single number in the flat list: whether it is a sum, not a mean}, {place of a ragged tensor's
         # values: how many tensors of row lengths follow}.
         self.scalars, self.ragged = {}, {}
+        # The tables whose rows all slices look up alike, by the ids of their handles.
+        self._tables = None
         # The outputs of a slice, and the layers that added the losses.
         self._template, self._adding, self._variables = None, [], None
         # If `call` does not take `training`, its layers ask the call in progress. A later slice is in none: tell it.
@@ -220,9 +222,35 @@ class SlicedCall(object):
             self._variables = [(each, raw_of(each)) for each in features.trainable_variables_of(self.model)]
         return self._variables
 
+    def traced(self):
+        """Trace the call on an unknown number of samples, and run nothing. Returns (graph, what `call` returned).
+
+        Returns None if a layer needs the number of samples.
+        """
+        tf, found, leaves = self.tf, [], batches.of_samples(self.tf, self.given)
+
+        def call(*parts):
+            cut = dict(zip(map(id, leaves), parts))
+            found[:] = self.call(tf.nest.map_structure(lambda leaf: cut.get(id(leaf), leaf), self.given))
+
+        specs = [tf.TensorSpec([None] + list(each.shape[1:]), each.dtype) for each in leaves]
+        call = autograph.as_written(tf, call)
+        try:
+            return tf.function(call, autograph=False).get_concrete_function(*specs).graph, found
+        except Exception:
+            return None
+
     def joins_gradient(self, variable, gradient):
         """Return the subclass of `Join` that joins a variable's gradients over the slices."""
-        return joins_gradient(self.ops, variable, gradient, self.given)
+        kind = joins_gradient(self.ops, variable, gradient)
+        # In eager mode a trace for each batch would cost too much.
+        if kind is not TableRows or self.tf.executing_eagerly():
+            return kind
+        if self._tables is None:
+            traced = self.traced()
+            self._tables = () if traced is None else batches.tables_of_shared_rows(self.tf, traced[0])
+        # The whole batch has a single row for each position. Keras 3's Adam squares rows one by one.
+        return SharedRows if id(raw_of(variable).handle) in self._tables else kind
 
     def recorded(self, joined, inputs, backward):
         """Return the outputs of the whole batch, whose flat list is `joined`, with `backward` as their gradient.

@@ -1,7 +1,6 @@
 """Run a function on each slice of a batch, and join its results in the loop variables of a tf.while_loop."""
 
 from legacyga.backend.tensors import is_sparse
-from legacyga.slices import batches
 
 
 class Loop(object):
@@ -149,15 +148,11 @@ class SharedRows(TableRows):
         return tf.IndexedSlices(self._ops.cast(values, first.dtype), rows.indices[:count], first.dense_shape)
 
 
-def joins_gradient(ops, variable, gradient, given):
-    """Return the subclass of `Join` that joins a variable's gradients over slices of `given`, nested tensors."""
+def joins_gradient(ops, variable, gradient):
+    """Return the subclass of `Join` that joins a variable's gradients over the slices."""
     if gradient is None:
         return Nothing
     if getattr(variable, "overwrite_with_gradient", False):
         return Largest
     # The TensorArrays of XLA need equal shapes.
-    if not is_sparse(gradient) or ops.is_compiled():
-        return Total
-    # The whole batch has a single row for each position. Keras 3's Adam squares rows one by one.
-    is_shared = not ops.tf.executing_eagerly() and not batches.depends_on_samples(ops.tf, gradient.indices, given)
-    return SharedRows if is_shared else TableRows
+    return TableRows if is_sparse(gradient) and not ops.is_compiled() else Total

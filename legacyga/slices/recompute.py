@@ -270,25 +270,15 @@ class _Twice(SlicedCall):
 
     def _check_numbers(self):
         """Warn, once per model, of a number from add_loss that is not known to be a mean over the samples."""
-        tf, found, leaves = self.tf, [], batches.of_samples(self.tf, self.given)
-
-        def call(*parts):
-            cut = dict(zip(map(id, leaves), parts))
-            found.extend(self.call(tf.nest.map_structure(lambda leaf: cut.get(id(leaf), leaf), self.given)))
-
-        # Without a known number of samples, so that the graph says what divides by it.
-        specs = [tf.TensorSpec([None] + list(each.shape[1:]), each.dtype) for each in leaves]
-        call = autograph.as_written(tf, call)
-        try:
-            graph = tf.function(call, autograph=False).get_concrete_function(*specs).graph
-        except Exception:
-            # A layer needs the number of samples.
+        traced = self.traced()
+        if traced is None:
             return
+        graph, (_, added) = traced
         # Not `variables`, which asks `seen`.
         trainable = map(features.trainable_variables_of, [self.model, self.models[0]])
         handles = {id(raw_of(each).handle) for variables in trainable for each in variables}
-        params = [inner for outer, _, inner in variables_of(tf, graph) if id(outer) in handles]
-        for loss, is_sum, layer in found[1]:
+        params = [inner for outer, _, inner in graphs.variables_of(self.tf, graph) if id(outer) in handles]
+        for loss, is_sum, layer in added:
             if not is_sum and not loss.shape.ndims and not loss_divisor.is_mean(self.ops, loss, params):
                 _WARNED.add(self.model)
                 warn(NUMBER.format(shown(layer), shown(self.model)))
@@ -347,19 +337,9 @@ class Seen(object):
         self.random = graphs.operation_with(graph, operations, is_random)
         self.differentiates = bool(graphs.operation_with(graph, operations, _is_of_tape))
         self.written, self.read = [], []
-        for outer, dtype, inner in variables_of(tf, graph):
+        for outer, dtype, inner in graphs.variables_of(tf, graph):
             writes = any(each.type not in graphs.READS for each in inner.consumers())
             (self.written if writes else self.read).append((outer, dtype))
-
-
-def variables_of(tf, graph):
-    """Return [(handle, dtype, the graph's own tensor for it)] of the variables that a traced function uses."""
-    found = []
-    for outer, inner in zip(graph.external_captures, graph.internal_captures):
-        data = getattr(outer, "_handle_data", None)
-        if inner.dtype == tf.resource and data is not None and data.is_set:
-            found.append((outer, tf.as_dtype(data.shape_and_type[0].dtype), inner))
-    return found
 
 
 def random_states():

@@ -4,7 +4,7 @@ import functools
 import itertools
 import weakref
 
-from legacyga.backend import autograph, features, homes
+from legacyga.backend import autograph, features, graph, homes
 from legacyga.fit import model_step
 from legacyga.slices import batches, fitting
 from legacyga.slices import recompute as slices_recompute
@@ -83,7 +83,7 @@ class FittingFunction(object):
             strategy = model.distribute_strategy
             one_step = autograph.as_written(tf, lambda data: strategy.run(model.train_step, args=(data,)))
             trace = tf.function(one_step).get_concrete_function(features.optionals_as_none(tf, data))
-            self._variables = [each[:2] for each in slices_recompute.variables_of(tf, trace.graph)]
+            self._variables = [each[:2] for each in graph.variables_of(tf, trace.graph)]
             slices_recompute.draw_from(drawn)
         return found.take(tf, samples, step, self._read, self._write)
 

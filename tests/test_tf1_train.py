@@ -704,20 +704,22 @@ def test_a_flush_beside_other_threads(home):
         optimizer = legacyga.wrap(v1.train.GradientDescentOptimizer(1.0), 1000, reduction="sum")
         step = optimizer.apply_gradients([(home.tf.ones(100000), variable)])
         session.run(v1.global_variables_initializer())
+        steps, flushes = [], []
 
         def train():
-            for _ in range(200):
+            # Until enough flushes fell between them, on a busy machine too.
+            while len(steps) < 200 or len(flushes) <= 10 and len(steps) < 20000:
                 session.run(step)
+                steps.append(1)
 
         thread = threading.Thread(target=train)
         thread.start()
-        flushed = 0
         while thread.is_alive():
-            flushed += legacyga.flush(optimizer)
+            flushes += [1] * legacyga.flush(optimizer)
         thread.join()
         legacyga.flush(optimizer)
-        assert flushed > 10
-        np.testing.assert_array_equal(session.run(variable), np.full(100000, -200.0, "float32"))
+        assert len(flushes) > 10
+        np.testing.assert_array_equal(session.run(variable), np.full(100000, -float(len(steps)), "float32"))
 
 
 @pytest.mark.capability("R15 a quiet guest")

@@ -233,9 +233,10 @@ class SlicedCall(object):
             cut = dict(zip(map(id, leaves), parts))
             found[:] = self.call(tf.nest.map_structure(lambda leaf: cut.get(id(leaf), leaf), self.given))
 
-        specs = [tf.TensorSpec([None] + list(each.shape[1:]), each.dtype) for each in leaves]
         call = autograph.as_written(tf, call)
         try:
+            # A tensor of unknown rank has no shape to list.
+            specs = [tf.TensorSpec([None] + list(each.shape[1:]), each.dtype) for each in leaves]
             return tf.function(call, autograph=False).get_concrete_function(*specs).graph, found
         except Exception:
             return None

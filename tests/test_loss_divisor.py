@@ -93,9 +93,8 @@ def alike(home, monkeypatch, make, loss, batches, **kwargs):
 
 def check(home, monkeypatch, make, loss, batches, is_found=True, **kwargs):
     """The weights are those of the large batches; equal weights do not give them. Without a divisor these are it."""
-    model = make(home)
-    start, equally = model.get_weights(), alike(home, monkeypatch, make, loss, batches, **kwargs)
-    weights = trained(model, ours(home), loss, batches, **kwargs)
+    start, equally = make(home).get_weights(), alike(home, monkeypatch, make, loss, batches, **kwargs)
+    weights = trained(make(home), ours(home), loss, batches, **kwargs)
     if not is_found:
         assert all(np.array_equal(*pair) for pair in zip(weights, equally))
         return
@@ -129,6 +128,26 @@ def test_sample_weights_of_which_some_are_0(home, monkeypatch, loss):
 def test_masks(home, monkeypatch):
     """Against the home's own large batch: some divide by what the mask leaves, others by the samples."""
     check(home, monkeypatch, masked, "mse", sequences(SIZES))
+
+
+def recurrent(home):
+    """A network whose last layer with weights is a loop."""
+    layers, constant = home.keras.layers, home.keras.initializers.Constant
+    inputs = layers.Input((6, 3))
+    # Not by set_weights: TF 2 makes no gradient of a loop that a session already holds.
+    starts = dict(kernel_initializer=constant(0.3), recurrent_initializer=constant(0.2))
+    return home.keras.models.Model(inputs, layers.SimpleRNN(2, return_sequences=True, **starts)(inputs))
+
+
+def series(sizes, seed=0):
+    """(sequences, targets)."""
+    random = np.random.RandomState(seed)
+    return [(random.randn(size, 6, 3), random.randn(size, 6, 2) + i % 3) for i, size in enumerate(sizes)]
+
+
+def test_a_recurrent_layer_at_the_end(home, monkeypatch):
+    """From TF 2.0 on its outputs come in a TensorList, whose dtype is not a number's."""
+    check(home, monkeypatch, recurrent, "mse", series(SIZES))
 
 
 @pytest.mark.slow
@@ -431,6 +450,10 @@ SHAPES = {
     "times a mean": (
         lambda tf, y, out, mask: tf.reduce_mean(per_step(tf, y, out)) * tf.reduce_mean(mask),
         False,
+    ),
+    "of spectra": (
+        lambda tf, y, out, mask: tf.reduce_mean(tf.abs(v1_of(tf).spectral.rfft(out[..., 0], [6]))),
+        True,
     ),
     # As in segmentation-models' DiceLoss(per_image=True) with one class.
     "over the samples first": (

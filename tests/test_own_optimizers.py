@@ -906,3 +906,19 @@ def test_an_old_apply_gradients_at_1(home, sgd):
         model.fit(np.ones((2, 1)), np.ones((2, 1)), verbose=0, epochs=2 if len(ends) == 2 else 1)
         ends.append(float(model.get_weights()[0][0, 0]))
     assert ends == [0.5, 0.5, 0.5]
+
+
+@pytest.mark.capability("errors")
+def test_optimizers_of_another_generation_in_a_list(home):
+    """As tensorflow-recommenders's CompositeOptimizer, an OptimizerV2, with the Adam of TF 2.11."""
+    stock = {generation_of(each): each for _, each in home.optimizer_classes() if each.__name__ == "SGD"}
+    if not {"v2", "v3"} <= set(stock):
+        skips.senseless("one generation of Keras alone")
+
+    class Composite(stock["v2"]):
+        def __init__(self, parts):
+            super(Composite, self).__init__(0.1)
+            self.parts = parts
+
+    with pytest.raises(ValueError, match="Composite calls an optimizer of another generation.* Train in slices of a"):
+        legacyga.wrap(Composite([(stock["v3"](0.1), lambda: [])]), 3)

@@ -8,6 +8,7 @@ before it computes a number of the batch. In all other cases it finds nothing, a
 import collections
 
 from legacyga.backend import features, graph
+from legacyga.backend.tensors import is_differentiable
 
 ADDITIONS = {"Add", "AddV2", "AddN", "Sub", "Pack"}
 DIVISIONS = {"RealDiv", "Div", "DivNoNan"}
@@ -135,8 +136,10 @@ class _Divisors(object):
 
     def _carries_gradient(self, tensor):
         # The search for what learns goes forward from the variables, first through their handles, which are resources.
+        # A loop of TF 2 hands on its results in a TensorList, which is a variant.
         dtype = tensor.dtype.base_dtype
-        return tensor.op.type not in WITHOUT_GRADIENT and (dtype.is_floating or dtype == self._tf.resource)
+        carries = is_differentiable(dtype) or dtype in (self._tf.resource, self._tf.variant)
+        return carries and tensor.op.type not in WITHOUT_GRADIENT
 
     def of_terms(self, tensor):
         """Return the `_Number`s that divide the terms of a tensor, for the terms that learn from the batch: a list."""

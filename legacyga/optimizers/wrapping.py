@@ -119,7 +119,8 @@ def _check_is_optimizer(optimizer, steps):
     generation = homes.generation_of(type(optimizer))
     if generation is None:
         raise ValueError(NO_OPTIMIZER.format(shown(optimizer)))
-    for each in copying.optimizers_within(optimizer):
+    within = copying.optimizers_within(optimizer)
+    for each in within:
         if isinstance(each, surface.AccumulatingOptimizer) or getattr(each, "gradient_accumulation_steps", None):
             raise ValueError(
                 "An optimizer within this one accumulates already, over {} mini-steps. Received: {}, in {}. Put "
@@ -131,12 +132,13 @@ def _check_is_optimizer(optimizer, steps):
             "Received: {}. Wrap the optimizer in it, and leave it out: the mini-steps of all workers go into one "
             "window.".format(shown(optimizer))
         )
-    inner = copying.wrapped_by(optimizer)
-    if inner is not None and homes.generation_of(type(inner)) != generation:
-        # Keras's TFOptimizer passes the gradients on unchanged. What other wrappers do is unknown.
-        is_known = homes.generation_of(type(inner)) == "train"
+    others = [each for each in within if homes.generation_of(type(each)) != generation]
+    if others:
+        # Keras's TFOptimizer passes the gradients on unchanged. What other optimizers do is unknown.
+        is_known = homes.generation_of(type(others[0])) == "train"
         message = AROUND_TRAIN if is_known else AROUND_ANOTHER
-        raise ValueError(message.format(type(optimizer).__name__, shown(optimizer), type(inner).__name__, steps))
+        raise ValueError(message.format(type(optimizer).__name__, shown(optimizer), type(others[0]).__name__, steps))
+    inner = copying.wrapped_by(optimizer)
     if inner is not None:
         _check_is_optimizer(inner, steps)
     if getattr(optimizer, "gradient_accumulation_steps", None):

@@ -148,7 +148,9 @@ def test_a_changed_keras_is_found(home, tmp_path, monkeypatch, capsys):
 def test_every_keras_that_is_here(home, tmp_path, monkeypatch, capsys):
     """Standalone Keras first, though tf.keras is exact; the exit code is that of the worst."""
     names = [name for name, mode in homes.available() if mode == home.mode]
-    if names == ["tf_keras"] and home.mode == "eager":
+    if names == ["tf_keras"] and home.tf_version < (2, 16):
+        names = ["tf.keras", "tf_keras"]
+    elif names == ["tf_keras"] and home.mode == "eager":
         names = ["keras", "tf_keras"]
     if home.tf_version == (2, 5):
         # The package `keras` there is another implementation of tf.keras.

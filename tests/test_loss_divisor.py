@@ -325,6 +325,10 @@ def of_number(tf, y, out, mask):
     return tf.reduce_sum(per_step(tf, y, out) * mask) / tf.reduce_sum(mask)
 
 
+def without_nan(tf, loss):
+    return tf.where(tf.math.is_nan(loss) if hasattr(tf, "math") else tf.is_nan(loss), tf.zeros_like(loss), loss)
+
+
 def looped(tf, losses, count):
     """A mean of losses that a loop divides by a number of the batch, which `count()` computes within it."""
     return tf.reduce_mean(tf.while_loop(lambda i, _: i < 1, lambda i, x: (i + 1, x / count()), [0, losses])[1])
@@ -355,6 +359,26 @@ SHAPES = {
         lambda tf, y, out, mask: (
             tf.reduce_sum(per_step(tf, y, out)) / tf.cast(tf.shape(tf.reduce_sum(mask, 1))[-1], "float32")
         ),
+        True,
+    ),
+    "sizes by tf.unstack": (
+        lambda tf, y, out, mask: (
+            tf.reduce_sum(per_step(tf, y, out)) / tf.cast(tf.unstack(tf.shape(of_unknown_shape(tf, out)))[0], "float32")
+        ),
+        True,
+    ),
+    "a size that does not divide, by tf.unstack": (
+        lambda tf, y, out, mask: tf.reduce_mean(
+            per_step(tf, y, out / tf.cast(tf.unstack(tf.shape(of_unknown_shape(tf, out)))[2], "float32"))
+        ),
+        True,
+    ),
+    "printed": (
+        lambda tf, y, out, mask: v1_of(tf).Print(of_number(tf, y, out, mask), [tf.constant(1.0)], first_n=0),
+        True,
+    ),
+    "guarded against NaN": (
+        lambda tf, y, out, mask: without_nan(tf, of_number(tf, y, out, mask)),
         True,
     ),
     "ssd_keras: mean(sums / n * rows)": (

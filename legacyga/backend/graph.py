@@ -152,8 +152,11 @@ def sources(operation):
 def dimension_of(tf, tensor):
     """Return i if a tensor is the size of another one's dimension i, or the sizes from i > 0 on; else None."""
     operation = tensor.op
-    is_size = operation.type == "StridedSlice" and operation.inputs[0].op.type == "Shape"
-    begin = features.static_value(tf)(operation.inputs[1]) if is_size else None
+    if operation.type not in ("StridedSlice", "Unpack") or operation.inputs[0].op.type != "Shape":
+        return None
+    if operation.type == "Unpack":
+        return tensor.value_index
+    begin = features.static_value(tf)(operation.inputs[1])
     if begin is None:
         return None
     rank = operation.inputs[0].op.inputs[0].shape.ndims

@@ -13,7 +13,7 @@ from legacyga.backend.tensors import is_differentiable
 ADDITIONS = {"Add", "AddV2", "AddN", "Sub", "Pack"}
 DIVISIONS = {"RealDiv", "Div", "DivNoNan"}
 REDUCTIONS = {"Mean", "Sum"}
-SAME = {"Identity", "Cast", "Reshape", "Squeeze", "ExpandDims", "Neg", "CheckNumerics"}
+SAME = {"Identity", "Cast", "Reshape", "Squeeze", "ExpandDims", "Neg", "CheckNumerics", "Print"}
 SELECTIONS = {"Select", "SelectV2"}
 # Operations, in losses of Keras, whose results have the rows of their inputs.
 KEEPING_ROWS = SAME | DIVISIONS | SELECTIONS | REDUCTIONS | {
@@ -149,7 +149,8 @@ class _Divisors(object):
         inputs = list(operation.inputs)
         if operation.type in SAME:
             return self.of_terms(inputs[0])
-        learning = [each for each in inputs if each.op in self._learning]
+        # Not a condition, such as the loss's own is_nan.
+        learning = [each for each in inputs if each.op in self._learning and self._carries_gradient(each)]
         if operation.type in REDUCTIONS:
             # Only a mean over the rows divides by a number of the batch.
             is_mean = operation.type == "Mean" and self._takes_rows(operation)

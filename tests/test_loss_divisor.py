@@ -326,7 +326,7 @@ def of_number(tf, y, out, mask):
 
 
 def without_nan(tf, loss):
-    return tf.where(tf.math.is_nan(loss) if hasattr(tf, "math") else tf.is_nan(loss), tf.zeros_like(loss), loss)
+    return tf.where(v1_of(tf).is_nan(loss), tf.zeros_like(loss), loss)
 
 
 def looped(tf, losses, count):

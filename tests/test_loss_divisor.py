@@ -377,6 +377,7 @@ SHAPES = {
         lambda tf, y, out, mask: v1_of(tf).Print(of_number(tf, y, out, mask), [tf.constant(1.0)], first_n=0),
         True,
     ),
+    "clipped": (lambda tf, y, out, mask: tf.clip_by_value(of_number(tf, y, out, mask), 0.0, 1e6), False),
     "guarded against NaN": (
         lambda tf, y, out, mask: without_nan(tf, of_number(tf, y, out, mask)),
         True,

@@ -849,9 +849,7 @@ def test_an_attribute_named_weights(home):
     variables = home.variables([np.ones(2, "float32")])
     optimizer = legacyga.wrap(Mine(), 2)
     optimizer.build(variables)
-    # A method in TF 2.11.
-    found = optimizer.variables() if callable(optimizer.variables) else optimizer.variables
-    values = [np.array(home.value(each)) for each in found]
+    values = [np.array(home.value(each)) for each in variables_of(optimizer)]
     optimizer.set_weights(values)
     store = {}
     optimizer.save_own_variables(store)

@@ -294,7 +294,7 @@ def loss_container(home):
 
 
 def losses_in(home, container, y_true, y_pred):
-    """The loss objects of a model's loss container, a list; builds it for these targets and outputs if necessary."""
+    """Return a list of the loss objects in a model's loss container. Builds the container first if necessary."""
     if not home.is_keras3:
         if not container._built:
             # TF 2.2 calls it `_build`. Delete with TF 2.2.
@@ -305,9 +305,9 @@ def losses_in(home, container, y_true, y_pred):
     is_newer = hasattr(container, "_flat_losses")
     targets = nest.flatten(y_true)
     if not container.built and (not is_newer or len(targets) == len(nest.flatten(y_pred))):
-        # Newer Keras builds with targets in the form of the outputs, and keeps that form.
+        # Newer Keras packs targets in the form of the outputs before it builds, and keeps that form: do the same.
         container.build(nest.pack_sequence_as(y_pred, targets) if is_newer else y_true, y_pred)
-    # With fewer targets than outputs Keras may have built no losses yet.
+    # With fewer targets than outputs, newer Keras is not built above and may have no losses yet.
     found = container._flat_losses if is_newer else container.flat_losses
     return [getattr(each, "loss", each) for each in found or []]
 

@@ -83,14 +83,14 @@ class _Order(object):
         needed = sorted(self._needed, key=self._place)
         context = _context_of(self._listed[0]) if self._listed else None
         self._ends = {each: self._end(each, context) for each in needed}
-        # Of a functional conditional only an output is listed: add the conditional itself.
+        # A functional conditional is listed by an output, an Identity, but writes by itself: add the conditional.
         behind = [each.inputs[0].op for each in self._listed if each.type == "Identity"]
         listed = set(self._listed).union(each for each in behind if _FUNCTIONS.search(each.type))
         writes = self._writes_of_each(needed, listed)
         self._writes = set(sum(writes.values(), []))
         uses = _uses(needed, writes)
         for variable, its_writes in writes.items():
-            # Order every pair, not only neighbours: a write in a branch that is not taken waits for nothing.
+            # A write in a branch that is not taken waits for nothing, so neighbours are not enough: order every pair.
             for before, after in itertools.combinations(its_writes, 2):
                 self._wait(after, before)
             for write in its_writes:
@@ -230,7 +230,7 @@ class _Order(object):
 
 
 def _written_inputs(operation):
-    """Return those inputs of an operation that are variables which it writes, or may write."""
+    """Return the variables among an operation's inputs that it writes, or may write."""
     if not _WRITES.search(operation.type):
         return []
     # TF 2.2 and newer say which of a function's resources it only reads. Delete with TF 2.1.

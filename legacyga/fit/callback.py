@@ -176,7 +176,7 @@ class _Callback(object):
         self._epoch_is_open, self._went_on, self._is_first_batch = True, False, True
         self._samples_before = self._samples_so_far()
         if not self._windows:
-            # A callback later in the list, such as BackupAndRestore, may have restored another K and windows.
+            # A later callback's on_train_begin, such as BackupAndRestore's, may have restored another K and windows.
             self._follow_schedule()
             with self.home.default_session():
                 self._windows = [lookup.WindowsOfFit(self.model, each) for each in self._optimizers]

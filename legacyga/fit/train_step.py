@@ -47,8 +47,9 @@ def train_step(model, data, weight=None, micro_batch_size=None, recompute=None):
 
     Raises:
         ValueError: the model has no optimizer; its optimizer does not accumulate, and you pass `weight` or omit
-            `micro_batch_size`; it is in graph mode, or on TensorFlow before 2.2, where Keras has no `train_step`;
-            `weight` or `micro_batch_size` is out of range; or `legacyga.micro_batch` raises an error for the model.
+            `micro_batch_size`; the model is in graph mode, or on TensorFlow before 2.2, which has no `train_step`;
+            `weight`, `micro_batch_size` or `recompute` is not as above; or `legacyga.micro_batch` raises an error for
+            the model.
 
     Examples:
         >>> import numpy as np

@@ -34,7 +34,7 @@ class Accumulation(object):
         # Whether the last mini-step's gradients were already summed over the replicas.
         self.is_handed_sums = False
         self._has_warned_of_no_update = False
-        # The error of the last attempt to set the state; None if the state fitted.
+        # The error of the last attempt to set the state, kept because Keras only logs it; None if the state fitted.
         self.refused = None
 
     def shared_with(self, optimizer):
@@ -47,13 +47,13 @@ class Accumulation(object):
         return shared
 
     def take_mini_step(self, grads_and_vars, args=(), kwargs=(), scope=None, result=None, before=()):
-        """Make one mini-step. Called in replica context under every strategy.
+        """Make one mini-step. Call it in replica context, whatever the strategy.
 
         Args:
             grads_and_vars: list of pairs. Pairs without a gradient are passed to the inner optimizer, which warns.
             args, kwargs: the call's other arguments, for the inner optimizer.
             scope: the name scope of new variables.
-            result: makes the return value for all replicas, after everything else.
+            result: function that makes the return value, once for all replicas, after everything else.
             before: tensors to compute before anything is written, if the optimizer has windows.
 
         Returns:
@@ -103,7 +103,7 @@ class Accumulation(object):
         forms = sums.forms_of({place: gradient for place, (gradient, _) in given})
         sums.note(forms, window.places, registry.is_graph)
         if is_traced and self.inner.reads_when_traced and registry.mini_steps_under_way:
-            # A restored window may hold forms of gradients that this program has never seen.
+            # The trace needs every form that the window holds, and a restored window may hold forms never seen here.
             sums.note_held(window.kept.held.read_value().numpy())
         return forms
 
@@ -142,7 +142,7 @@ class Accumulation(object):
         return loss_divisor.find(self.ops, loss, list(params))
 
     def _counted(self):
-        """Values that change when a function traced earlier makes mini-steps, or is called by one being traced."""
+        """Values that change when a function traced earlier takes mini-steps, or when a trace calls such a function."""
         registry = self.registry()
         counters = [window.kept.mini_step for window in registry.windows.values()]
         if not self.ops.tf.executing_eagerly():

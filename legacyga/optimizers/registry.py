@@ -243,7 +243,7 @@ class Registry(object):
         if key == built:
             self._built = None
         elif is_new and built is not None and set(key) <= set(built) and len(set(key)) == len(key):
-            # The window that `build` made for all is unused, and holds these, each once.
+            # The window that `build` made is unused, but may hold restored state: cut it down to these variables.
             self._built, window = None, self.windows.pop(built)
             window.restrict([built.index(each) for each in key])
             self.windows[key] = window

@@ -61,8 +61,8 @@ class Inner(_inner.Inner):
     def _values_of(self, variables):
         """The variables' values in Keras's session; their initial values if it is not open, or has not set them yet."""
         if not self.home.has_session:
-            # Do not make Keras open one: it would take all variables for initialized, even in a session set later. Only
-            # an initial value that is no constant needs one.
+            # A session that Keras opens here would mark all variables as initialized, even for a session set later. So
+            # open one only for an initial value that is no constant.
             with contextlib.suppress(ValueError):
                 return [_initial_value(self.home.tf, variable) for variable in variables]
         session, is_initialized = self.home.session, self.home.v1.is_variable_initialized
@@ -131,9 +131,9 @@ class Inner(_inner.Inner):
         """Build a mini-step with the gradients of `loss`; returns the tensor that runs it."""
         weights, window = self._state_for(accumulation, params)
         differentiating = self._differentiating
-        # If clipping is late, the update clips. A wrapper's inner optimizer always clips late, in `_answered`.
+        # With windows the update clips, not the mini-step. A wrapper's inner optimizer always clips in `_answered`.
         is_late = window is not None or differentiating is not self.optimizer
-        # A get_gradients that the user has overridden must not clip at its end either.
+        # Hide the settings, so that a get_gradients that the user has overridden does not clip here either.
         with _inner.hidden(differentiating, "clipnorm", "clipvalue") if is_late else contextlib.ExitStack():
             gradients = differentiating.get_gradients(loss, params)
         if window is None:
@@ -142,7 +142,7 @@ class Inner(_inner.Inner):
         taken = accumulation.take_mini_step(list(zip(gradients, params)), before=[loss])
         self.optimizer.weights = self._all_weights(accumulation, weights, window)
         if self._inherited is not None:
-            # For other variables, as after freezing a layer, moments begin anew.
+            # If these are not the original's variables, as after freezing a layer, moments begin anew.
             if [self.home.backend.int_shape(each) for each in weights] == [each.shape for each in self._inherited]:
                 self.home.backend.batch_set_value(list(zip(weights, self._inherited)))
             self._inherited = None

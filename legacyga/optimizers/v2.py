@@ -53,7 +53,7 @@ class Inner(_inner.Inner):
             [var for each, var in grads_and_vars if each is not None or is_traced and is_differentiable(var.dtype)]
         )
         if self._inherited:
-            # For other variables, as after freezing a layer, moments begin anew.
+            # If these are not the original's variables, as after freezing a layer, moments begin anew.
             weights = self.keeper._weights
             if [self.home.backend.int_shape(each) for each in weights] == [each.shape for each in self._inherited]:
                 self.home.backend.batch_set_value(list(zip(weights, self._inherited)))
@@ -153,7 +153,7 @@ def _own(optimizer):
     """The optimizer's own variables: those it lists and its hyperparameters, except any that the user passed in."""
     hypers = [(name, value) for name, value in optimizer._hyper.items() if is_variable(value)]
     steps = vars(optimizer).get("_iterations")
-    # A step that the user passed in has another name.
+    # An `iterations` that the user passed in has another name.
     given = steps is not None and not _is_own_variable("iter", steps)
     listed = [each for each in optimizer._weights if not (given and each is steps)]
     return listed + [value for name, value in hypers if _is_own_variable(name, value)]

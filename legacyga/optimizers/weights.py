@@ -63,12 +63,12 @@ class Weights(object):
     def giving(self, weight, count, is_graph):
         """A context that gives this replica's mini-steps this `Weight`.
 
-        `count()` returns values that change when a function traced earlier makes mini-steps; `is_graph`: graph mode.
+        `count()` returns values that change when a function traced earlier takes mini-steps; `is_graph`: graph mode.
         """
         ops, given = self._ops, weight.value
         if not weight.is_sample_count:
             weight = weight._replace(value=checks.check_weight(ops, given), given_in=ops.graph_here())
-        # A function traced earlier takes mini-steps here without making any; only what they count reveals it.
+        # A function traced earlier takes mini-steps with the weight of its trace, and makes none: `count` shows it.
         watched = self.are_traced and not weight.is_sample_count and not is_graph
         counted = count() if watched else None
         number, made = self._here, self.made

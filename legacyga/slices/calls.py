@@ -48,7 +48,7 @@ def replaced(model, call):
     try:
         yield
     finally:
-        # A replica that began later ends later, and restores.
+        # If another replica's is in place, that replica began later, ends later, and restores.
         if call is None or attributes.get("call") is call:
             attributes.pop("call", None)
             attributes.update(before)

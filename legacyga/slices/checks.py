@@ -86,7 +86,7 @@ def _all_layers(model):
 
 
 def dividing_masks(home, model):
-    """Return each output's mask, or None for it, if graph mode divides losses by what masks keep, else []."""
+    """Return [the mask or None of each output] if graph mode divides losses by what masks keep, else []."""
     if not getattr(model, "inputs", None):
         return []
     # Up to TF 1.13 masks divide what loss functions return, not loss objects. Delete with TF 1.13.

@@ -21,9 +21,9 @@ class TrainingStep(object):
 
     Attributes:
         share: a placeholder for a slice's share of the batch's samples.
-        divisor: what divides the loss, in a list: the batch's weight in a window. Empty if unknown or not needed.
+        divisor: [what divides the loss], the batch's weight in a window. [] if it is unknown or not needed.
         weight: a placeholder for the divisor's value in a run, a pair as from `loss_divisor.find`.
-        operations: the mini-step with the gradients of a slice's loss, times `share`, in a list.
+        operations: [the mini-step with the gradients of a slice's loss, times `share`].
         update: a tensor: the optimizer's update, then the accumulator's reset. None if no variable has a gradient.
         variables: the accumulator's variables.
     """

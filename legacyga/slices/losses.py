@@ -34,7 +34,7 @@ class Given(collections.namedtuple("Given", ["loss", "losses", "output", "mask",
 
 @contextlib.contextmanager
 def looked_at(home, model, look):
-    """A context, in eager mode, that calls `look([Given, ...], y_pred, sample_weight)` once Keras has the losses."""
+    """In eager mode, a context that calls `look([Given, ...], y_pred, sample_weight)` when Keras has the losses."""
     name, attributes, own = features.loss_container(home), vars(model), container_of(home, model)
     if own is None:
         yield
@@ -43,7 +43,7 @@ def looked_at(home, model, look):
     try:
         yield
     finally:
-        # A replica that began later ends later, and restores.
+        # If another replica's is in place, that replica began later, ends later, and restores.
         if attributes[name] is looked:
             attributes[name] = own
 

@@ -73,8 +73,8 @@ def look(home, model, data, size):
 def cut(home, model, size, is_needed=True):
     """A context in which calls of a model, and of models within it, compute their outputs in slices.
 
-    Of calls within each other, only the outermost is cut. On one replica, raises ValueError at the end if no model was
-    ever called with this size, and the batch may need slices (`is_needed`).
+    Of nested calls, only the outermost is cut. On one replica, raises ValueError at the end if the batch may need
+    slices (`is_needed`) and no model was ever called in such a context of this `size`.
     """
     models = [model]
     models += [each for each in features.layers_of(model) if isinstance(each, home.module.Model) and each is not model]
@@ -89,7 +89,7 @@ def cut(home, model, size, is_needed=True):
     if any(each.was_called for each in cuts):
         _CUT[model] = size
     # A tf.function in the train_step calls the model in its first trace only: `_CUT` remembers that it did. Replicas
-    # take turns within a step, and one may have called what another has put in place.
+    # take turns within a step, and one may call the `_Cut` of another: its own then looks uncalled.
     elif is_needed and _CUT.get(model) != size and not _ops.Ops(home.tf).replicas.are_several:
         raise ValueError(NO_CALL.format(shown(model)))
 

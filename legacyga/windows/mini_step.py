@@ -20,7 +20,7 @@ class Weight(collections.namedtuple("Weight", ["value", "is_sample_count", "give
     value: a scalar.
     is_sample_count: whether it counts the samples of the replica's data.
     given_in: for a weight set by the program, the graph in which it was set; None outside of all graphs.
-    counted: the number to add to the window's sum of weights: n if a loss is divided by max(1, n). None: `value`.
+    counted: what the window's sum of weights grows by: n where `value`, a loss's divisor, is max(1, n). None: `value`.
     """
 
     def __new__(cls, value, is_sample_count, given_in=None, counted=None):

@@ -133,7 +133,7 @@ class Window(object):
                 return self._update(update, reduced, presence)
 
             with ops.after(run(on_replica, arguments)):
-                # Include `held`: at K = 1 this window wrote nothing, so the sums hold the previous window's values.
+                # Include `held`: at K = 1 this window wrote no dense sum, so those hold the previous window's values.
                 left = self._without(self.sums.emptied(step.forms, held, absent), ops.maximum(held, forms))
                 return self._move_to(0, 0, 0, steps, left, updated=True)
 

@@ -80,7 +80,7 @@ def _is_not_called(*args):
     )
 
 
-# On the uncalled function Keras calls the first, and in graph mode of tf.keras the second.
+# If `callbacks` has the function itself, Keras calls the first, and in graph mode of tf.keras the second.
 GradientAccumulationCallback.set_model = GradientAccumulationCallback._implements_test_batch_hooks = _is_not_called
 
 
@@ -88,7 +88,7 @@ def _likely_home():
     try:
         return homes.find_home()
     except ValueError:
-        # Two Keras are imported; `set_model` switches to the model's if this is the wrong one.
+        # Standalone Keras and tf_keras are both imported. If this guess is wrong, `set_model` corrects it.
         return homes.find_home(sys.modules["tf_keras"])
 
 
@@ -104,15 +104,15 @@ class _Callback(object):
     def __init__(self, schedule, partial_window):
         super(_Callback, self).__init__()
         self.schedule, self.partial_window = schedule, partial_window
-        # Accept raw logs, so that Keras does not fetch the loss from the device for our hook on every batch.
+        # Raw logs spare Keras a fetch of the loss after each batch. Take them only if other callbacks then see ours.
         self._supports_tf_logs = features.shares_raw_logs(self.home)
 
     def __reduce__(self):
-        # pickle and deepcopy make a new callback: its class is in no module, and its other state is of a single fit.
+        # pickle cannot find the class, which is in no module, and all other state is of a single fit.
         return GradientAccumulationCallback, (self.schedule, self.partial_window)
 
     def _implements_train_batch_hooks(self):
-        # Keras asks before `set_model`: until then the base class may be of another Keras, and answer for that one.
+        # Graph mode asks before `set_model`, when the base class may still be another Keras's.
         return True
 
     def _implements_test_batch_hooks(self):
@@ -127,7 +127,7 @@ class _Callback(object):
             # A tf.train optimizer belongs to no Keras, but what `compile` puts around it does.
             home = homes.home_of(model.optimizer)
         if home is not None and home.root != self.home.root:
-            # The callback was made for another Keras than the model's, so become one of the model's.
+            # Become a callback of the model's Keras.
             params = getattr(self, "params", None)
             schedule, partial_window = self.schedule, self.partial_window
             self.__class__ = _class_for(home)
@@ -135,7 +135,7 @@ class _Callback(object):
             if params:
                 self.set_params(params)
         super(_Callback, self).set_model(model)
-        # A fit or an `evaluate` begins. If an exception ended the previous fit, its epoch is still open.
+        # If an exception ended the previous fit, its epoch is still open.
         self._epoch_is_open = False
         if model_step.keras_train_step(type(model)) is not None:
             # TF 2.2's and 2.3's fit gets its training function before it calls `on_train_begin`. Delete with TF 2.3.
@@ -157,7 +157,7 @@ class _Callback(object):
                     len(self._optimizers), shown(self.partial_window), shown(self._optimizers[0])
                 )
             )
-        # A program may call fit while it handles an exception; remember it, to tell it from one raised in fit.
+        # A program may call fit while it handles an exception: `_end_epoch` looks for one raised since.
         self._handled = sys.exc_info()[1]
         self._batch_size = self._params.get("batch_size")
         _schedule.check_steps_to_come(
@@ -185,10 +185,11 @@ class _Callback(object):
             if steps is not None:
                 _schedule.set_steps(self.home, self._optimizers, steps)
 
-    # Every Keras calls the next two; newer ones through on_train_batch_begin and on_train_batch_end.
+    # Newer Kerases call the next two through on_train_batch_begin and on_train_batch_end.
 
     def on_batch_begin(self, batch, logs=None):
         if not self._epoch_is_open:
+            # Keras announced too few batches, so `on_batch_end` has ended the epoch already.
             warn("An epoch of {} batches went on. Its last window is ended after the last batch, too.".format(batch))
             self._epoch_is_open = self._went_on = True
         size = (logs or {}).get("size") or 0
@@ -198,7 +199,7 @@ class _Callback(object):
             if len(self._sizes) > 1:
                 reason = sample_counts.UNKNOWN if self.home.graph_mode else sample_counts.UNTOLD
                 sample_counts.say_unweighed(self._optimizers, reason)
-        # For a dataset Keras reports 1 for each batch.
+        # Graph mode reports size 1 for a dataset's batches.
         if not self._batch_size and size > 1:
             self._batch_size = size
 
@@ -256,7 +257,7 @@ class _Callback(object):
         """Apply `partial_window`, once per epoch."""
         if not self._epoch_is_open:
             return
-        # An exception that is leaving fit leaves the window as it is.
+        # An exception that ends the fit leaves the window open.
         if features.calls_callbacks_on_exceptions(self.home) and sys.exc_info()[1] is not self._handled:
             return
         self._epoch_is_open = False

@@ -11,9 +11,9 @@ from legacyga.slices import recompute as slices_recompute
 
 
 class MakeTrainFunction(object):
-    """Replaces a model's `make_train_function`: calls `make`, and in a copy of the model Keras's own method.
+    """Replaces a model's `make_train_function` by `make`. A deep copy of the model gets its class's method back.
 
-    `own` is the one that the user has set on the model, or None.
+    `own` is a `make_train_function` that the user has set on the model, or None.
     """
 
     def __init__(self, model, make, own=None):
@@ -23,7 +23,7 @@ class MakeTrainFunction(object):
         return self._make(*args, **kwargs)
 
     def __deepcopy__(self, memo):
-        # A copied model needs its own call: legacyga.micro_batch(copy, "auto").
+        # The copy keeps the present slice size, and adapts it only after a `micro_batch` call of its own.
         copied = memo.get(id(self._model()))
         if copied is None:
             return self
@@ -32,7 +32,10 @@ class MakeTrainFunction(object):
 
 
 class FittingFunction(object):
-    """A training function that takes smaller slices if memory is exhausted. `cut(model, size)` sets the size."""
+    """A training function that takes smaller slices if memory is exhausted.
+
+    `cut(model, size)` sets the slice size, and `own` is as in `MakeTrainFunction`.
+    """
 
     def __init__(self, model, cut, own):
         self._model, self._cut, self._own = weakref.ref(model), cut, own
@@ -56,7 +59,7 @@ class FittingFunction(object):
         return self
 
     def __call__(self, iterator):
-        """Train on the next `steps_per_execution` batches, one by one: a batch that did not fit is repeated alone."""
+        """Train on the next `steps_per_execution` batches, one by one: a batch that does not fit is repeated alone."""
         result = None
         with features.one_step_per_execution(self._model()) as steps:
             for data in itertools.islice(iterator, steps):
@@ -72,14 +75,14 @@ class FittingFunction(object):
 
         def step():
             self._cut(model, found.size)
-            # Keras 3's train_on_batch gives no dataset: make none, which would turn a list into one array.
+            # Keras 3's train_on_batch passes a generator. So must this: a dataset would turn a list into one array.
             return self._function(iter([data] if spec is None else _dataset_of(tf, data, spec)))
 
         self._cut(model, found.size)
         if self._variables is None:
-            # A trace that never runs finds the variables, and initializes missing ones. It may draw by NumPy.
+            # A trace that never runs creates missing variables, and finds all. It may draw NumPy's random numbers.
             drawn = slices_recompute.random_states()
-            # Under a OneDeviceStrategy optimizers work only in its replica.
+            # Under a OneDeviceStrategy, an optimizer works only in replica context.
             strategy = model.distribute_strategy
             one_step = autograph.as_written(tf, lambda data: strategy.run(model.train_step, args=(data,)))
             trace = tf.function(one_step).get_concrete_function(features.optionals_as_none(tf, data))
@@ -97,7 +100,7 @@ class FittingFunction(object):
 
 
 def _dataset_of(tf, data, spec):
-    """Return a dataset of one batch with the static shapes of `spec`, so that it traces to the same operations."""
+    """Return a dataset of one batch with the static shapes of `spec`, so that a step traces as on all of the data."""
 
     def relaxed(tensor, known):
         # A static size that the spec does not have would trace the function once for each size.
@@ -114,7 +117,7 @@ def _dataset_of(tf, data, spec):
 
 
 def _without_none(data):
-    """Return a batch without its trailing None parts, because a dataset accepts no None."""
+    """Return a batch without its trailing None parts, such as Keras 3's train_on_batch adds."""
     if type(data) is not tuple:
         return data
     parts = list(data)

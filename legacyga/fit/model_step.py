@@ -27,7 +27,7 @@ def train_step(model, data, optimizer=None, weight=None, size=None, recompute=No
     If an `optimizer` is given, its mini-step has a weight: by default the number of samples in `data`.
     """
     home = homes.home_of(model.optimizer)
-    # An own train_step may call the model with other tensors than `data`, so each call decides for itself.
+    # An own train_step may call the model with other tensors than `data`: leave it to each call whether to slice.
     is_cut = size is not None and (own is not None or batches.is_cut(home.tf, data, size))
     if is_cut:
         checks.check_strategy(home, model)
@@ -50,6 +50,7 @@ def train_step(model, data, optimizer=None, weight=None, size=None, recompute=No
             return step()
 
     def look(given, y_pred, sample_weight):
+        """Weigh by the number that divides the losses, where that is not the number of samples."""
         count, problem = losses.divisor(home, given, y_pred, sample_weight)
         if count is not None:
             accumulation.weights.count_anew(count)
@@ -68,7 +69,7 @@ def train_step(model, data, optimizer=None, weight=None, size=None, recompute=No
 
 
 def _say_sums(home, model, weights):
-    """Warn if a layer has given add_loss a number for each sample in the step just made."""
+    """Warn if, in the step just made, a layer gave add_loss a number for each sample."""
     for layer in features.layers_of(model):
         for loss in features.losses_kept_by(layer):
             if home.tf.is_tensor(loss) and loss.shape.ndims != 0:
@@ -87,8 +88,8 @@ def _doubts(home, model, data, size, own):
 class TrainStep(object):
     """Replaces a model's `train_step`: calls the one of the model's class, and counts samples or slices batches.
 
-    It stays in place after fit, as does the training function traced with it. So `train_on_batch`, and a fit without
-    the callback, use the same unit for the weights of batches. `size` is None for whole batches.
+    It stays in place after fit, so that `train_on_batch`, and a fit without the callback, weigh batches by samples too.
+    `size` is None for whole batches.
     """
 
     def __init__(self, model):
@@ -132,7 +133,7 @@ class TrainStep(object):
     def __call__(self, data):
         model, ops = self._model(), self._ops
         # Since the step was installed, the class may have got a train_step, or the model another optimizer.
-        # `__get__`: a tf.function in a class has a separate function per instance.
+        # Bind by `__get__`: a train_step that is a tf.function has one function per instance.
         own = None if _has_keras_train_step(model) else type(model).train_step.__get__(model, type(model))
         optimizers = lookup.optimizers_in(model.optimizer)
         if own is not None or self._counts is None or not samples_are_counted(optimizers):
@@ -157,7 +158,7 @@ def installed(model, of_any=False):
     if not (of_any or _has_keras_train_step(model)) or not isinstance(step, (TrainStep, type(None))):
         return None
     if step is None:
-        # An existing training function would not call it.
+        # An existing training function would not call the new step.
         model.train_step = TrainStep(model)
         make_anew(model)
     return vars(model)["train_step"]
@@ -167,7 +168,7 @@ def make_anew(model):
     """Rebuild the training function with the model's present training step."""
     is_made, model.train_function = model.train_function is not None, None
     if is_made:
-        # A running fit may read `train_function` again, and does not make it, so make it here.
+        # A running fit may read `train_function` again, and does not make one.
         model.make_train_function()
 
 

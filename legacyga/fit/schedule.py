@@ -56,16 +56,16 @@ def check_steps_to_come(optimizers, schedule, epochs, batches, partial_window):
     """Raise if a later K must fail; warn of one larger than an epoch. `epochs` and an epoch's `batches` may be None."""
     by_epoch = schedule if isinstance(schedule, dict) else {0: schedule} if isinstance(schedule, int) else {}
     to_come = [steps for epoch, steps in by_epoch.items() if not epochs or epoch < epochs]
-    # A later fit may go on with the epochs that this one leaves out.
+    # A later fit may go on with the epochs that this one leaves out, and a function may return any K.
     most = max(list(by_epoch.values()) + [2 if callable(schedule) else 1])
     for optimizer in optimizers:
         accumulation = surface.accumulation_of(optimizer)
         if not accumulation.registry().has_no_accumulators:
-            # Then a graph that begins at K = 1 is built with accumulators.
+            # Let a graph that begins at K = 1 be built with accumulators.
             accumulation.steps.expect(most)
         elif max(to_come + [1]) > 1:
             raise ValueError(settings.NO_ACCUMULATORS.format(max(to_come)))
-    # Before the first epoch that a dict names, the present K holds.
+    # The present K holds without a schedule, and before the first epoch of a dict.
     keeps_present = 0 not in by_epoch and not callable(schedule)
     largest = max(to_come + ([optimizers[0].gradient_accumulation_steps] if keeps_present else [0]))
     if batches and largest > batches:
@@ -78,8 +78,8 @@ def set_steps(home, optimizers, steps):
     steps = steps if isinstance(steps, list) else [steps] * len(optimizers)
     with home.default_session():
         for optimizer, each in zip(optimizers, steps):
-            # Without variables, set even an unchanged K, because it must win over a checkpoint restored into them
-            # later. Bypass the optimizer's property: TensorFlow ignores setting an attribute to its present value.
+            # Before K is in variables, set even an unchanged K: it must win over a checkpoint restored into them later.
+            # Bypass the optimizer's property: TensorFlow ignores setting an attribute to its present value.
             accumulation = surface.accumulation_of(optimizer)
             if each is not None and (not accumulation.registry().windows or accumulation.next_steps != each):
                 accumulation.set_steps(each)

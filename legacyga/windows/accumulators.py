@@ -1,11 +1,11 @@
-"""Sum the gradients of one variable, dense or as rows. Nothing here imports TensorFlow.
+"""Sum the gradients of one variable, dense or as rows.
 
 Every variable has a `State`. Which class works on it depends on the gradient, and may differ between mini-steps and
 between traced functions.
 
-The first mini-step of a window overwrites the sums of the previous window, so the sums need not be zeroed. Without a
-guard, the last one of an optimizer's window adds its gradients on the way into the update and stores nothing: K - 1
-additions and K - 1 writes. For rows, every mini-step adds, and the end of an optimizer's window zeroes its rows.
+A window's first mini-step overwrites the previous window's dense sum, which thus need not be zeroed. Without a guard,
+the last mini-step of an optimizer's window passes the sum plus its gradient to the update, and stores nothing.
+`SparseAccumulator` says what differs for rows.
 """
 
 import collections
@@ -44,7 +44,7 @@ class DenseAccumulator(object):
         return [self._total.assign_add(self._widen(gradient))]
 
     def clear(self, held):
-        """Zero the sum that the previous window has left, if any, because this window's gradients are added to it."""
+        """Zero what the previous window has left, if anything: this window's gradients are added to it."""
         ops = self._ops
         return [ops.cond(ops.equal(held, NOTHING), lambda: ops.done([]), lambda: self._clear(held))]
 
@@ -67,10 +67,10 @@ class DenseAccumulator(object):
 
 
 class SparseAccumulator(DenseAccumulator):
-    """The sum of gradients that are IndexedSlices, at a cost proportional to the touched rows.
+    """The sum of gradients that are IndexedSlices: a table whose untouched rows are zero.
 
-    A mini-step adds its rows to a table whose untouched rows are zero. To take the sum, the window finds the touched
-    rows once, reading one number per row. The end of an optimizer's window zeroes them (`empty`; not under XLA).
+    A mini-step adds its rows. `sum` finds the touched rows, reading one number per row of the table. The end of an
+    optimizer's window zeroes the touched rows (`empty`; not under XLA).
     """
 
     def store(self, gradient, held):
@@ -114,8 +114,8 @@ class SparseAccumulator(DenseAccumulator):
             whole = ops.cast(ops.equal(held, WHOLE), self._touched.dtype.base_dtype)
             touched = self._touched.read_value()
             if ops.is_compiled():
-                # XLA pads the rows it finds with row 0, and the optimizer would count those. So return all rows: an
-                # untouched row holds zeros, and gets the index of the first touched row.
+                # XLA would pad the found rows with row 0, and the optimizer would apply those too. So return all rows:
+                # an untouched row holds zeros, and gets the index of the first touched row.
                 return self._total.read_value(), ops.places_or_first(touched + whole)
             # `touched` is never -1, so if `held` is WHOLE this finds every row.
             rows = ops.places_of_others(touched, -whole)

@@ -92,7 +92,7 @@ def check_weight(ops, weight):
 
 
 def _shape_of(tf, i, gradient):
-    """Return the shape of the whole gradient as a list."""
+    """Return the shape of a gradient, or the dense_shape of an IndexedSlices, as a list."""
     if not is_sparse(gradient):
         if not gradient.shape.is_fully_defined():
             raise ValueError(
@@ -115,7 +115,7 @@ def _dense_shape(tf, gradient):
     operation = getattr(gradient.dense_shape, "graph", None) and gradient.dense_shape.op
     if operation is None or operation.type != "VariableShape":
         return graph.constant_value(tf, gradient.dense_shape)
-    # In a traced function the embedding's shape is an operation, though the variable knows it. Delete with TF 2.4.
+    # In a traced function an embedding's dense_shape is no constant: ask its variable. Delete with TF 2.4.
     handle = operation.inputs[0]
     if handle.op.type == "VarHandleOp":
         return tf.TensorShape(handle.op.get_attr("shape")).as_list()

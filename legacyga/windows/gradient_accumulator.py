@@ -177,8 +177,8 @@ class GradientAccumulator(object):
 
     def _is_unused(self):
         """Whether there are no variables to read or reset. Creates them first for restored state, or in a graph."""
-        # A graph needs them, because it may run after a mini-step. Eager code does not: create none here, because the
-        # strategy that must create them may not be entered yet.
+        # In a graph, what is built here may run after a mini-step that is built later. Eager code creates none here,
+        # because the strategy that must create them may not be entered yet.
         if self._step is None and (self._state_is_to_come or not self._home.tf.executing_eagerly()):
             self._prepare([])
         return self._step is None
@@ -197,10 +197,10 @@ class GradientAccumulator(object):
         return [i for i, state in enumerate(self._sums.states) if state is None and held[i] != NOTHING]
 
     def _taken(self):
-        """Return the number of mini-steps in the window, also in one that waits for its variables."""
+        """Return the number of mini-steps in the window, also of a restored one whose variables do not exist yet."""
         if self._step is not None:
             return self.step
-        # Private: only TensorFlow knows what waits.
+        # Nothing public tells which restored values wait.
         (waiting,) = getattr(self, "_deferred_dependencies", {}).get("_step", [])[-1:] or [None]
         if waiting is None:
             return 0
@@ -208,14 +208,14 @@ class GradientAccumulator(object):
         try:
             return tf.train.load_variable(waiting.checkpoint.save_path_string, value.checkpoint_key)
         except tf.errors.NotFoundError:
-            # A CheckpointManager deleted the file after a save that succeeded, so it had no mini-steps.
+            # A CheckpointManager deleted the file after a later save, which mini-steps in it would have made fail.
             return 0
 
     def _gather_saveables_for_checkpoint(self):
         saveables = super(GradientAccumulator, self)._gather_saveables_for_checkpoint()
         may_lose = self._home.tf.executing_eagerly() and self._state_is_to_come
         if may_lose and self._taken() and (self._held is None or self._missing()):
-            # A save calls this, and raises. A restore's status only asks whether it is there.
+            # A save calls this function, which raises. A restore's status only looks for the entry.
             saveables = dict(saveables, legacyga=checks.refuse_to_save)
         return saveables
 
@@ -265,7 +265,7 @@ class GradientAccumulator(object):
         self._sums.note(self._sums.forms_of(given), places, not self._home.tf.executing_eagerly())
 
     def _forget(self, places):
-        """Zero restored sums that the restored window does not hold, in eager mode."""
+        """In eager mode, zero restored sums that are left over from the window before the restored one."""
         with self._making("SUM"):
             held = self._first(self._held).numpy() if self._home.tf.executing_eagerly() else None
             for state in [] if held is None else [self._sums.states[i] for i in places if held[i] == NOTHING]:

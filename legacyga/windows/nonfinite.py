@@ -1,4 +1,4 @@
-"""The policies of `on_nonfinite`, for gradients that are NaN or infinite. Nothing here imports TensorFlow."""
+"""The policies of `on_nonfinite`, for gradients that are NaN or infinite."""
 
 # The first is the bare optimizer's behaviour: a window without a guard.
 POLICIES = ("propagate", "skip_mini_step", "skip_window", "raise")
@@ -14,11 +14,11 @@ NOT_FINITE = (
 
 
 class Guard(object):
-    """Apply a policy: the window asks it, in cross-replica context, before it adds gradients and before it updates.
+    """Apply a policy. A window asks its guard in cross-replica context, before it adds gradients and before it updates.
 
     All replicas on all workers get the same verdict. The variable `skipped` counts the mini-steps skipped in all
     windows. `scale` is None, or for an inner LossScaleOptimizer with a dynamic scale, an object with `read_scale()` and
-    `shrink_scale(value)`, which sets the scale as an overflow at the scale `value` does.
+    `shrink_scale(value)`, which sets the scale that follows an overflow at the scale `value`.
     """
 
     def __init__(self, ops, policy, skipped, scale=None):
@@ -56,10 +56,10 @@ class Guard(object):
 
         Args:
             run: as in `Window.take`.
-            update: as there, with the gradients alone.
             reduced: on each replica, the list of reduced gradients, None for a variable without one.
             added: the number of mini-steps in the reduced gradients.
             left_out: the number of mini-steps of the window that were skipped.
+            update: function that takes the reduced gradients, makes one update and returns its operations.
             close: `close(updated)` writes that the window is over, and returns `updated` as a tensor.
             names: the variables' names.
         """
@@ -93,9 +93,9 @@ class Guard(object):
                 return close(True)
 
         if self._scale is not None:
-            # A LossScaleOptimizer that sees a NaN makes no update, and lowers its scale.
+            # A NaN makes the LossScaleOptimizer itself skip the update, and lower its scale.
             reduced = run(lambda each: ops.spoil_if(is_skipped, each), (reduced,))
-            # The scale must also react to the mini-steps left out: shrink it from what it was before the update.
+            # Mini-steps left out must shrink the scale, too: from its value before the update, which may raise it.
             before = self._scale.read_scale() if self._looks_at_each else None
             # An error ends everything that has not run, so complete the update first.
             with ops.after(before), ops.after(ops.completed(make_update) if self._raises else make_update()):

@@ -1,4 +1,4 @@
-"""The settings of an accumulating optimizer, K and the options, each checked. Nothing here imports TensorFlow."""
+"""The settings of an accumulating optimizer, K and the options, each checked."""
 
 import collections
 import operator
@@ -24,8 +24,6 @@ def check_steps(name, value):
 
 
 class Settings(collections.namedtuple("Settings", ["steps", "reduction", "on_nonfinite"])):
-    """K and the options of an optimizer, each checked."""
-
     OPTIONS = {"reduction": ("mean", "sum"), "on_nonfinite": nonfinite.POLICIES}
 
     @classmethod

@@ -1,4 +1,4 @@
-"""Sum the gradients of several variables, for windows and for GradientAccumulator. Nothing here imports TensorFlow."""
+"""Sum the gradients of several variables, for windows and for GradientAccumulator."""
 
 from legacyga.backend.messages import shown
 from legacyga.backend.tensors import is_sparse
@@ -71,7 +71,7 @@ class Sums(object):
         return {i: self.ops.weighted(each, weight, self.states[i].total.dtype) for i, each in given.items()}
 
     def weigh_once(self, given, weight):
-        """As `weigh`, once ahead of a TensorFlow 1 graph's branches. A weight of 1, as of equal batches, costs nothing."""
+        """As `weigh`, but once, ahead of a graph's branches. A weight of 1, as of equal batches, costs nothing."""
         ops, places = self.ops, list(given)
         tensors = [given[i].values if is_sparse(given[i]) else ops.dense(given[i]) for i in places]
         tensors = [ops.cast(each, self.states[i].total.dtype.base_dtype) for i, each in zip(places, tensors)]

@@ -1,4 +1,4 @@
-"""The rule of gradient accumulation, for every generation of optimizers. Nothing here imports TensorFlow.
+"""The rule of gradient accumulation, for every generation of optimizers.
 
 A window is K consecutive mini-steps. Its K gradients g_1 ... g_K, with weights w_1 ... w_K (1 by default), end in one
 update of the inner optimizer with
@@ -48,7 +48,7 @@ class Kept(collections.namedtuple("Kept", ["mini_step", "left_out", "weight", "u
 
 
 class Window(object):
-    """The state of the open window, and what a mini-step does to it.
+    """The window of one list of variables: its state, and what a mini-step does to it.
 
     Args:
         next_steps: function without arguments that returns K of a window that begins now, a tensor.
@@ -60,6 +60,7 @@ class Window(object):
         self.ops, self.sums, self.kept = sums.ops, sums, kept
         self.var_list, self.places = [weakref.ref(var) for var in var_list], range(len(var_list))
         self._next_steps, self._guard, self._mutex = next_steps, guard, mutex
+        # The other arguments of the last mini-step's call, for a flush.
         self.call = ((), {})
 
     @property
@@ -144,7 +145,7 @@ class Window(object):
         ops, kept = self.ops, self.kept
 
         def clear():
-            # The following mini-steps add, so they need zeros.
+            # Later mini-steps only add, so they need zeros.
             return ops.done(run(lambda: self.sums.write({}, (), held, True), ()))
 
         with ops.after(ops.cond(ops.equal(goes_on, 0), clear, lambda: ops.done([]))):
@@ -178,6 +179,7 @@ class Window(object):
         return graph.one_at_a_time(self._mutex, lambda: self._end_if(lambda taken, steps: taken > 0, update, run))
 
     def _end_if(self, condition, update, run, given=()):
+        """End the window on its stored sums if `condition(mini-steps so far, K)`. `given` is as in `_presence`."""
         ops, kept = self.ops, self.kept
         mini_step, weight, held = kept.mini_step.read_value(), kept.weight.read_value(), kept.held.read_value()
         steps, left_out = kept.steps.read_value(), self._guard and kept.left_out.read_value()
@@ -232,7 +234,7 @@ class Window(object):
         return {i for i, each in enumerate(known) if each == NOTHING} if any(known) else set()
 
     def _presence(self, in_window, given):
-        """Return {position: whether the window holds a gradient} in a traced function: other functions may add some.
+        """In a traced function, return {position: whether the window holds a gradient}: another function may add it.
 
         Leaves out the places of this mini-step's gradients, `given`.
         """

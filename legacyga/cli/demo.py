@@ -21,7 +21,7 @@ largest difference: of any weight from the {}
 peak memory: of the process that trains in this way; TensorFlow itself takes most of it
 in training: by how much the peak rose after the first batch began
 """
-# The accumulated and sliced curves lie on the large batch's, and all are to stay visible.
+# The accumulated and sliced curves lie on the large batch's: keep all visible.
 STYLES = {
     "small": dict(color="tab:gray", linewidth=1.5, marker="o", markersize=4),
     "accumulated": dict(color="tab:blue", linewidth=1.5, linestyle="--", marker="o", markersize=4),
@@ -180,7 +180,7 @@ def _network(keras):
     inputs = layers.Input(shape=(8, 8, 1))
     # Enlarged, the activations take more memory than the weights, as in networks of a useful size.
     x = layers.UpSampling2D((3, 3))(inputs)
-    # Rounding stays rounding with tanh: at the kink of a ReLU the last bit of an input decides a whole gradient.
+    # tanh, because at the kink of a ReLU a rounding error in the last bit can switch a whole gradient.
     x = layers.Conv2D(64, (3, 3), padding="same", activation="tanh")(x)
     x = layers.Conv2D(16, (3, 3), strides=(3, 3), padding="same", activation="tanh")(x)
     x = layers.Flatten()(x)
@@ -208,7 +208,7 @@ def _peak_memory():
 
 def largest_difference(weights, reference):
     """Return the largest difference of any weight; NaN if a weight is NaN."""
-    # Import after the training: on Linux the peak of a new process counts from its parent's.
+    # Import NumPy only after the training: on Linux the peak memory of a new process starts at its parent's.
     import numpy as np
 
     return float(np.max([np.max(np.abs(np.subtract(*pair, dtype="float64"))) for pair in zip(weights, reference)]))
@@ -217,11 +217,10 @@ def largest_difference(weights, reference):
 def rounding_bound(reference, updates):
     """Return the largest difference from the weights `reference` that float32 rounding explains.
 
-    Two runs that compute the same in another order drift apart at each update, up or down, by about a unit in the last
-    place: at most 2 ** -23 of the largest weight. Such a random walk gets as far as the square root of its steps. With
-    the default arguments, runs end at most 0.25 of this distance apart on TensorFlow 1.8 to 2.21, with others at most
-    0.74 on 1.13, 2.10 and 2.21. The factor 4 leaves room for other processors. Batches of 8 without accumulation end
-    10 ** 5 bounds away.
+    Each update moves two runs that compute the same in another order apart, up or down, by about a unit in the last
+    place: at most 2 ** -23 of the largest weight. Such a random walk gets as far as the square root of its steps. Our
+    runs end at most 0.74 of this distance apart (0.25 with the default arguments). The factor 4 leaves room for other
+    processors. Batches of 8 without accumulation end 10 ** 5 bounds away.
     """
     import numpy as np
 
@@ -270,7 +269,7 @@ def draw(results, steps, out):
         updates = [result["updates"] * (epoch + 1) / len(loss) for epoch in range(len(loss))]
         label = "{}: {} updates".format(ways(steps)[name][0], result["updates"])
         axes.plot(updates, loss, label=label, **STYLES[name])
-    # Say "must lie", not "lie": a run can fail, and then the curves differ.
+    # "must lie", because the curves of a failed run differ.
     title = "Batches of {0} with K = {1}, and slices of {0}, must lie on the curve of the batch of {2}.\n"
     title += "Batches of {0} alone make {1} times as many updates."
     axes.set_title(title.format(MICRO_BATCH, steps, MICRO_BATCH * steps), fontsize=11)
@@ -278,7 +277,7 @@ def draw(results, steps, out):
     axes.set_xlabel(
         "updates (logarithmic), a mark after each epoch of {} images".format(images_of_whole_windows(steps))
     )
-    # Powers of ten alone would say little: label the first and the last epoch of each way.
+    # Label the first and the last epoch of each way, not powers of ten.
     ends = sorted({end for line in axes.lines for end in (line.get_xdata()[0], line.get_xdata()[-1])})
     axes.set_xticks(ends)
     axes.set_xticklabels(["{:.0f}".format(end) for end in ends])

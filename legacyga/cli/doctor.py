@@ -33,7 +33,7 @@ def run(optimizer, steps, home, mode, path):
     """Check with the arguments of `--help` (`path` is `--json`), print the findings, and return the worst exit code."""
     tell = functools.partial(print, file=sys.stderr if path == "-" else sys.stdout, flush=True)
     try:
-        # Find out before the training, not after it, whether the file can be written.
+        # Fail before the training if the file cannot be written.
         _write({}, None if path == "-" else path)
     except OSError as error:
         sys.stderr.write("legacyga doctor: --json must name a file that can be written: {}\n".format(error))
@@ -213,7 +213,8 @@ def _mysgd(home, steps):
 def _made_by(home, text):
     """Resolve `--optimizer` for the home.
 
-    Returns a function of K that makes the accumulating optimizer, one that makes the bare one or None, and their home.
+    Returns a function of K that makes the accumulating optimizer, a function that makes the bare optimizer or None, and
+    their home.
     """
     if text.lower() == "mysgd":
         return functools.partial(_mysgd, home), lambda: home.eager_optimizers.SGD(RATE, momentum=MOMENTUM), home

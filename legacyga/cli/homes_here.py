@@ -24,7 +24,7 @@ def homes_here(name, mode, names=HOMES):
         except Exception as error:
             problem = error
             if not (isinstance(error, ModuleNotFoundError) and error.name == candidate):
-                # Prefer this error: that of tf.keras only says that Keras cannot be imported.
+                # Raise the first of these: tf.keras's error only says that Keras cannot be imported.
                 causes.append(error)
             continue
         if home.root not in roots:

@@ -30,13 +30,13 @@ def are_exchanged(kwargs):
 
 
 def check_arguments(method, args, kwargs):
-    """Raise at once the TypeError that `method` would raise for these further arguments at the end of the window."""
+    """Raise now, not at the window's end, the TypeError of `method` for these arguments after its first."""
     if args or kwargs:
         inspect.signature(method).bind(None, None, *args, **kwargs)
 
 
 def named(method, args, kwargs):
-    """(args, kwargs) of a call of `method` after its first argument, with named arguments moved to `kwargs`."""
+    """The arguments of `method` after its first: (args, kwargs), by name where possible, as `are_exchanged` needs."""
     if not args and not kwargs:
         return args, kwargs
     check_arguments(method, args, kwargs)
@@ -59,9 +59,9 @@ def hidden(optimizer, *names):
 class Inner(object):
     """The inner optimizer: the accumulating object itself, called through the methods of the user's class."""
 
-    # Methods that take part in the exchange between replicas, and see which gradients are None.
+    # The inner class's methods that take part in the exchange between replicas, and see which gradients are None.
     exchanging = ()
-    # Whether the state can be read while a function is traced.
+    # Whether variables made while a function is traced can be read at once.
     reads_when_traced = True
     # Whether the update itself makes its writes wait for all gradients, so that its other operations need not wait.
     orders_writes = False
@@ -69,9 +69,9 @@ class Inner(object):
     def __init__(self, optimizer, home, ops, steps):
         self.optimizer, self.home, self.ops, self.steps = optimizer, home, ops, steps
         self.scales_loss = features.is_loss_scale_optimizer(home, optimizer)
-        # {whether the gradients are exchanged: the number of updates in progress}: replicas' threads run together.
+        # {whether the gradients are exchanged: the number of updates in progress}, several in replicas' threads.
         self._applying = {False: 0, True: 0}
-        # {variable key: boolean tensor}: whether the update in progress has a gradient, if known only at run time.
+        # {variable key: whether the update in progress has a gradient of it, a tensor}, if only the run tells.
         self._presence = {}
         # {window: the optimizer's attributes when its mini-step was built}, in graph mode.
         self._attributes = {}
@@ -82,38 +82,39 @@ class Inner(object):
     def inherit(self, optimizer):
         """Make the new optimizer a copy of `optimizer`, an object of the inner class, with separate variables.
 
-        Called once, first of all hooks, in the context in which the user calls `wrap`. Returns nothing.
+        Called by `surface.wrapped`, before all other hooks, in the user's context; not for MySGD. Returns nothing.
         """
 
     @hook
     def prepare(self, grads_and_vars, is_traced):
         """Make the inner optimizer's own state for these (gradient, variable) pairs.
 
-        Called each time a mini-step is made, in replica context, within an init_scope, before it gets its window.
-        `is_traced` means within a tf.function, whose update may find a gradient for any of the variables. Returns
-        nothing.
+        Called when a mini-step is made, before its window, in replica context, within an init_scope; without windows
+        only by `apply`. `is_traced`: in a tf.function, whose update may find a gradient of any of the variables.
+        Returns nothing.
         """
 
     @hook
     def apply(self, pairs, *args, **kwargs):
-        """Make one update of these (window's mean or sum, or None, variable) pairs. Returns what to wait for.
+        """Make one update from (gradient, variable) pairs; a gradient is the window's mean or sum, or None.
 
-        Called at a window's end, in the conditional's branch, in replica context; at K = 1 in place of a mini-step.
+        Called in replica context: at a window's end, in the conditional's branch; without windows, in place of a
+        mini-step. Returns what to wait for.
         """
 
     @hook
     def make_variable(self, name, value, shape, dtype, beside=None):
         """Make a variable of the optimizer's state, filled with the number `value`.
 
-        Called in replica context or in none, by a mini-step within an init_scope. If `beside` is a variable of the
-        model, each replica has its own copy, and a checkpoint saves their sum; if None, replicas share one value.
+        Called in replica or cross-replica context, by a mini-step within an init_scope. If `beside` is a variable of
+        the model, each replica has its own copy, and a checkpoint saves their sum; if None, replicas share one value.
         Returns the variable.
         """
 
     # The inner optimizer's session, and facts about it.
 
     def session(self, variable, action):
-        """The session for `variable`. Keras opens one; without one, `train` returns None, or raises for an `action`."""
+        """The session for `variable`. If missing, Keras opens it; `train` returns None, or raises for an `action`."""
         return self.home.session
 
     @property
@@ -126,17 +127,17 @@ class Inner(object):
 
     @property
     def is_around_others(self):
-        """Whether an optimizer inside this one updates the variables, which bypasses `step` and its conditional."""
+        """Whether an optimizer inside this one updates the variables, without a call of `step`."""
         return self.keeper is not self.optimizer
 
     @property
     def bypasses_step(self):
-        """Whether an update may not go variable by variable through `step`."""
+        """Whether an update may reach variables in other ways than one call of `step` for each."""
         return self.is_around_others
 
     @property
     def adapts_scale(self):
-        """Whether it is a LossScaleOptimizer with a dynamic scale; a fixed one does not depend on the gradients."""
+        """Whether the optimizer is a LossScaleOptimizer whose scale depends on the gradients."""
         return self.scales_loss and features.has_dynamic_scale(self.optimizer)
 
     # Updates.
@@ -157,7 +158,7 @@ class Inner(object):
         def update(reduced, presence):
             exchanges = self.ops.replicas.are_several and self.exchanges and not are_exchanged(kwargs)
             if are_exchanged(kwargs):
-                # Each replica has accumulated its share only: make it the whole again.
+                # The gradients were sums over the replicas, and each replica accumulated its share: restore the sums.
                 reduced = self.scaled(reduced, self.ops.replicas.count)
             var_list = [reference() for reference in window.var_list]
             pairs = [(gradient, var) for gradient, var in zip(reduced, var_list) if var is not None]
@@ -170,7 +171,7 @@ class Inner(object):
             self._presence = {} if bypasses_step else at_run_time
             try:
                 with self._constraints_of_those_present(var_list):
-                    # The user's methods, and optimizers inside, may treat None in their own way, outside of `step`.
+                    # The user's methods, or optimizers inside, may treat None in a way that `step` does not see.
                     if bypasses_step or at_run_time and self.has_own_methods:
                         return self._with_or_without(at_run_time, pairs, args, kwargs, exchanges)
                     return self.update(pairs, args, kwargs, exchanged=exchanges)
@@ -191,7 +192,7 @@ class Inner(object):
         """Scale gradients that are sums over the replicas, the same on each, by `factor`."""
         if not self.ops.replicas.are_several:
             return gradients
-        # TensorFlow makes a Python number a float32.
+        # A Python number would become a float32, too coarse for float64 gradients.
         factor = self.ops.constant(factor, "float64")
         return [each if each is None else self.ops.weighted(each, factor, each.dtype) for each in gradients]
 
@@ -229,7 +230,7 @@ class Inner(object):
         return self._where_present(variable, method) if self._presence else method()
 
     def _where_present(self, variable, method):
-        """Run `method()`, which updates a variable, only if the window has a gradient of it."""
+        """Run `method()`, which updates `variable`, only if the window has a gradient of it."""
         key = variable_key(variable)
         if key not in self._presence:
             return method()
@@ -248,10 +249,10 @@ class Inner(object):
             return self.ops.done(self.update(pairs, args, kwargs, exchanged=exchanged))
 
         without = [(None if variable_key(var) in at_run_time else gradient, var) for gradient, var in pairs]
-        # Replicas synchronize in an update, but cannot within a conditional; an update without any gradient raises.
+        # Without a conditional: replicas cannot synchronize in one, and an update without any gradient raises.
         if self.ops.replicas.synchronize or all(gradient is None for gradient, _ in without):
             return update(pairs)
-        # If any is there, those without a gradient get zeros.
+        # If any is there, those without a gradient have zeros in `pairs`.
         is_any_there = self.ops.reduce_any(self.ops.tf.stack(list(at_run_time.values())))
         return self.ops.cond(is_any_there, lambda: update(pairs), lambda: update(without))
 
@@ -264,14 +265,14 @@ class Inner(object):
         replaced = []
         for var in var_list:
             is_there = self._presence.get(variable_key(var)) if var is not None else None
-            # A layer of mixed precision has a variable around the one whose constraint Keras calls.
+            # With mixed precision, an AutoCastVariable is around the variable whose constraint Keras calls.
             inner = getattr(var, "_variable", None)
             var = inner if is_variable(inner) else var
             for part in parts_of(var) if is_there is not None and is_variable(var) else [var]:
-                # Keras 3.5 takes no function as the public `constraint`. Delete with Keras 3.5.
+                # The public `constraint` of a tf.Variable is read-only.
                 own = None if is_there is None else getattr(part, "_constraint", None)
                 if own is not None:
-                    # Replicas' threads are here together: each finds the user's own, and the last to begin restores it.
+                    # Replicas' threads are here together: each finds the user's own, and the last to come restores it.
                     own = getattr(own, "legacyga_own", own)
                     ours = functools.partial(self._constrained_if, is_there, own)
                     ours.legacyga_own = own
@@ -305,7 +306,7 @@ class Inner(object):
             own(variables)
             return
         attributes = vars(self.optimizer)
-        # Muon of Keras 3 has two.
+        # Muon of Keras 3 has both.
         decays = {name: attributes.get(name) for name in ("weight_decay", "adam_weight_decay")}
         decays = {name: decay for name, decay in decays.items() if decay is not None}
         own([each for each in variables if variable_key(each) not in self._presence])
@@ -333,7 +334,7 @@ class Inner(object):
     # The loss scale, for a `nonfinite.Guard`.
 
     def read_scale(self):
-        """The scale of a LossScaleOptimizer with a dynamic one: a tensor."""
+        """The present scale of the LossScaleOptimizer, a tensor."""
         scale = vars(self.optimizer)["_loss_scale"]
         # TF 2.0 to 2.3 accept a user's own class of loss scale. Delete with TF 2.3.
         if not hasattr(scale, "_current_loss_scale"):
@@ -349,9 +350,9 @@ class Inner(object):
     # A flush in graph mode, built later than the mini-step.
 
     def keep_attributes(self, window):
-        """Save the optimizer's attributes as a mini-step is built in a graph: a flush built later must agree with it.
+        """Save the optimizer's attributes when a mini-step is built in a graph, for a flush that is built later.
 
-        Attributes may be set later, and keras-lr-multiplier changes `lr` just for the time of get_updates.
+        They may change in between: keras-lr-multiplier changes `lr` just for the time of get_updates.
         """
         self._attributes[window] = dict(vars(self.optimizer))
 

@@ -14,9 +14,9 @@ CONTAINERS = (list, tuple, set, frozenset, collections.abc.Mapping)
 def copy_attributes(optimizer, copied, own, new_variable, kept=()):
     """Copy the attributes of `optimizer` to `copied`; return a list of (inner optimizer, its copy) pairs.
 
-    Copies the variables that `own(optimizer)` lists, by `new_variable(variable)`; a wrapper's inner optimizer; bound
-    methods of either; containers that hold any of these, or that are Keras's own (`kept`: their names). Shares
-    everything else: variables passed in by the user, dicts keyed by them, schedules, methods bound to other objects.
+    Copies the variables that `own(optimizer)` lists, by `new_variable(variable)`; optimizers within; bound methods of
+    these; containers that hold any of these, or to which Keras writes (attributes named in `kept`). Shares what the
+    user passed in: variables, dicts keyed by them, schedules, methods bound to other objects.
     """
     pins = _Pins(own, new_variable, kept)
     pins.mark([optimizer] + optimizers_within(optimizer))
@@ -25,7 +25,7 @@ def copy_attributes(optimizer, copied, own, new_variable, kept=()):
         pins.memo.pop(id(each), None)
     pairs = [(optimizer, copied)] + pins.within
     for tracker in [vars(each)["_tracker"] for each, _ in pairs if "_tracker" in vars(each)]:
-        # As deepcopy fills a container, Keras 3's tracker lists objects of unknown id: tell it the copies' ids.
+        # As deepcopy fills a container, Keras 3's tracker would list the copies again: tell it their ids.
         pins.memo[id(tracker.stored_ids)] = {
             name: {id(pins.memo[key]) if key in pins.memo else key for key in ids}
             for name, ids in tracker.stored_ids.items()
@@ -56,7 +56,7 @@ def values_in(values):
 
 
 def _attributes(optimizer):
-    # Leave out TensorFlow's lists of attributes that it tracks.
+    # Leave out TensorFlow's own lists of these attributes.
     return values_in([value for name, value in vars(optimizer).items() if "dependenc" not in name])
 
 
@@ -64,7 +64,7 @@ def optimizers_within(optimizer):
     """All optimizers in an optimizer's attributes, directly, in containers or in another optimizer: a list."""
     found, values = [], _attributes(optimizer)
     for value in values:
-        # Most values are variables or containers: skip them without the lookups of `generation_of`.
+        # For speed, skip most values without the lookups of `generation_of`.
         is_known = hasattr(value, "read_value") or isinstance(value, CONTAINERS)
         if is_known or homes.generation_of(type(value)) is None:
             continue
@@ -88,9 +88,10 @@ class _Pins(object):
         self._to_copy.update((id(value), value) for value in values)
 
     def add(self, optimizer, copied):
+        """Map `optimizer` to `copied`, and decide about each of its variables and attributes."""
         self.memo[id(optimizer)] = copied
         beside = _beside_keeper(optimizer)
-        # A LossScaleOptimizer's only variables of its own are those of its loss scale.
+        # A LossScaleOptimizer's own variables are those of its loss scale.
         for variable in list(getattr(beside[0], "_weights", {}).values()) if beside else self._own(optimizer):
             if id(variable) not in self._to_copy:
                 self.mark([variable])
@@ -100,17 +101,17 @@ class _Pins(object):
                 continue
             is_container = isinstance(value, CONTAINERS)
             inside = values_in([value]) if is_container else [value]
-            # A build may later put the optimizer's variables into an empty container of its own, so it is not shared.
+            # Do not share an empty container that Keras or TensorFlow wrapped: a build may put variables into it.
             is_tracked = hasattr(value, "tracker") or hasattr(value, "_setattr_tracking")
             is_empty = is_container and not value and is_tracked
             if name in self._kept or is_empty or any(map(self._is_to_copy, inside)):
                 self._pin(inside)
             elif "deferred" in name or "restor" in name:
-                # Checkpoint values waiting for variables not yet made. The checkpoint reader in them cannot be copied.
+                # Checkpoint values that wait for their variables. The checkpoint reader in them cannot be copied.
                 self.memo[id(value)] = _with_containers_copied(value)
             # deepcopy itself copies the tracking attributes of TensorFlow and Keras.
             elif "dependenc" not in name and name != "_tracker":
-                # Share its contents too: TensorFlow also tracks containers that Keras 3 wrapped in its own.
+                # Share its contents too: TensorFlow tracks Keras 3's containers by a second one with the same contents.
                 self._pin(inside)
                 self.memo.setdefault(id(value), value)
 
@@ -127,7 +128,7 @@ class _Pins(object):
             elif not isinstance(value, types.MethodType):
                 # deepcopy itself binds methods to the copy.
                 copied = object.__new__(type(value))
-                # TensorFlow reads these when it wraps containers, before the copy's own attributes are set.
+                # Until the copy has its own attributes, TensorFlow reads these when it wraps containers.
                 vars(copied).update(vars(value))
                 self.within.append((value, copied))
                 self.add(value, copied)
@@ -154,7 +155,7 @@ def keeper_of(optimizer):
 
 
 def _beside_keeper(optimizer):
-    """What deepcopy copies beside `keeper_of`: [the loss scale, what restores files of TF 2.2 or None], or []."""
+    """What deepcopy copies of a LossScaleOptimizer: [its scale, what restores files of TF 2.2 or None]; else []."""
     keeper = keeper_of(optimizer)
     if keeper is optimizer:
         return []
@@ -165,5 +166,5 @@ def _beside_keeper(optimizer):
 def attributes_that_are_variables(optimizer):
     """An optimizer's attributes that are variables, as {name: variable}."""
     values = vars(optimizer).items()
-    # Most attributes are not variables: without the first condition `wrap` makes 20 more calls.
+    # The first condition is for speed: most attributes are not variables.
     return {name: value for name, value in values if hasattr(value, "assign_add") and is_variable(value)}

@@ -17,7 +17,7 @@ UNKNOWN = (
     "legacyga.load_model(path, custom_objects={{{4}: {1}}})."
 )
 
-# The generations whose optimizers need not be built before they have a state.
+# The generations that have no `build`: their optimizers count as built.
 ALWAYS_BUILT = ("v1", "v2")
 
 
@@ -33,7 +33,7 @@ def _optimizer_class(home, generation, name, module):
     named = [find(name)] + [getattr(place, plain, None) for place in places]
     found = [cls for cls in named if homes.generation_of(cls) == generation]
     if module is not None and module.partition(".")[0] not in homes.KERAS:
-        # Do not take Keras's class of the same name, which has another rule.
+        # Keras's class of the same name makes other updates: do not take it.
         named = found = [cls for cls in found if cls is named[0]]
     if found:
         # TF 2.9 and 2.10 have OptimizerV2 in two modules, one of them `legacy`. Delete with TF 2.10.
@@ -59,7 +59,7 @@ def from_config(home, config, custom_objects=None):
 
 @contextlib.contextmanager
 def _known(home, objects):
-    """A context that adds a dict of custom objects by name to the home's registered ones, which win."""
+    """A context that registers a dict of custom objects with the home, except under names already registered."""
     # Not a CustomObjectScope: Keras 3's hides the scopes around it.
     registered = home.module.utils.get_custom_objects()
     added = {name: each for name, each in objects.items() if name not in registered}
@@ -104,7 +104,7 @@ class ConfiguredOptimizer(surface.AccumulatingOptimizer):
     def get_config(self):
         """The config for `from_config`: the inner optimizer's config, K and the options of `wrap`."""
         cls, home = type(self)._legacyga_class
-        # Keras saves the config first: raise here if restored state still waits.
+        # Keras saves the config first: if restored state still waits, raise before anything is written.
         self._legacyga.registry().check_all_is_here("its config")
         inner = super(ConfiguredOptimizer, self).get_config()
         described = {
@@ -139,7 +139,7 @@ class ConfiguredOptimizer(surface.AccumulatingOptimizer):
         if not _is_built(self) or homes.generation_of(type(self)) in ALWAYS_BUILT:
             super(ConfiguredOptimizer, self).set_weights(weights)
             return
-        # v3 optimizers that hold another optimizer report themselves as unbuilt, or leave its variables out.
+        # Not the inherited method: v3 optimizers around another one call themselves unbuilt, or omit its variables.
         for variable, value in zip(state.variables_of(self), weights):
             variable.assign(value)
 

@@ -17,14 +17,14 @@ def variables_of(optimizer):
 def fitting(optimizer, accumulation, values):
     """A value for each variable of a built optimizer, from the arrays of a program or file: a list.
 
-    The arrays are for all variables. If they are only the bare optimizer's, a new window starts. If they do not match,
-    `accumulation` also keeps the error, because Keras only logs it.
+    If the arrays are only the bare optimizer's, a new window starts. If they do not match, raises the error, and keeps
+    it in `accumulation.refused`, because Keras only logs it.
     """
     variables, values = [(variable_key(each), each) for each in variables_of(optimizer)], list(values)
     registry = accumulation.registry()
     counts, windows = registry.state()
     accumulation.refused = None
-    # K, the K it was made with, and `skipped_mini_steps`, as in `Registry.variables_of`.
+    # The settings before a file's windows: `unlisted`, K, `made_with` and `skipped`. 0 if `variables` has them.
     settings = 0 if windows else len(registry.unlisted) + 3
     values = values[: len(variables)] + _without_empty_windows(values[len(variables) :], settings)
     wanted = _layout_of(len(values), variables, windows)
@@ -39,7 +39,7 @@ def fitting(optimizer, accumulation, values):
     # A file may hand over h5py datasets, which a strategy's variables do not take.
     values = [value[()] if hasattr(value, "shape") else value for value in values]
     given = {key: value for (key, _), value in zip(wanted, values)}
-    # The others keep their values, but no window of theirs stays open.
+    # Other variables keep their values, but their windows' counts become 0, so that none stays open.
     present = zip(variables, accumulation.home.values_of([each for _, each in variables]))
     return [given[key] if key in given else 0 * value if key in counts else value for (key, _), value in present]
 
@@ -55,11 +55,10 @@ def _layout_of(number, variables, windows):
 
 
 def _without_empty_windows(values, settings):
-    """Remove leading windows without a mini-step, which hold nothing to lose, from `values`.
+    """Remove leading windows without a mini-step, which hold nothing to lose, and the settings before them.
 
-    `values` are a file's values beyond this optimizer's variables. First come as many numbers as `settings` says (K and
-    the like; 0 if the optimizer has windows), then a window for each list of variables: a `window.Kept`, and two arrays
-    for each of its variables.
+    `values` are a file's values beyond this optimizer's variables: as many settings as `settings` says, then a window
+    for each list of variables: a `window.Kept`, and two arrays for each of its variables.
     """
     rest, size = values[settings:], len(Kept._fields)
     while len(rest) >= size:

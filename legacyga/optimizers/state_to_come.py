@@ -58,7 +58,7 @@ def _keys_of_window(nodes):
 
 
 def build_if_it_fits(tf, optimizer, var_list, path):
-    """Build an optimizer before a checkpoint is read if its first window fits: a flush raises while values wait."""
+    """Build an optimizer if a checkpoint to be read has a first window that fits: a flush raises while values wait."""
     graph = importlib.import_module("tensorflow.core.protobuf.trackable_object_graph_pb2").TrackableObjectGraph()
     graph.ParseFromString(tf.train.load_variable(path, "_CHECKPOINTABLE_OBJECT_GRAPH"))
     keys, shapes = _keys_of_window(graph.nodes), tf.train.load_checkpoint(path).get_variable_to_shape_map()

@@ -16,7 +16,7 @@ from legacyga.optimizers.accumulation import Accumulation
 from legacyga.windows import mini_step
 from legacyga.windows import settings as _settings
 
-# Weak, because a user's class may be made in a function and hold on to large objects: it goes with its last optimizer.
+# Weak: a user's class made in a function may hold large objects, and must go with its last optimizer.
 _CLASSES = weakref.WeakValueDictionary()
 # One name for all classes, so that one custom object lets Keras load them all. The config names the inner class.
 NAME = "AccumulatingOptimizer"
@@ -32,14 +32,14 @@ PATCHED = (
 
 
 def register(generation, optimizer_class, inner_class, condition=lambda cls: True):
-    """Register classes to put before user classes that meet the condition, and before classes registered earlier."""
+    """Register bases for the user's classes that meet the condition, ahead of bases registered earlier."""
     _GENERATIONS[generation].insert(0, (condition, optimizer_class, inner_class))
 
 
 def class_for(cls, home, form=(), inner_form=(), **attributes):
     """The accumulating subclass of the optimizer class `cls`, cached, so that two wrapped Adams have the same class.
 
-    `form` and `inner_form` are bases ahead of all others of the class and of its `inner.Inner`.
+    `form` and `inner_form` are MySGD's bases, ahead of all others of the class and of its `inner.Inner`.
     """
     _, optimizers, inners = zip(*[each for each in _GENERATIONS[homes.generation_of(cls)] if each[0](cls)])
     bases, inners = form + optimizers, inner_form + tuple(dict.fromkeys(inners))
@@ -75,7 +75,7 @@ def _keep_signatures(made, cls):
 
 
 def _step_of(made, name, own):
-    """Make the method `name` of `made`, which updates one variable by the user's `own`, if `Inner.step` allows it."""
+    """Make the method `name` of `made`: it calls `own`, which updates one variable, by way of `Inner.step`."""
 
     def step(self, gradient, *args, **kwargs):
         inner, method = self._legacyga.inner, getattr(super(made, self), name)
@@ -187,8 +187,8 @@ class AccumulatingOptimizer(object):
     def gradient_accumulation_steps(self):
         """K of the next window. Set it to an int of at least 1. The current window keeps its K.
 
-        Setting it raises ValueError if the value is no such int, if there are no accumulators because K was 1 at first,
-        or, for a tf.compat.v1.train optimizer in graph mode, if no session is open.
+        Setting it raises ValueError if the value is no such int; if it is above 1 and there are no accumulators because
+        K was 1 at the first mini-step; or, for a tf.compat.v1.train optimizer in graph mode, without a default session.
         """
         return self._legacyga.next_steps
 
@@ -219,7 +219,7 @@ class AccumulatingOptimizer(object):
         saveables = super(AccumulatingOptimizer, self)._gather_saveables_for_checkpoint()
         registry = self._legacyga.registry()
         if registry.state_is_to_come:
-            # A save calls this check. A restore's status only asks whether it is there.
+            # A save calls this function. The status of a restore only asks whether there is one.
             saveables = dict(saveables, legacyga=lambda name: registry.check_all_is_here("a checkpoint"))
         return saveables
 
@@ -258,7 +258,7 @@ class AccumulatingOptimizer(object):
         return self._legacyga.registry().end()
 
     def drop_windows(self):
-        """Discard the mini-steps of all partial windows. Raises the same errors as `end_windows`."""
+        """Discard the mini-steps of all partial windows. Raises ValueError if `end_windows` would lack a session."""
         self._legacyga.registry().drop()
 
 

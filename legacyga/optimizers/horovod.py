@@ -60,6 +60,6 @@ def exchanged(optimizer, pairs, rows_once):
     gradients, variables = zip(*pairs)
     together = optimizer._allreduce(gradients, variables)
     if rows_once is not None:
-        # Add up a row that several processes have before anything is clipped.
+        # Several processes may have the same row: add it up before anything is clipped.
         together = [rows_once([each]) if is_sparse(each) else each for each in together]
     return list(zip(together, variables))

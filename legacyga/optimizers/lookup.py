@@ -16,7 +16,7 @@ def optimizers_in(value):
     if isinstance(value, (list, tuple, dict)):
         inner = list(value.values()) if isinstance(value, dict) else value
     elif homes.generation_of(type(value)) is not None:
-        # Where LossScaleOptimizer, by version, TFOptimizer and MultiOptimizer have their inner ones.
+        # Where LossScaleOptimizer (by version), TFOptimizer and MultiOptimizer have their inner optimizers.
         inner = [getattr(value, name, None) for name in ("inner_optimizer", "_optimizer", "optimizer", "optimizers")]
     distinct = []
     for found in [found for each in inner if each is not value for found in optimizers_in(each)]:
@@ -68,12 +68,11 @@ def flush(optimizer):
 
 
 class WindowsOfFit(object):
-    """The windows of an optimizer that a fit may end: of the trainable variables, and of others that the fit trains.
+    """The windows of an optimizer that a fit may end: those with a mini-step of this fit, or of variables trained now.
 
-    The `trainable` flags alone do not determine them. A train_step may change the flags or train several lists of
-    variables, and an existing training function continues to train variables that are now frozen. A window that was
-    open before the fit and gets no mini-step in it belongs to it only if the model trains its variables now: others
-    are of variables frozen since, or of another model.
+    The `trainable` flags alone do not determine them: a train_step may change the flags or train several lists of
+    variables, and an existing training function continues to train variables frozen since. Other open windows are of
+    frozen variables, or of another model.
     """
 
     def __init__(self, model, optimizer):
@@ -81,7 +80,7 @@ class WindowsOfFit(object):
         self._untouched = self._find_registry().under_way()
 
     def look(self):
-        """Note which windows open before the fit take mini-steps in it. Call early: after K of them a count repeats."""
+        """Note which windows open before the fit take mini-steps in it. Call before the K-th: it repeats a count."""
         if self._untouched:
             self._untouched &= self._find_registry().under_way()
 
@@ -92,7 +91,7 @@ class WindowsOfFit(object):
         self._find_registry().drop(self._pick)
 
     def _pick(self, keys):
-        """Select the keys of the fit's windows: with a mini-step of this fit, or of variables that it trains now."""
+        """Select the keys of the fit's windows."""
         self.look()
         touched = {key for key, _ in self._find_registry().under_way() - self._untouched}
         now = _trained_now(self._model, keys)
@@ -102,9 +101,8 @@ class WindowsOfFit(object):
 def _trained_now(model, keys):
     """Select from `keys` the windows of the variables that the model trains now.
 
-    One window usually holds them all, and perhaps variables that the model does not know, such as those of a loss. If
-    no window holds them all, as in a GAN, select every window of a subset of them. Never select a window with a
-    variable of the model that is frozen.
+    Usually one window holds all of them, and perhaps variables outside of the model, such as those of a loss. If none
+    does, as in a GAN, select every window of a subset. Never select a window with a frozen variable of the model.
     """
     # In graph mode `compile` fixes the trained variables.
     trained = getattr(model, "_collected_trainable_weights", None) or model.trainable_weights

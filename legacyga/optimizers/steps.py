@@ -30,7 +30,7 @@ class Steps(object):
 class KeptSteps(object):
     """Two variables, None until the first window: K of the next window, and the K that the optimizer was made with.
 
-    If this program made its optimizer with another K than `made_with`, its own K applies, not `next`.
+    A restore may set both. If this program made its optimizer with another K than `made_with`, `next` has no effect.
     """
 
     def __init__(self, steps, ops):
@@ -42,6 +42,7 @@ class KeptSteps(object):
         return next_steps if made_with == self._steps.made_with else self._steps.made_with
 
     def begin(self):
+        """K of a window that begins now, a tensor; records it if the variables say otherwise."""
         ops, own = self._ops, self._ops.constant(self._steps.made_with, "int64")
         # Read each once, ahead of the condition: a session could run a second read after the branch's writes.
         made_with, next_steps = self.made_with.read_value(), self.next.read_value()

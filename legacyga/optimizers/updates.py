@@ -31,6 +31,7 @@ class Updates(list):
         return Updates(list.__add__(list(others), self), self._accumulation)
 
     def _check(self, caller):
+        """Raise if the frame `caller` is another optimizer's get_updates."""
         other, accumulation = caller.f_locals.get("self"), self._accumulation
         is_optimizer = other is not accumulation.optimizer and homes.generation_of(type(other)) is not None
         if is_optimizer and caller.f_code.co_name == "get_updates":

@@ -1,8 +1,8 @@
-"""Find the divisor of a loss in a graph, which is the weight of its mini-step: the number of samples, for example.
+"""Find the divisor of a loss in a graph, such as the number of samples: the weight of its mini-step.
 
-Keras builds a mini-step from the loss alone, before any batch is there, so the loss's operations must tell the number.
-The search knows few operations. It accepts any other whose result has a row for each sample, unless an operation
-before it computes a number of the batch. In all other cases it finds nothing, and all batches weigh the same.
+Keras builds a mini-step before any batch is there, so the loss's operations must tell the divisor. The search knows few
+operations. Any other divides by nothing if its result has a row for each sample, and no *number of the batch*, a scalar
+computed from the batch, goes into it. Else nothing is found, and all batches weigh the same.
 """
 
 import collections
@@ -15,35 +15,34 @@ DIVISIONS = {"RealDiv", "Div", "DivNoNan"}
 REDUCTIONS = {"Mean", "Sum"}
 SAME = {"Identity", "Cast", "Reshape", "Squeeze", "ExpandDims", "Neg", "CheckNumerics", "Print"}
 SELECTIONS = {"Select", "SelectV2"}
-# Operations, in losses of Keras, whose results have the rows of their inputs.
 KEEPING_ROWS = SAME | DIVISIONS | SELECTIONS | REDUCTIONS | {
     "Add", "AddV2", "Sub", "Mul", "Square", "SquaredDifference", "Abs", "Pow", "Exp", "Log", "Log1p", "Maximum",
     "Minimum", "ClipByValue", "Relu", "Sigmoid", "Softplus", "Softmax", "SoftmaxCrossEntropyWithLogits",
     "SparseSoftmaxCrossEntropyWithLogits",
 }  # fmt: skip
-# Operations whose results have as many rows as the data say, as in tf.boolean_mask.
+# Operations whose number of rows depends on the data, as in tf.boolean_mask.
 CHOOSING = {"Where", "DynamicPartition"}
 FEEDING = ("Placeholder", "IteratorGetNext", "QueueDequeue")
 WITHOUT_GRADIENT = {"StopGradient", "ZerosLike", "OnesLike"}
-# The scalars of these operations stand for arrays.
+# The scalars of these operations may stand for a TensorArray.
 OF_ARRAYS = ("TensorArray", "Merge", "Switch")
-# The largest number that may be added to a count, against a division by 0.
+# The largest number that a loss may add to a count against a division by 0.
 EPSILON = 1e-3
 
 
 class _UnknownError(Exception):
-    """Not every term of the loss is a sum over the batch, divided by a number."""
+    """The search cannot tell what divides each term of the loss."""
 
 
 class _Number(collections.namedtuple("_Number", ["value", "counted", "degree", "sums", "means"])):
-    """A scalar computed from a batch, which divides some term of the loss.
+    """A number of the batch, which divides some term of the loss.
 
-    value: a float64 tensor, or 1.0 for numbers that are the same in each batch.
-    counted: `value` without a lower bound: n for max(1, n). So the numbers of two batches add up to the large batch's.
-    degree: the power of the number of samples with which it grows: 1, 0 for a share, -1 for an inverse, ...
-    sums: how many of its factors are sums over the batch's data, such as over a mask.
-    means: the power with which means of such data enter: 1 if Keras up to 2.2 divides by the mean of a mask, 2 for two
-        means, whose product is only close to the large batch's, and -1 if the loss is multiplied by a mean.
+    value: a float64 tensor, or 1.0 for a number that is the same in each batch. Constant factors may be left out.
+    counted: `value` without a lower bound: n for max(1, n). So two batches' numbers add up to the large batch's.
+    degree: the power of the batch's size with which `value` grows: 1 for a count, 0 for a share, -1 for an inverse.
+    sums: how many factors are sums over the batch's data, such as a mask. The product of two does not add up.
+    means: the power of means of such data in it: 1 where Keras up to 2.2 divides by the mean of a mask; 2 for two
+        means, whose product is only close to the large batch's; -1 where a mean multiplies the loss.
     """
 
     def times(self, other):
@@ -63,9 +62,9 @@ ONE = _Number(1.0, 1.0, 0, 0, 0)
 
 
 def find(ops, loss, params):
-    """Return the divisor of a scalar loss: [its value, its `counted`], as in `_Number`; None if it is unknown.
+    """Return a scalar loss's divisor, the [value, counted] of its `_Number` as one float64 tensor; None if unknown.
 
-    The pair is a float64 tensor. Both are -1 in a run in which the terms have different divisors, or the number is NaN.
+    Both are -1 in a run in which the loss's terms have different divisors, or the divisor is NaN or negative.
     """
     if loss.shape.ndims != 0:
         return None
@@ -74,7 +73,7 @@ def find(ops, loss, params):
         if not found or any(each.degree != 1 or each.sums > 1 or each.means < 0 for each in found):
             return None
         value, counted = found[0][:2]
-        # Without samples some numbers are NaN.
+        # A divisor may be NaN if a batch has no samples.
         known = [value >= 0]
         for each in found:
             known += [ops.equal(value, each.value), ops.equal(counted, each.counted)]
@@ -90,38 +89,40 @@ def is_mean(ops, loss, params):
 
 
 def _terms(ops, loss, params):
+    """`_Divisors.of_terms` of a loss; None if unknown."""
     try:
         return _Divisors(ops, loss, params).of_terms(loss)
-    # A loss of hundreds of added terms is too deep.
+    # A loss of hundreds of added terms nests too deep.
     except (_UnknownError, RecursionError):
         return None
 
 
 class _Divisors(object):
-    """Walks back from a loss to the `_Number`s that divide it, or raises `_UnknownError` if it cannot know them."""
+    """Walks back from a loss to the `_Number`s that divide its terms. Raises `_UnknownError` if it cannot tell them."""
 
     def __init__(self, ops, loss, params):
         self._ops, self._tf = ops, ops.tf
         within = graph.ancestors([loss.op])
         fed = [each for each in within if each.type.startswith(FEEDING) and any(map(_has_unknown_size, each.outputs))]
-        # The sizes of a tensor's other dimensions are not numbers of the batch.
+        # The operations that depend on the batch. Of a shape only the first size does.
         self._of_batch = within & graph.descendants(
             fed, lambda tensor: graph.dimension_of(self._tf, tensor) in (None, 0)
         )
+        # Those of them between the loss and the params.
         variables = [graph.operation_of(each) for each in params]
         learning = self._of_batch & graph.descendants(variables, self._carries_gradient)
         self._learning = {each for each in learning if each.type not in WITHOUT_GRADIENT}
-        # In a loop only reductions make numbers of the batch. Other scalars, such as K.rnn's counter, have many values.
+        # In a loop a scalar, such as K.rnn's counter, has many values: only reductions make numbers of the batch there.
         loops = [each for each in within if each.type in ("Enter", "RefEnter")]
         self._of_loops = graph.descendants(loops, lambda tensor: not tensor.op.type.endswith("Exit"))
         self._without_rows = self._behind_reductions(within)
-        # Operations that `_check_plain` has searched and passed.
+        # Operations that `_check_plain` has passed.
         self._plain = set()
 
     def _behind_reductions(self, operations):
-        """Return the operations after a sum or mean over the rows, a set.
+        """Return the sums and means over the rows, and the operations on their results alone: a set.
 
-        An unknown first dimension of their results is not the samples but, say, time.
+        An unknown first dimension of such a result is not the samples but, say, time.
         """
         behind = set()
         for each in sorted(operations, key=lambda operation: operation._id):
@@ -132,24 +133,24 @@ class _Divisors(object):
         return behind
 
     def _has_rows(self, tensor):
+        """Whether a tensor has a row, or several, for each sample."""
         return _has_unknown_size(tensor) and tensor.op not in self._without_rows
 
     def _carries_gradient(self, tensor):
-        # The search for what learns goes forward from the variables, first through their handles, which are resources.
-        # A loop of TF 2 hands on its results in a TensorList, which is a variant.
+        # On the way are resources, the variables' handles, and variants, the TensorLists of TF 2's loops.
         dtype = tensor.dtype.base_dtype
         carries = is_differentiable(dtype) or dtype in (self._tf.resource, self._tf.variant)
         return carries and tensor.op.type not in WITHOUT_GRADIENT
 
     def of_terms(self, tensor):
-        """Return the `_Number`s that divide the terms of a tensor, for the terms that learn from the batch: a list."""
+        """Return the `_Number`s that divide those terms of a tensor that learn from the batch: a list."""
         operation = tensor.op
         if operation not in self._learning:
             return []
         inputs = list(operation.inputs)
         if operation.type in SAME:
             return self.of_terms(inputs[0])
-        # Not a condition, such as the loss's own is_nan.
+        # A condition, such as the loss's own is_nan, carries no gradient.
         learning = [each for each in inputs if each.op in self._learning and self._carries_gradient(each)]
         if operation.type in REDUCTIONS:
             # Only a mean over the rows divides by a number of the batch.
@@ -168,13 +169,13 @@ class _Divisors(object):
             raise _UnknownError()
         found = []
         for each in learning:
-            # A term without rows that is broadcast, as when each sample's weight multiplies it, counts once per row.
+            # A term without rows that is broadcast to rows, as by sample weights, counts once per row.
             repeats = self._rows(tensor) if not self._has_rows(each) else ONE
             found.extend(term.times(divisor).over(repeats) for term in self.of_terms(each))
         return found
 
     def _of_factor(self, factor):
-        """What a factor divides by: n for weights / n, 1 / n for the number n, 1 for sample weights or a mask."""
+        """What a factor divides the other by: n for weights / n, 1 / n for the number n, 1 for weights or a mask."""
         operation = factor.op
         if operation not in self._of_batch:
             return ONE
@@ -216,21 +217,21 @@ class _Divisors(object):
             counts = [each for each in inputs[-2:] if not self._is_bound(each, most)]
             number = self._number(counts[0]) if len(counts) == 1 else ONE
             if number.degree == 1 and number.value is number.counted:
-                # Take both from the graph: a `_Number` leaves out constant factors.
+                # The bound applies to the count with the constant factors that `number` leaves out, so use the graph's.
                 value, counted = [self._ops.cast(each, "float64") for each in (tensor, counts[0])]
                 return number._replace(value=value, counted=counted)
         raise _UnknownError()
 
     def _reduced(self, tensor, operation):
-        """A sum or mean of the batch's data, such as a mask."""
+        """A sum or mean of the batch's data, such as a mask, or of numbers, as a `_Number`."""
         inner, value = _unshaped(operation.inputs[0]), self._ops.cast(tensor, "float64")
         if not self._has_rows(inner):
             number = self._number(inner)
-            # If `inner` holds several numbers, their sum or mean, this tensor, is the value.
+            # If `inner` is a vector of numbers, the value is their sum or mean: `tensor`.
             return number if inner.shape.ndims == 0 or number is ONE else number._replace(value=value, counted=value)
         self._check_plain(inner.op)
         if not self._has_rows(operation.inputs[0]):
-            # If the loss is a scalar, Keras squeezes its default weights, one row, to a scalar. Delete with TF 1.13.
+            # For a scalar loss Keras squeezes its default sample weights, one row, to a scalar. Delete with TF 1.13.
             return _Number(value, value, 0, 0, 0)
         if not self._takes_rows(operation):
             raise _UnknownError()
@@ -238,11 +239,12 @@ class _Divisors(object):
         return _Number(value, value, is_sum, is_sum, 1 - is_sum)
 
     def _is_bound(self, tensor, most):
-        """Whether a number is a constant up to `most`, or a OnesLike: it only keeps a count away from 0."""
+        """Whether a number, a constant of 0 to `most` or a OnesLike, only keeps a count away from 0."""
         value = features.static_value(self._tf)(tensor)
         return tensor.op.type == "OnesLike" if value is None else bool(0 <= value <= most)
 
     def _rows(self, tensor):
+        """The number of a tensor's rows; `ONE` if it has none."""
         if not self._has_rows(tensor):
             return ONE
         rows = self._ops.cast(self._tf.shape(_unflattened(tensor))[0], "float64")
@@ -259,7 +261,7 @@ class _Divisors(object):
             inputs = [each for each in operation.inputs if self._has_rows(each)]
             if not inputs:
                 break
-            # The indices of a Gather stand last.
+            # A Gather has the rows of its indices, the last input with rows.
             tensor = inputs[-1 if "Gather" in operation.type else 0]
         return False
 
@@ -272,7 +274,7 @@ class _Divisors(object):
         return axes is not None and ndims is not None and any(axis % ndims == 0 for axis in axes.ravel())
 
     def _check_plain(self, operation):
-        """Raise if an operation depends on a number of the batch, which may divide."""
+        """Raise if an operation depends on a number of the batch, which may divide its result."""
         behind = (graph.ancestors([operation], self._plain) & self._of_batch) - self._plain
         for each in behind:
             if any(map(self._is_number, each.inputs)):
@@ -280,6 +282,7 @@ class _Divisors(object):
         self._plain |= behind
 
     def _is_number(self, tensor):
+        """Whether a tensor is a number of the batch."""
         operation, is_scalar = tensor.op, tensor.dtype.base_dtype.is_floating and tensor.shape.ndims == 0
         if operation in self._of_loops and operation.type not in REDUCTIONS:
             return False
@@ -287,8 +290,8 @@ class _Divisors(object):
 
 
 def _unflattened(tensor):
-    """Return what a tensor was made of by reshapes that multiply the rows by a constant, as K.flatten does."""
-    # Keras's Dense flattens too, and undoes it: of all tensors on the way, take the first with the fewest rows.
+    """Return the tensor before reshapes, such as K.flatten's, that divide each sample's row into several."""
+    # Dense flattens too, but reshapes back: on the way back, take the first tensor with the fewest rows.
     rows = fewest = 1.0
     each = tensor
     while each.op.type in KEEPING_ROWS:

@@ -34,11 +34,11 @@ class Accumulation(object):
         # Whether the last mini-step's gradients were already summed over the replicas.
         self.is_handed_sums = False
         self._has_warned_of_no_update = False
-        # The error of the last attempt to set the state, kept because Keras only logs it; None if the state fitted.
+        # The error of the last attempt to set the state, because Keras only logs it; None if the state fitted.
         self.refused = None
 
     def shared_with(self, optimizer):
-        """An `Accumulation` for another optimizer that shares the windows that this one has by now."""
+        """An `Accumulation` for a shallow copy, `optimizer`, which shares the windows that exist by now."""
         shared = copy.copy(self)
         shared.optimizer, shared.inner = optimizer, copy.copy(self.inner)
         shared.steps = copy.copy(self.steps)
@@ -64,11 +64,11 @@ class Accumulation(object):
         present = [pair for pair in grads_and_vars if pair[0] is not None]
         self.weights.made += 1
         if not present or not ops.replicas.is_replica_here:
-            # Nothing to accumulate, or a call from the wrong context: the inner optimizer raises, or ignores the call.
+            # Nothing to accumulate, or the wrong context: the inner optimizer raises, or ignores the call.
             return self.inner.update(grads_and_vars, args, kwargs)
         if not self.steps.has_windows:
             self.steps.are_bare = True
-            # A graph must compute all gradients before any write, even before a weight decay that reads none of them.
+            # In a graph, a write that reads no gradient, such as a weight decay, must wait for all gradients too.
             with ops.after([] if self.inner.orders_writes else [gradient for gradient, _ in present]):
                 return self.inner.update(grads_and_vars, args, kwargs)
         horovod.check_does_not_accumulate(self.optimizer)
@@ -94,7 +94,7 @@ class Accumulation(object):
         return taken
 
     def _forms(self, window, grads_and_vars, registry, is_traced):
-        """Check what the gradients add to each of the window's sums; record and return it: NOTHING, ROWS or WHOLE."""
+        """Return, checked and recorded, what the gradients add to each of the window's sums: NOTHING, ROWS or WHOLE."""
         sums = window.sums
         given = [(place, pair) for place, pair in zip(window.places, grads_and_vars) if pair[0] is not None]
         if sums.without:
@@ -113,12 +113,12 @@ class Accumulation(object):
         pairs = [(each, place) for (each, _), place in zip(grads_and_vars, window.places) if each is not None]
         gradients, places = map(list, zip(*pairs))
         if is_handed_sums:
-            # Each replica accumulates its share. The sum in a checkpoint then fits any number of replicas.
+            # Each replica accumulates its share, so the sum in a checkpoint fits any number of replicas.
             gradients = self.inner.scaled(gradients, 1.0 / ops.replicas.count)
 
         def take(run, gradients, value=None):
             if value is not None and is_handed_sums:
-                # The gradients are equal on all replicas; equal weights keep the sums equal too.
+                # The gradients are equal on all replicas. Equal weights keep the sums equal too.
                 value = ops.replicas.sum(value) / ops.replicas.count
             mini_step = MiniStep(gradients, places, forms, weight and weight._replace(value=value), before)
             window.call = call
@@ -134,7 +134,7 @@ class Accumulation(object):
         return self.weights.giving(weight, self._counted, self.registry().is_graph)
 
     def divisor_of(self, loss, params):
-        """The divisor of a loss in graph mode, from `loss_divisor.find`: the weight of its mini-steps; else None."""
+        """In graph mode, a loss's divisor from `loss_divisor.find`: the weight of its mini-step. Else None."""
         can_weigh = self.home.graph_mode and self.steps.has_windows and self.settings.reduction == "mean"
         # On several replicas, the loss's operations tell the number for one replica's batch only.
         if not can_weigh or self.ops.replicas.are_several or getattr(loss, "graph", None) is None:
@@ -155,7 +155,7 @@ class Accumulation(object):
         return registry.read(counters) if counters else []
 
     def registry(self):
-        """The `Registry` that the code being run means, as `Windows.here` finds it."""
+        """The `Registry` that the running code means."""
         return self.windows.here()
 
     @property

@@ -32,12 +32,12 @@ OVERWRITTEN = (
 class Registry(object):
     """The windows of an optimizer in one TensorFlow 1 graph, or in eager mode, where `graph` is None.
 
-    `graph`, not the present mode, decides whether a session reads and writes the state: in eager mode, too, a program
-    can enter graphs, and leave their sessions open outside them.
+    `graph`, not the present mode, decides whether a session reads and writes the state: a program in eager mode may
+    have left the session of a graph open.
 
     Attributes:
         windows: {key: `window.Window`}.
-        latest: the window of the last mini-step made, or the one that `build` made; None if there is none.
+        latest: the window of the last mini-step made, or that of `build`; None before.
         skipped: a variable: the number of mini-steps that `on_nonfinite` has skipped. None if there are no windows.
         unlisted: variables of the inner optimizer that it does not list as its own.
     """
@@ -47,11 +47,11 @@ class Registry(object):
         self._graph, self.is_graph = graph, graph is not None
         self.windows, self.latest, self.skipped, self.unlisted = {}, None, None, []
         self._steps = KeptSteps(accumulation.steps, accumulation.ops)
-        # {(window, "_end" or "_drop"): the operation that this method made}, in graph mode.
+        # In graph mode, {(window, "_end" or "_drop"): the operation that this method made}.
         self._endings = {}
         # The key of the window that `build` made, until a mini-step uses it.
         self._built = None
-        # The number of a restore whose mini-steps are to be dropped, though its variables are not made yet.
+        # The number of the restore whose mini-steps `drop` discarded while their variables were not made yet; or None.
         self._dropped = None
         self._sharing = sharing.Sharing()
 
@@ -81,7 +81,7 @@ class Registry(object):
 
     def set_steps(self, steps):
         if self.has_steps:
-            # `made_with` first: another thread may begin a window, and `next` takes effect only once that matches.
+            # `made_with` first: while it differs, a window that another thread begins would overwrite `next`.
             for variable, value in ((self._steps.made_with, self._owner.steps.made_with), (self._steps.next, steps)):
                 self._assign(variable, value, "Setting gradient_accumulation_steps to {}".format(steps))
         elif self.has_no_accumulators and steps > 1:
@@ -104,7 +104,7 @@ class Registry(object):
         if not self.is_graph:
             variable.assign(value)
             return
-        # Feed the initializer, because a new operation is not possible in a finalized graph.
+        # Feed the initializer: a finalized graph takes no new operation.
         session = self._owner.inner.session(variable, action)
         session.run(variable.initializer, {variable.initializer.inputs[1]: value})
 
@@ -122,7 +122,7 @@ class Registry(object):
         return {(key, number) for key, number in zip(self.windows, taken or ()) if number}
 
     def end(self, pick=None):
-        """End each open window with an update; returns whether there was one, in a tf.function as a tensor.
+        """End each open window with an update; returns whether there was an update, in a tf.function as a tensor.
 
         `pick` selects from the list of the windows' keys. Default: all.
         """
@@ -132,20 +132,20 @@ class Registry(object):
         ended = [self._run(window, self._end, "flush") for window in self._picked(pick, "flush")]
         tf = self._owner.home.tf
         if all(isinstance(each, bool) for each in ended):
-            # In a traced function without windows, the caller expects a tensor all the same.
+            # Without windows, the caller in a traced function expects a tensor all the same.
             is_traced = not self.is_graph and not tf.executing_eagerly()
             return tf.constant(any(ended)) if is_traced else any(ended)
         return tf.reduce_any(tf.stack(ended))
 
     def drop(self, pick=None):
-        """Discard the mini-steps in the open windows; `pick` as in `end`."""
+        """Discard the mini-steps of the open windows; `pick` is as in `end`."""
         self._dropped = state_to_come.latest(self._owner.inner.keeper) if self.state_is_to_come else None
         for window in self._picked(pick, "drop_windows"):
             self._run(window, self._drop, "drop_windows")
 
     def _picked(self, pick, action):
         if not self.windows and self._owner.windows.exist_somewhere:
-            # Several graphs have windows, and no session says which of them is meant.
+            # Several graphs have windows, and the default session is of none of these graphs.
             raise ValueError(NO_SESSION.format(action, shown(self._owner.home.v1.get_default_session())))
         keys = list(self.windows)
         return [self.windows[key] for key in (keys if pick is None else pick(keys))]
@@ -170,7 +170,7 @@ class Registry(object):
         self._endings.pop((window, self._end.__name__), None)
 
     def _end(self, window):
-        # The model is gone, so there is nothing to update.
+        # All variables are gone with their model.
         if all(reference() is None for reference in window.var_list):
             return self._drop(window)
         args, kwargs = window.call
@@ -200,11 +200,11 @@ class Registry(object):
 
     @property
     def _drops_first(self):
-        """Whether `drop` was called for the state that waits, and no other state has been restored since."""
+        """Whether `drop` was called since the restore of the state that waits."""
         return self._dropped is not None and self._dropped == state_to_come.latest(self._owner.inner.keeper)
 
     def constant_to_come(self, name):
-        """The value in a restored checkpoint for a counter of the first window, which does not exist yet; else 0."""
+        """The restored value that waits for a counter of the first window, else 0: a tensor."""
         return self._owner.ops.constant(self._number_to_come(name) or 0, "int64")
 
     def _number_to_come(self, name):
@@ -215,7 +215,7 @@ class Registry(object):
     # The variables.
 
     def state(self):
-        """(the keys of all windows' counts, [the keys of the first window's variables, of the second's, ...]): sets."""
+        """(keys of all windows' `Kept.counts`, [keys of each window's variables]), each a set of `variable_key`s."""
         windows = list(self.windows.values())
         counts = {variable_key(each) for window in windows for each in window.kept.counts}
         return counts, [{variable_key(each) for each in self.variables_of(window)} for window in windows]
@@ -229,7 +229,7 @@ class Registry(object):
         # `has_windows` rather than K > 1, because a schedule may raise K later.
         if self._owner.steps.has_windows and not self.windows and not self._owner.steps.are_bare:
             key = _key_of(var_list)
-            # The optimizer's `mini_step` reads `latest`, and a restored checkpoint may put mini-steps into this window.
+            # Set `latest`, which the optimizer's `mini_step` reads: a restore may put mini-steps into this window.
             self.latest = self.windows[key] = self._make(var_list)
             self._built = key
 
@@ -261,7 +261,6 @@ class Registry(object):
 
     def _make(self, var_list):
         owner, prefix = self._owner, "window_{}/".format(len(self.windows))
-        # Check before any variable of the window is made.
         checks.check_shapes(owner.home.tf, var_list)
         for var in var_list:
             if getattr(var, "overwrite_with_gradient", False):
@@ -270,9 +269,9 @@ class Registry(object):
         def scalar(name, value, dtype, shape=()):
             return owner.inner.make_variable(prefix + name, value, shape, owner.home.tf.as_dtype(dtype))
 
-        # Set `_steps` and `skipped` last: replicas' threads switch at each variable, and ask `has_steps` which to make.
+        # Replicas' threads switch at each variable made, and all must find the same `has_steps`: set `_steps` last.
         is_first, settings = not self.has_steps, owner.settings
-        # Ask before making the variables that the restored state waits for.
+        # Ask now: once the variables exist, no state waits for them.
         drops_first = self._drops_first
         next_steps, made_with, skipped = self._steps.next, self._steps.made_with, self.skipped
         if is_first:
@@ -288,7 +287,7 @@ class Registry(object):
         sums.states.extend([self._state(prefix, i, var) for i, var in enumerate(var_list)])
         self._steps.next, self._steps.made_with, self.skipped = next_steps, made_with, skipped
         if is_first and not self.is_graph:
-            # What the program has set or dropped since a restore is newer. This thread writes every replica's copy.
+            # What the program has set or dropped since a restore is newer. Write it to all replicas' copies.
             was_set = owner.steps.was_set
             steps = [(next_steps, owner.steps.now), (made_with, owner.steps.made_with)] if was_set else []
             counts = [(each, each.dtype.as_numpy_dtype(0)) for each in kept.counts] if drops_first else []

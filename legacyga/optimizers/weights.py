@@ -22,25 +22,24 @@ class Weights(object):
 
     Attributes:
         needs_no_warning: whether a weight was ever given, or the user was warned that all batches weigh alike.
-        has_warned: whether the user was warned that no weight can be right for this loss.
+        has_warned: whether the user was warned that a loss leaves batches without an exact weight.
         made: the number of mini-steps made. A traced function makes one when it is traced, not when it runs.
-        are_traced: whether any was made in a traced function.
-        knows_losses: in graph mode, whether the losses were inspected, which adds operations to the graph.
+        are_traced: whether any mini-step was made in a traced function.
+        knows_losses: in graph mode, whether losses were inspected: once only, because this adds operations.
     """
 
     def __init__(self, ops):
         self._ops = ops
         self.needs_no_warning = self.has_warned = self.knows_losses = False
-        # {number of a replica, or outside of all the name of a thread: its `Weight`}. Replicas are threads, and another
-        # one may run between the start of a context and the optimizer's call.
+        # {`_here` of a replica or thread: its `Weight`}. Replicas are threads, and their contexts overlap.
         self._given = {}
-        # The `Weight` of mini-steps without another, in graph mode.
+        # In graph mode, the `Weight` of mini-steps that are given none: a loss's divisor.
         self._of_loss = None
         self.made, self.are_traced = 0, False
 
     @property
     def _here(self):
-        """The number of this replica, an int; outside of all replicas the name of this thread."""
+        """The running code's key in `_given`: its replica's number, an int; outside of replicas its thread's name."""
         number = self._ops.replicas.number
         return "thread {}".format(threading.get_ident()) if number is None else number
 
@@ -49,7 +48,7 @@ class Weights(object):
         here = self._here
         weight = self._given.get(here)
         if weight is None and isinstance(here, int):
-            # A weight given outside the replicas, by their program's thread, applies to each of them.
+            # A weight given outside of replicas, around `strategy.run`, applies to each of them.
             weight = next((each for key, each in self._given.items() if not isinstance(key, int)), None)
         weight = weight or self._of_loss
         if weight is None:
@@ -61,14 +60,14 @@ class Weights(object):
 
     @contextlib.contextmanager
     def giving(self, weight, count, is_graph):
-        """A context that gives this replica's mini-steps this `Weight`.
+        """A context that gives this replica's mini-steps this `Weight`. `is_graph`: graph mode.
 
-        `count()` returns values that change when a function traced earlier takes mini-steps; `is_graph`: graph mode.
+        Raises at the end if no mini-step was made in it: always in graph mode; in eager mode if the values of `count()`
+        have changed, because a function traced earlier has taken mini-steps, with the weight of its trace.
         """
         ops, given = self._ops, weight.value
         if not weight.is_sample_count:
             weight = weight._replace(value=checks.check_weight(ops, given), given_in=ops.graph_here())
-        # A function traced earlier takes mini-steps with the weight of its trace, and makes none: `count` shows it.
         watched = self.are_traced and not weight.is_sample_count and not is_graph
         counted = count() if watched else None
         number, made = self._here, self.made
@@ -85,10 +84,9 @@ class Weights(object):
 
     @contextlib.contextmanager
     def of_loss(self, divisor):
-        """In graph mode, a context in which the divisor of a loss is the weight of mini-steps without another weight.
+        """In graph mode, a context in which a loss's divisor is the weight of mini-steps that are given none.
 
-        Args:
-            divisor: a tensor, [its value, what a window counts of it], or None.
+        `divisor` is as from `loss_divisor.find`; None changes nothing.
         """
         before = self._of_loss
         if divisor is not None and not self._given:
@@ -100,6 +98,6 @@ class Weights(object):
             self._of_loss = before
 
     def count_anew(self, value):
-        """Within `giving`, replace the weight of the coming mini-step by a count that its losses have revealed."""
+        """Within `giving`, replace the weight of the coming mini-step by a count found in its losses."""
         number = self._here
         self._given[number] = self._given[number]._replace(value=value)

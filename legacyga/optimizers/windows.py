@@ -19,11 +19,15 @@ class Windows(object):
         return self._of_graph(variable.graph if self._owner.home.graph_mode else None)
 
     def here(self):
-        """The `Registry` with windows: the default session's, this context's or the only one; else this context's."""
+        """The `Registry` that the running code means.
+
+        The default session's or the current graph's, whichever first has windows; else the only one with windows; else
+        the current graph's.
+        """
         home = self._owner.home
         session, here = home.v1.get_default_session(), home.v1.get_default_graph() if home.graph_mode else None
         known = [graph for graph, registry in self._registries.items() if registry.windows]
-        # A default session may be of another graph than the default one, and may exist in eager mode.
+        # A default session may exist in eager mode, and its graph need not be the current one.
         for graph in ([] if session is None else [session.graph]) + [here]:
             if graph in known:
                 return self._of_graph(graph)
@@ -36,6 +40,6 @@ class Windows(object):
     def _of_graph(self, graph):
         found = self._registries.get(graph)
         if found is None:
-            # Another thread may have made one since.
+            # If another thread has made one since, keep that.
             found = self._registries.setdefault(graph, Registry(self._owner, graph))
         return found

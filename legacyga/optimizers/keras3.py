@@ -27,7 +27,7 @@ OVER_FUNCTION = (
 class Inner(_inner.Inner):
     """The hooks of the `keras3` generation."""
 
-    # Variables made in a function have no value before it has run.
+    # Variables made in a function have no value before the function has run.
     reads_when_traced = False
     exchanging = ("apply_gradients", "apply", "_all_reduce_sum_gradients")
     # A count, not a flag: MirroredStrategy's replica threads hide the steps at the same time.
@@ -40,12 +40,12 @@ class Inner(_inner.Inner):
 
     @property
     def bypasses_step(self):
-        # A class of the user's may give all variables to one call of update_step.
+        # A user's method may give all variables to one call of update_step.
         return super(Inner, self).bypasses_step or self._overrides(["_backend_update_step"])
 
     @property
     def exchanges(self):
-        # If the optimizer holds others, these sum over the replicas themselves.
+        # Optimizers inside sum over the replicas themselves.
         return not self.is_around_others and super(Inner, self).exchanges
 
     @contextlib.contextmanager
@@ -78,7 +78,7 @@ class Inner(_inner.Inner):
         self.with_slots._check_variables_are_known([var for _, var in grads_and_vars])
 
     def apply(self, pairs, called="apply_gradients", *args, **kwargs):
-        # A flush of a restored window knows no call, so it takes the method that `fit` calls: apply_gradients.
+        # A flush of a restored window knows no call: it takes apply_gradients, as `fit` does.
         if called == "apply_gradients":
             # The user's class may override `apply_gradients`, which ends in a call of our `apply`.
             return super(AccumulatingOptimizer, self.optimizer).apply_gradients(pairs, *args, **kwargs)
@@ -90,7 +90,7 @@ class Inner(_inner.Inner):
     def take(self, accumulation, called, grads, variables, args, kwargs):
         """Make one mini-step for a call of the optimizer's method `called`; `variables` may be None, as in `apply`."""
         optimizer, grads = self.optimizer, list(grads)
-        # `uninterrupted` locks, so an update in progress is this thread's. At K = 1 it does not matter whose.
+        # `uninterrupted` locks, so `is_applying` is of this thread's update. Without windows both paths do the same.
         with self.ops.uninterrupted() if self.steps.has_windows else contextlib.ExitStack():
             if called == "apply" and self.is_applying:
                 # The inner optimizer's `apply_gradients` ends here.
@@ -124,7 +124,7 @@ class Inner(_inner.Inner):
         self._start_averages()
 
     def _start_averages(self):
-        """Initialize moving averages with the weights, or SwapEMAWeights validates zeros if an epoch has no update."""
+        """Start moving averages at the weights: SwapEMAWeights would validate zeros if an epoch has no update."""
         if self.ops.replicas.are_several and self.ops.replicas.is_replica_here:
             # A replica's thread cannot assign the copies of all replicas.
             return
@@ -136,7 +136,7 @@ class Inner(_inner.Inner):
                     continue
                 for average, var in zip(averages, each._trainable_variables):
                     value = var if is_variable(var) else var.value
-                    # A variable made in a function has no value before it has run.
+                    # A variable made in a function has no value before the function has run.
                     if average is not None and value.is_initialized():
                         average.assign(value)
 
@@ -176,7 +176,7 @@ class Inner(_inner.Inner):
 
 
 def _own(optimizer):
-    """The variables Keras saves with the optimizer, without the model's, which it lists if an attribute has them."""
+    """The variables that Keras saves with the optimizer, except the model's, which an attribute may have added."""
     models = {id(each) for each in optimizer._trainable_variables}
     return [each for each in vars(optimizer)["_variables"] if id(each) not in models]
 
@@ -186,13 +186,13 @@ def _unpickled(name, inner, module, config):
 
 
 class AccumulatingOptimizer(_config.ConfiguredOptimizer):
-    """Intercepts Keras 3's calls. Keras must see None as `gradient_accumulation_steps`, or it accumulates, too."""
+    """Intercepts Keras 3's calls. Keras must see None as `gradient_accumulation_steps`, or it accumulates too."""
 
     _legacyga_calls = ("apply_gradients", "apply")
     _legacyga_methods = ("update_step",)
 
     def __deepcopy__(self, memo):
-        # Like Keras 3's own: copies the config, not the state.
+        # Copies the config, not the state. Keras 3's own copy has no slots either.
         return type(self).from_config(self.get_config())
 
     def __reduce__(self):
@@ -247,7 +247,7 @@ class AccumulatingOptimizer(_config.ConfiguredOptimizer):
         return self._legacyga.inner.exchanged_once(own, grads_and_vars)
 
     def finalize_variable_values(self, var_list):
-        # A fit can end before the first update. Do not overwrite the weights by averages of no update.
+        # A fit can end before the first update: averages of no update must not overwrite the weights.
         self._legacyga.say_no_update()
         if self._legacyga.home.value_of(self.iterations):
             super(AccumulatingOptimizer, self).finalize_variable_values(var_list)

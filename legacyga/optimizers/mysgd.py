@@ -9,7 +9,7 @@ from legacyga.optimizers import config as _config
 from legacyga.optimizers import inner, surface, v1
 from legacyga.windows import settings as _settings
 
-# Defaults of the arguments that have two names: unique objects, so that passing an equal number counts as passing it.
+# Defaults of the arguments with two names: unique objects, so that an equal number counts as passed.
 _LR, _STEPS = type("float", (float,), {})(0.01), type("int", (int,), {})(2)
 
 UNKNOWN_ARGUMENT = (
@@ -103,7 +103,7 @@ def _made(
 
 
 def _of_two_names(name, value, default, other, kwargs):
-    """(name, value) of an argument with two names; removes the other name from `kwargs` if it is there."""
+    """(name, value) of an argument with two names; removes the `other` name from `kwargs`."""
     if other not in kwargs:
         return name, value
     if value is not default:
@@ -136,9 +136,9 @@ def _schedule_of(cls, lr, custom_objects=None):
 
 
 class _MySGD(object):
-    """What MySGD has in every Keras and mode: its text, its config, and how to recreate it."""
+    """What MySGD has in every Keras and mode: text, config, and how to recreate it."""
 
-    # Another Keras raises "Could not interpret optimizer identifier: <this text>", so the text must give the reason.
+    # Another Keras raises "Could not interpret optimizer identifier: <this text>": give the reason.
     def __str__(self):
         return "<MySGD for {} in {} mode. A model of another Keras needs legacyga.MySGD(..., keras=that_keras)>".format(
             surface.home_of(self), "graph" if isinstance(self, v1.AccumulatingOptimizer) else "eager"
@@ -183,7 +183,7 @@ class _GraphSGD(_MySGD):
     def _decay_argument(self):
         return float(surface.home_of(self).values_of([self.decay])[0])
 
-    # Give MySGD both names in every Keras: some have only `lr`, others have `learning_rate` and a read-only `lr`.
+    # Both names in every Keras: some have only `lr`, others `learning_rate` and a read-only `lr`.
     @property
     def learning_rate(self):
         """The learning rate: a variable. Setting a number assigns it to the variable."""

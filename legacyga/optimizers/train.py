@@ -33,7 +33,7 @@ class Inner(_inner.Inner):
 
     @property
     def iterations(self):
-        """The number of updates, a variable made on demand: a new operation in a graph changes the seeds after it."""
+        """The number of updates, a variable made on demand: a new operation changes the seeds of later ones."""
         return self.ops.constant(0, "int64") if self._iterations is None else self._iterations
 
     def inherit(self, optimizer):
@@ -60,7 +60,7 @@ class Inner(_inner.Inner):
             with self.ops.init_scope():
                 optimizer._create_slots(var_list)
 
-        # Cross-replica context, like the bare optimizer: in a graph only the first replica could make variables.
+        # In cross-replica context, as the bare optimizer: in a graph only the first replica could make variables.
         self.ops.replicas.on_all(create_slots, (var_list,))
         if not var_list:
             # The inner optimizer raises its own error.
@@ -74,7 +74,7 @@ class Inner(_inner.Inner):
         if not self.steps.has_windows:
             with self.ops.init_scope():
                 self.prepare(pairs, False)
-        # The inner optimizer adds its update to this list, but nobody can run one in a conditional's branch.
+        # Keep this list as it is: the inner optimizer adds its update, which nobody can run in a conditional's branch.
         train_ops = self.home.v1.get_collection_ref("train_op") if self.home.graph_mode else []
         listed = list(train_ops)
         # `global_step` counts every update, including a flush.
@@ -86,12 +86,12 @@ class Inner(_inner.Inner):
             return iterations.assign_add(1)
 
     def _iterations_beside(self, var):
-        # Returns the existing variable if this variable's graph has one.
+        # Returns the existing variable if the graph of `var` has one.
         with self._scope(), replicas.counter_variables(self.home.tf):
             return self.optimizer._create_non_slot_variable(self.ops.constant(0, "int64"), "iterations", var)
 
     def _scope(self):
-        """The name scope of our own variables. The bare optimizer's keep their names, which a Saver relies on."""
+        """The name scope of our variables. The bare optimizer's keep the names that a Saver relies on."""
         return self.home.tf.name_scope(self.optimizer.get_name() + "/")
 
     @contextlib.contextmanager
@@ -102,7 +102,7 @@ class Inner(_inner.Inner):
             yield
             return
         v1 = self.home.v1
-        # The graph is in the key, because variables of another graph may have the same names.
+        # Variables of another graph may have the same names.
         key = var_list[0].graph if var_list else None, tuple(variable_key(var) for var in var_list)
         reuse = v1.AUTO_REUSE if key in self._made_by_updates else None
         made = self._made_by_updates.setdefault(key, [])
@@ -133,7 +133,7 @@ class Inner(_inner.Inner):
         return None
 
     def of_loss(self, accumulation, grads_and_vars):
-        """A context in which the divisor of the loss is the mini-step's weight, if all gradients are of one loss."""
+        """A context in which the loss's divisor is the mini-step's weight, if all gradients are of one loss."""
         given = [gradient for gradient, _ in grads_and_vars if gradient is not None]
         losses = [self.losses.pop(id(each), (None, None))[1] for each in given]
         is_single = losses and all(each is losses[0] for each in losses)
@@ -145,7 +145,7 @@ class Inner(_inner.Inner):
         if not self.home.graph_mode:
             accumulation.take_mini_step(grads_and_vars, (), kwargs)
             return None
-        # In TF 2.0 to 2.13 init_scope leaves the default graph if no `with` has entered it. Delete with TF 2.13.
+        # In TF 2.0 to 2.13 init_scope exits a default graph that no `with` has entered. Delete with TF 2.13.
         with self.home.v1.get_default_graph().as_default():
             taken = accumulation.take_mini_step(grads_and_vars, (), kwargs)
         mini_step = self.home.tf.group(taken, name=kwargs["name"] or self.optimizer.get_name())
@@ -164,14 +164,14 @@ class AccumulatingOptimizer(surface.AccumulatingOptimizer):
         return self._legacyga.inner.iterations
 
     def compute_gradients(self, loss, *args, **kwargs):
-        """As the inner optimizer's. In a graph, keep each gradient's loss: its divisor may weigh the mini-step."""
+        """As the inner optimizer's. In a graph, keep each gradient's loss, whose divisor may weigh the mini-step."""
         pairs = super(AccumulatingOptimizer, self).compute_gradients(loss, *args, **kwargs)
         if self._legacyga.home.graph_mode:
             self._legacyga.inner.losses.update((id(each), (each, loss)) for each, _ in pairs if each is not None)
         return pairs
 
     def apply_gradients(self, grads_and_vars, global_step=None, name=None, **kwargs):
-        """Make one mini-step. A window's last calls the inner optimizer's method, so `global_step` counts updates."""
+        """Make one mini-step. Only a window's last calls the inner optimizer's, so `global_step` counts updates."""
         _inner.check_arguments(type(self)._legacyga_class[0].apply_gradients, (), kwargs)
         kwargs.update(global_step=global_step, name=name)
         inner, grads_and_vars = self._legacyga.inner, list(grads_and_vars)

@@ -23,7 +23,7 @@ RUNS_SESSION = (
 class Inner(_inner.Inner):
     """The hooks of the `v1` generation."""
 
-    # A get_updates may run a session, as keras-lookahead's does, and must not wait for a batch that nobody feeds there.
+    # By `update_order`. A session run in get_updates, as by keras-lookahead, must not wait for a batch: none is fed.
     orders_writes = True
 
     def __init__(self, *args):
@@ -32,7 +32,7 @@ class Inner(_inner.Inner):
         self.reduced = None
         # By the params' names: inner variables, what `_create_all_weights` returned, variables lifted from get_updates.
         self._weights_of, self._made_of, self._lifted = {}, {}, {}
-        # The lists of names of params that already have an update.
+        # The params, by names, that already have an update.
         self._updated = set()
         # The values of the original's weights, until the copy has weights of its own; else None.
         self._inherited = None
@@ -51,7 +51,7 @@ class Inner(_inner.Inner):
 
         inner = copying.copy_attributes(optimizer, self.optimizer, own, new_variable)
         for each in [self.optimizer] + [copied for _, copied in inner]:
-            # The copy's own get_updates finds or makes the variables of a model.
+            # These are of the original's model.
             each.updates, each.weights = [], []
         if not hasattr(self.optimizer, "iterations"):
             # The wrappers of keras-rl and keras-lr-multiplier have no `iterations`.
@@ -59,35 +59,35 @@ class Inner(_inner.Inner):
         self._inherited = backend.batch_get_value(optimizer.weights) if optimizer.weights else None
 
     def _values_of(self, variables):
-        """The variables' values in Keras's session; their initial values if it is not open, or has not set them yet."""
+        """The variables' values in Keras's session; initial values if it is not open, or has not initialized them."""
         if not self.home.has_session:
             # A session that Keras opens here would mark all variables as initialized, even for a session set later. So
             # open one only for an initial value that is no constant.
             with contextlib.suppress(ValueError):
                 return [_initial_value(self.home.tf, variable) for variable in variables]
         session, is_initialized = self.home.session, self.home.v1.is_variable_initialized
-        # Keras's session may be for an earlier graph, and then it has none of them. Delete with TF 1.13.
+        # Keras's session may be of an earlier graph, without these variables. Delete with TF 1.13.
         known = [variable for variable in variables if variable.graph is session.graph]
-        # One call for all, because after each new operation a session processes its whole graph again.
+        # Ask in one run, because after each new operation a session processes its whole graph again.
         are_there = session.run([is_initialized(each) for each in known]) or [False] * len(variables)
         there = [variable for variable, is_there in zip(variables, are_there) if is_there]
         read = iter(self.home.backend.batch_get_value(there))
-        # With K.manual_variable_initialization(True) some may not be initialized yet.
+        # With K.manual_variable_initialization(True) some variables may not be initialized yet.
         return [
             next(read) if is_there else _initial_value(self.home.tf, variable)
             for variable, is_there in zip(variables, are_there)
         ]
 
     def _own(self, optimizer):
-        """The variables that the optimizer's `__init__` made: each is named like its attribute; no global step."""
-        # Do not use the config, which reads the variables: the program may not have initialized them yet.
+        """The variables that the optimizer's `__init__` made: those named like their attribute, but no global step."""
+        # Do not look in get_config, which reads the variables: the program may not have initialized them yet.
         made = copying.attributes_that_are_variables(optimizer)
         given = self.home.v1.get_collection(self.home.v1.GraphKeys.GLOBAL_STEP)
         return [var for name, var in made.items() if _is_named(var, name) and all(var is not each for each in given)]
 
     @property
     def _differentiating(self):
-        """The optimizer whose `get_gradients` is used: the outermost that overrides it, else the innermost."""
+        """The optimizer whose `get_gradients` is used: the outermost wrapper that overrides it, else the innermost."""
         optimizer, cls = self.optimizer, self.own_class
         while cls.get_gradients is self.home.v1_optimizers.Optimizer.get_gradients:
             inner = copying.wrapped_by(optimizer)
@@ -137,6 +137,7 @@ class Inner(_inner.Inner):
         with _inner.hidden(differentiating, "clipnorm", "clipvalue") if is_late else contextlib.ExitStack():
             gradients = differentiating.get_gradients(loss, params)
         if window is None:
+            # Without a window `before` is ignored, so make the update wait for the loss here.
             with self.ops.after(gradients, loss):
                 gradients = [self.ops.identity(gradient) for gradient in gradients]
         taken = accumulation.take_mini_step(list(zip(gradients, params)), before=[loss])
@@ -153,12 +154,13 @@ class Inner(_inner.Inner):
         if self.reduced is None:
             weights, window = self._state_for(accumulation, params)
             if not weights:
-                # The loader is about to set the variables, and only get_updates makes them.
+                # Only get_updates makes the variables, which the loader is about to set.
                 self.make_update([self.ops.zeros_like(param) for param in params], params, weights)
                 self.optimizer.weights = self._all_weights(accumulation, weights, window)
         return self._made_of.get(_names(params))
 
     def _state_for(self, accumulation, params):
+        """Return (the inner optimizer's variables, the window or None) for these params; makes both if necessary."""
         key = _names(params)
         with self.home.backend.name_scope(type(self.optimizer).__name__):
             if key not in self._weights_of:
@@ -169,9 +171,9 @@ class Inner(_inner.Inner):
         return weights, window
 
     def _all_weights(self, accumulation, weights, window):
-        """Return the list for `optimizer.weights`, and tell the registry what it leaves out."""
+        """Return the list for `optimizer.weights`, and tell the registry what the inner optimizer leaves out."""
         iterations, registry = self.optimizer.iterations, accumulation.registry()
-        # Some stock optimizers list no `iterations`: bare, they do not save it; with a window, ours do.
+        # Some stock optimizers do not list `iterations`, so do not save it. With a window, ours do.
         registry.unlisted = [iterations] if all(weight is not iterations for weight in weights) else []
         return weights + registry.variables_of(window) if window is not None else list(weights)
 
@@ -179,7 +181,7 @@ class Inner(_inner.Inner):
 
     def create_weights(self, params):
         """Make the inner optimizer's variables: a list, empty if only get_updates makes them."""
-        # In users' classes, and in older Kerases, only get_updates makes them. They are lifted out of it later.
+        # In users' classes and older Kerases only get_updates makes them, from which `make_update` lifts them.
         create = getattr(super(AccumulatingOptimizer, self.optimizer), "_create_all_weights", None)
         try:
             self._made_of[_names(params)] = create and create(params)
@@ -194,7 +196,7 @@ class Inner(_inner.Inner):
         differentiating = self._differentiating
         # The inner optimizer finds or makes its own variables here. The full list is restored below.
         listed, optimizer.weights = optimizer.weights, list(weights) if differentiating is optimizer else []
-        # Some get_updates append to `updates`, or return it if it is there. Empty, it makes them build this update.
+        # Empty `updates`: some get_updates append to it, or return it if it is there.
         known_updates, optimizer.updates = getattr(optimizer, "updates", []), []
         known, lifted = set(self.home.v1.global_variables()), self._lifted.setdefault(_names(params), [])
         answered = contextlib.ExitStack()
@@ -214,7 +216,7 @@ class Inner(_inner.Inner):
                 raise
 
         try:
-            # A get_gradients that the user has set on the object has already computed the micro-batch's gradients.
+            # get_updates must get the reduced gradients, even if the user has set a get_gradients on the object.
             with _graph.lifted_variables(self.home.tf, lifted), _inner.hidden(optimizer, "get_gradients"):
                 update = self.ordered(get_updates, gradients)
         finally:
@@ -250,7 +252,7 @@ class Inner(_inner.Inner):
 
     @contextlib.contextmanager
     def _answered(self, inner):
-        """A context in which `get_gradients` inside our copy of a wrapper returns the reduced gradients, clipped."""
+        """A context in which `get_gradients` of a wrapper's `inner` optimizer gives the reduced gradients, clipped."""
         with _inner.hidden(inner, "get_gradients"):
             inner.get_gradients = lambda loss, params: self._clip(inner, self.reduced_of(params))
             try:
@@ -259,7 +261,7 @@ class Inner(_inner.Inner):
                 del inner.get_gradients
 
     def _clip(self, optimizer, means):
-        """Clip `means` by this home's `get_gradients`, which clips the gradients of sum(mean * point): the means."""
+        """Clip `means` as Keras's `get_gradients` does: call it on sum(mean * point), whose gradients are the means."""
         if not any(hasattr(optimizer, name) for name in ("clipnorm", "clipvalue")):
             return means
         tf = self.home.tf

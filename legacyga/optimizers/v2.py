@@ -19,7 +19,7 @@ NO_STATE = (
 class Inner(_inner.Inner):
     """The hooks of the `v2` generation."""
 
-    # In graph mode, the copied values for variables that are made later, in order.
+    # In graph mode, the original's values, in order, for the variables that `prepare` will make.
     _inherited = ()
     exchanging = ("apply_gradients", "_transform_unaggregated_gradients", "_aggregate_gradients")
 
@@ -48,7 +48,7 @@ class Inner(_inner.Inner):
         return backend.variable(backend.get_value(variable), dtype=variable.dtype.base_dtype.name, name=name)
 
     def prepare(self, grads_and_vars, is_traced):
-        # In a traced function a later mini-step may have any gradient.
+        # A traced update may find any variable's gradient, from another mini-step.
         self.create_inner_weights(
             [var for each, var in grads_and_vars if each is not None or is_traced and is_differentiable(var.dtype)]
         )
@@ -126,7 +126,7 @@ class AccumulatingOptimizer(config.ConfiguredOptimizer):
         """Make one mini-step. The last one of a window calls the inner optimizer's own method, with these arguments."""
         # Returns an operation, as Keras does: programs run it by name, and LossScaleOptimizer's branches need one.
         home = type(self)._legacyga_class[1]
-        # In TF 2.0 to 2.13 init_scope leaves the default graph if no `with` has entered it. Delete with TF 2.13.
+        # In TF 2.0 to 2.13 init_scope exits a default graph that no `with` has entered. Delete with TF 2.13.
         with home.v1.get_default_graph().as_default() if home.graph_mode else contextlib.ExitStack():
             accumulation = self._legacyga
             scope = accumulation.inner.keeper._name

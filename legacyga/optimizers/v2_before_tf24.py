@@ -8,7 +8,7 @@ from legacyga.optimizers import inner as _inner
 class Inner(_inner.Inner):
     """The hooks that differ: an update clips the means."""
 
-    # Whether to clip at K = 1 too, though the bare one does not in fit of TF 2.0 and 2.1. Delete with TF 2.3.
+    # Whether to clip at K = 1 too. The bare optimizer does not in fit of TF 2.0 and 2.1. Delete with TF 2.3.
     clips_always = False
 
     @property
@@ -29,6 +29,7 @@ class Inner(_inner.Inner):
             clipped = iter(self._clip([gradient for gradient, _ in pairs if gradient is not None]))
             pairs = [(None if gradient is None else next(clipped), var) for gradient, var in pairs]
         if self._applying[True] and not self._can_skip_exchange:
+            # Keras will sum these sums over the replicas again.
             gradients, variables = zip(*pairs)
             pairs = list(zip(self.scaled(gradients, 1.0 / self.ops.replicas.count), variables))
         return super(Inner, self).apply(pairs, *args, **kwargs)
@@ -39,7 +40,7 @@ class Inner(_inner.Inner):
 
     @property
     def exchanges(self):
-        # TF 2.0 and 2.1 sum over the replicas again, so do it here only if needed for clipping. Delete with TF 2.1.
+        # TF 2.0 and 2.1 always sum over the replicas, so do it before only if clipping needs it. Delete with TF 2.1.
         return (self._can_skip_exchange or self._asks_for_clipping) and super(Inner, self).exchanges
 
     @property
@@ -57,7 +58,7 @@ class Inner(_inner.Inner):
         return hasattr(super(AccumulatingOptimizer, self.optimizer), "_clip_gradients")
 
     def unclipped(self):
-        """A context in which the inner optimizer lacks the attributes for clipping."""
+        """A context in which Keras finds no attributes for clipping, if the update clips."""
         names = ("clipnorm", "clipvalue") if self.clips_here and not self._has_clipping else ()
         return _inner.hidden(self.optimizer, *names)
 

@@ -29,6 +29,7 @@ class Inner(_inner.Inner):
         var_list = [var for _, var in grads_and_vars]
         with_gradient = [var for gradient, var in grads_and_vars if gradient is not None]
         if len(with_gradient) < len(var_list) and not is_traced and features.has_experimental_v3(self.home):
+            # The experimental optimizers build only for variables with a gradient: do the same. Delete with TF 2.10.
             var_list = with_gradient
         self.build_inner(var_list)
         self._check_knows(with_gradient)
@@ -113,7 +114,7 @@ class AccumulatingOptimizer(config.ConfiguredOptimizer):
 
 
 def _own(optimizer):
-    """The optimizer's own variables: those it lists and the learning rate, without `iterations` set by the program."""
+    """The optimizer's own variables: those it lists and the learning rate, but no `iterations` set by the program."""
     made = copying.attributes_that_are_variables(optimizer)
     # Nadam does not list `_u_product`.
     names = ["_learning_rate", "_current_learning_rate", "_u_product"]
@@ -124,10 +125,10 @@ def _own(optimizer):
 
 
 class RefusesSlots(config.ConfiguredOptimizer):
-    """Overrides a method of classes that have it. Others must not get it: TensorFlow would restore slots to them."""
+    """For inner classes with this method. In any other it would make TensorFlow restore slots."""
 
     def _create_or_restore_slot_variable(self, **kwargs):
-        # Raises the inner class's error: the checkpoint is from OptimizerV2, another generation.
+        # Raises the inner class's error: a checkpoint with slots is of another generation.
         return surface.as_inner(self)._create_or_restore_slot_variable(**kwargs)
 
 

@@ -19,7 +19,7 @@ def _is_number(tf, leaf):
 
 
 def is_shared(tf, leaf):
-    """Whether a tensor is one row that all samples share, such as the numbers of positions."""
+    """Whether a tensor has a single row, which all samples share, such as position numbers."""
     return known_size(tf, leaf) == 1
 
 
@@ -30,10 +30,10 @@ def of_samples(tf, given):
 
 
 def tables_of_shared_rows(tf, traced):
-    """Return the ids of the handles of variables that a call looks up only by ids that its samples do not change.
+    """Return {id(handle)} of the variables that a call uses only in lookups with indices that no sample changes.
 
     Args:
-        traced: the graph of a call, whose inputs are a batch of an unknown number of samples.
+        traced: the graph of a call on an unknown number of samples.
     """
     captures = zip(traced.external_captures, traced.internal_captures)
     constants = {inner.op for outer, inner in captures if hasattr(outer, "numpy")}
@@ -46,10 +46,10 @@ def tables_of_shared_rows(tf, traced):
 
 
 def _ids_of_lookups(handle):
-    """Yield the ids of each lookup in a variable, a tensor, and None for each other use."""
+    """Yield the indices of each lookup in a variable, and None for each other use of the variable."""
     for reader in handle.consumers():
         if reader.type == "ReadVariableOp":
-            # Keras 3 looks up rows of the value.
+            # Keras 3 reads the variable, then looks up rows of its value.
             for user in reader.outputs[0].consumers():
                 yield user.inputs[1] if user.type == "GatherV2" else None
         else:
@@ -60,7 +60,7 @@ def _depends_on_samples(tf, tensor, constants):
     seen, stack = set(constants), [tensor]
     while stack:
         each = stack.pop()
-        # The batch has the same sizes in all other dimensions than the first.
+        # All slices have the same sizes after the first dimension.
         if each.op in seen or graph.dimension_of(tf, each):
             continue
         operation = each.op
@@ -83,7 +83,7 @@ def samples_in(tf, data):
 
 
 def number_in(tf, data):
-    """Return the number of samples: an int if any part's is static, else a tensor. Raise if two static ones differ."""
+    """Return the number of samples: an int if a part's is static, else a tensor. Raise if static numbers differ."""
     static = {known_size(tf, leaf) for leaf in of_samples(tf, data)} - {None}
     if len(static) > 1:
         raise ValueError(SIZES.format(*sorted(static)[:2]))
@@ -126,17 +126,18 @@ def slice_of(tf, leaf, begin, length):
         others = leaf.dense_shape[1:]
         starts = tf.concat([[tf.cast(begin, "int64")], tf.zeros_like(others)], 0)
         part = tf.sparse.slice(leaf, starts, tf.concat([[tf.cast(length, "int64")], others], 0))
-        # The slice has lost its static shape, which layers need to build.
+        # tf.sparse.slice loses the static shape, which layers need to build.
         sizes = [part.dense_shape[i] if not i or size is None else size for i, size in enumerate(leaf.shape)]
         return tf.SparseTensor(part.indices, part.values, tf.stack([tf.cast(each, "int64") for each in sizes]))
     shape = tf.TensorShape(leaf.shape)
     if isinstance(leaf, tf.RaggedTensor) or shape.ndims is None:
         return leaf[begin : begin + length]
     if isinstance(length, int) and shape[0] is None and _ops.Ops(tf).is_compiled():
-        # XLA compiles the loop's slice even for a batch too small for a loop. Pad the batch, so that it compiles.
+        # XLA compiles the loop even for a batch of less than `length` samples. Pad such a batch, or the loop's slice
+        # does not compile.
         missing = tf.maximum(length - tf.shape(leaf)[0], 0)
         leaf = tf.concat([leaf, tf.zeros(tf.concat([[missing], tf.shape(leaf)[1:]], 0), leaf.dtype)], 0)
-    # Give a size, not an end: XLA turns an end that is not constant into a dynamic size, which some kernels lose.
+    # Not leaf[begin:end]: XLA makes the size of such a slice dynamic, and some kernels lose a dynamic size.
     sizes = [length] + [tf.shape(leaf)[i] if shape[i] is None else shape[i] for i in range(1, shape.ndims)]
     return tf.slice(leaf, [begin] + [0] * (shape.ndims - 1), sizes)
 
@@ -161,5 +162,5 @@ def part_of(value, samples, part):
 def inner_model(model):
     """Return the model that trains: up to Keras 2.1 and TF 1.7 a Sequential wraps another model. Delete with these."""
     inner = vars(model).get("model")
-    # Only the model that Keras itself compiled has `loss_functions`. A user's may have anything as `model`.
+    # Only a compiled model has `loss_functions`. A user's model may have an attribute `model` of any kind.
     return inner if hasattr(inner, "loss_functions") and not hasattr(model, "loss_functions") else model

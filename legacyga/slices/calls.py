@@ -20,14 +20,14 @@ OUTSIDE = (
     "within a tf.function, tf.map_fn, tf.while_loop or tf.cond, and a gradient from outside of it, or by tf.gradients. "
     "Call the model in the train_step itself, or take the gradient by a GradientTape within the function."
 )
-# The types of attributes that switch a layer.
+# Attributes of these types may switch what a layer computes.
 PLAIN = (bool, int, float, str, type(None))
 _REFUSES = "LegacygaGradientFromOutside"
 
 
 def arguments(model, x):
     """Return (args, kwargs) with which Keras's training step calls the model."""
-    # Keras 3 has this attribute, and passes `training` only to a `call` that takes it.
+    # Only Keras 3 has this attribute. It passes `training` only to a `call` that takes it.
     return (x,), {"training": True} if getattr(model, "_call_has_training_arg", True) else {}
 
 
@@ -37,18 +37,18 @@ def replaced(model, call):
     attributes = vars(model)
     before = {name: value for name, value in attributes.items() if name == "call"}
     attributes.pop("call", None)
-    # The user, or a SavedModel, may have set a `call` on the object.
+    # The `call` that the user or a SavedModel has set on the object. A function of ours keeps it as `before`.
     own = getattr(before.get("call"), "before", before)
     if call is None:
         attributes.update(own)
     else:
-        # Replicas take turns within a step, and the function of another replica may still be in place.
+        # Replicas take turns within a step. Never restore another replica's function, which may be in place.
         call.before = before = own
         attributes["call"] = call
     try:
         yield
     finally:
-        # If another replica's is in place, that replica began later, ends later, and restores.
+        # If another replica's function is in place, that replica began later, ends later, and restores.
         if call is None or attributes.get("call") is call:
             attributes.pop("call", None)
             attributes.update(before)
@@ -64,7 +64,7 @@ def uncut(models):
 
 
 def again(home, model):
-    """Return a function that calls a model within its own call: without the user's `__call__`, which is under way."""
+    """Return Keras's own `__call__` of a model, for use within its call, where the user's `__call__` is under way."""
     return functools.partial(home.module.layers.Layer.__call__, model)
 
 
@@ -88,7 +88,8 @@ class SlicedCall(object):
     Each slice yields a flat list of tensors: its outputs (a ragged one as values and row lengths, a softmax or sigmoid
     without `_keras_logits` as its input), their masks, their `_keras_logits`, and what its layers added to the loss.
 
-    Within a call of `model`, `models` are all models whose `call` is replaced, first the one that trains.
+    `models` is given if this runs within `model.__call__`: all models whose `call` is replaced, first the one that
+    trains.
     """
 
     # Whether an output that is one number is taken as a mean over the samples.
@@ -99,14 +100,14 @@ class SlicedCall(object):
         self.models, self._is_within = models or [model], bool(models)
         self.tf, self.ops, self.tape = home.tf, _ops.Ops(home.tf), features.tape_module(home.tf)
         self.loop = Loop(self.ops, samples, size)
-        # {place of a single number in the flat list: whether it is a sum, not a mean}, {place of a ragged tensor's
-        # values: how many tensors of row lengths follow}.
+        # `scalars`: {place of a single number in the flat list: whether it is a sum, not a mean}.
+        # `ragged`: {place of a ragged tensor's values: how many tensors of row lengths follow}.
         self.scalars, self.ragged = {}, {}
-        # The tables whose rows all slices look up alike, by the ids of their handles.
+        # The result of `tables_of_shared_rows`, None until a gradient asks for it.
         self._tables = None
-        # The outputs of a slice, and the layers that added the losses.
+        # The outputs of a slice, the layers that added its losses, and the list that `variables` returns.
         self._template, self._adding, self._variables = None, [], None
-        # If `call` does not take `training`, its layers ask the call in progress. A later slice is in none: tell it.
+        # If `call` takes no `training`, its layers ask the call in progress. The second pass is in no call: tell it.
         training = features.training_of_call(home)
         self.told = {} if training is None or features.is_told_of_training(home, model) else {"training": training}
 
@@ -115,7 +116,7 @@ class SlicedCall(object):
         return self.tf.nest.map_structure(lambda leaf: self.argument(leaf, begin, length), nested)
 
     def argument(self, leaf, begin, length):
-        """Return a slice of a tensor that the model is called with. A slice of its mask is attached."""
+        """Return a slice of a tensor that the model is called with, with a slice of its mask attached."""
         part, mask = batches.slice_of(self.tf, leaf, begin, length), losses.mask_of(leaf)
         if mask is not None and part is not leaf:
             part._keras_mask = batches.slice_of(self.tf, mask, begin, length)
@@ -124,7 +125,7 @@ class SlicedCall(object):
     def call(self, part):
         """Return the outputs of one slice, and [(loss from add_loss, whether it is a sum, its layer)]."""
         model, (args, kwargs) = self.model, part
-        # Keep the losses of an earlier call in this step, as where a layer calls the model twice.
+        # Keep the losses of an earlier call in this step, as where an outer model calls this one twice.
         before = [(layer, list(features.losses_kept_by(layer))) for layer in features.layers_of(model)]
         sums_up, added = features.sums_activities(self.home), []
         try:
@@ -176,13 +177,13 @@ class SlicedCall(object):
         rows = leaf if losses.activation_of(tf, leaf) is None else leaf.op.inputs[0]
         if leaf.shape[0] is not None:
             return rows
-        # A tf.boolean_mask in the call, for example, leaves as many rows as the data say.
+        # Only the run tells the number of rows, for example after a tf.boolean_mask.
         message = ROWS.format(shown(leaf), "some", shown(self.model))
         with self.ops.after(tf.debugging.assert_equal(tf.shape(rows)[0], length, message) or []):
             return tf.identity(rows)
 
     def share(self, place, length, dtype):
-        """Return the weight of a slice's number at `place` of the flat list, in the batch's number: 1 for a sum."""
+        """Return the weight of a slice's number, at `place` of the flat list, in the batch's: 1 for a sum."""
         return 1 if self.scalars[place] else self.loop.share(length, dtype)
 
     def joins(self, found, length):
@@ -199,14 +200,14 @@ class SlicedCall(object):
         return [(each, each.trainable, _plain(each, vars(each))) for each in layers]
 
     def since_built(self, modes):
-        """Return the modes, with the present attributes of layers not yet built then: no mode undoes a build."""
+        """Return `modes`, with the present attributes of layers that were not built then: no mode undoes a build."""
         return [(each, t, p if p.get("built", True) else _plain(each, vars(each))) for each, t, p in modes]
 
     @contextlib.contextmanager
     def as_called(self, modes):
-        """A context in which the layers have these modes: a step may have changed them since the call.
+        """A context in which the layers have the `modes` of the call, which the step may have changed since.
 
-        A frozen BatchNormalization is another function, and so is a layer that is switched by an attribute.
+        With others the second pass could differ: a frozen BatchNormalization uses its moving averages.
         """
         now = [(layer, layer.trainable, _plain(layer, before)) for layer, _, before in modes]
         _set_modes(modes)
@@ -225,7 +226,7 @@ class SlicedCall(object):
     def traced(self):
         """Trace the call on an unknown number of samples, and run nothing. Returns (graph, what `call` returned).
 
-        Returns None if a layer needs the number of samples.
+        Returns None if the trace fails, as where a layer needs the number of samples.
         """
         tf, found, leaves = self.tf, [], batches.of_samples(self.tf, self.given)
 
@@ -235,7 +236,7 @@ class SlicedCall(object):
 
         call = autograph.as_written(tf, call)
         try:
-            # A tensor of unknown rank has no shape to list.
+            # The shape of a tensor of unknown rank raises here.
             specs = [tf.TensorSpec([None] + list(each.shape[1:]), each.dtype) for each in leaves]
             return tf.function(call, autograph=False).get_concrete_function(*specs).graph, found
         except Exception:
@@ -250,7 +251,7 @@ class SlicedCall(object):
         if self._tables is None:
             traced = self.traced()
             self._tables = () if traced is None else batches.tables_of_shared_rows(self.tf, traced[0])
-        # The whole batch has a single row for each position. Keras 3's Adam squares rows one by one.
+        # The whole batch has one row per index of such a table. Keras 3's Adam squares each row, so add them up first.
         return SharedRows if id(raw_of(variable).handle) in self._tables else kind
 
     def recorded(self, joined, inputs, backward):
@@ -269,11 +270,11 @@ class SlicedCall(object):
         with self.tape.stop_recording():
             for i, each in zip(at, self._refusing([joined[i] for i in at] + values + inputs)):
                 joined[i] = each
-        # The places that the gradient being computed goes through.
+        # The places that a gradient reaches: `_noting` adds them before `call_backward`.
         read = set()
 
         def call_backward(*upstream):
-            # For the others the tape passes zeros, not None, and optimizers move variables whose gradient is zero.
+            # To others the tape passes zeros, not None, and optimizers move variables whose gradient is zero.
             found = {i: self.tf.convert_to_tensor(each) for i, each in zip(at, upstream) if i in read}
             read.clear()
             return backward(found)
@@ -284,7 +285,7 @@ class SlicedCall(object):
         return self._put_together(joined)
 
     def _noting(self, tensor, note):
-        """Return the same tensor; `note()` is called when a tape passes its gradient on."""
+        """Return an equal tensor. A tape calls `note()` when it passes a gradient through it."""
         with self.tape.stop_recording():
             noted = self.tf.identity(tensor)
 
@@ -296,7 +297,7 @@ class SlicedCall(object):
         return noted
 
     def _refusing(self, tensors):
-        """Return tensors that only a tape in this function can differentiate: tf.gradients or an outer tape raises."""
+        """Return equal tensors. In a graph, tf.gradients and tapes outside of this function raise for them."""
         tf, here = self.tf, self.ops.graph_here()
         if here is None:
             return tensors
@@ -336,7 +337,7 @@ class SlicedCall(object):
 
 
 def _plain(layer, names):
-    """Return {name: value} of the attributes with these names that are plain."""
+    """Return {name: value} of a layer's attributes with these names whose type is in PLAIN."""
     found = vars(layer)
     return {name: found[name] for name in names if name in found and type(found[name]) in PLAIN}
 
@@ -347,7 +348,7 @@ def _set_modes(modes):
         if layer.trainable != trainable:
             layer.trainable = trainable
     for layer, _, plain in modes:
-        # Leave alone what has become an object: a build, or the step itself, has made it.
+        # Leave alone an attribute that is an object now: a build, or the step itself, has made the object.
         now = _plain(layer, plain)
         vars(layer).update((name, value) for name, value in plain.items() if name in now and now[name] != value)
 

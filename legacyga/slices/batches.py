@@ -10,7 +10,7 @@ UNEQUAL = "Each part of a batch in slices must have the same first dimension. Re
 
 
 def parts_of(tf, data):
-    """Return the tensors of a batch that hold samples. This leaves out None and scalars."""
+    """Return the tensors of a batch, without None and scalars."""
     return [leaf for leaf in tf.nest.flatten(data) if leaf is not None and not _is_number(tf, leaf)]
 
 

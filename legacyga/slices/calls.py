@@ -224,9 +224,9 @@ class SlicedCall(object):
         return self._variables
 
     def traced(self):
-        """Trace the call on an unknown number of samples, and run nothing. Returns (graph, what `call` returned).
+        """Trace the call on an unknown number of samples, and return (the graph, what `call` returned).
 
-        Returns None if the trace fails, as where a layer needs the number of samples.
+        Return None if the trace fails, as where a layer needs the number of samples.
         """
         tf, found, leaves = self.tf, [], batches.of_samples(self.tf, self.given)
 

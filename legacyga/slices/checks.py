@@ -55,7 +55,7 @@ def check_strategy(home, model, size=None):
 
 
 def doubts_in_graph(home, model, loss, params):
-    """Yield each `means.Doubt` about `loss`, a graph-mode model's tensor; `params` are the variables it trains."""
+    """Yield each `means.Doubt` about the tensor `loss` of a graph-mode model, which trains the variables `params`."""
     if any(each is not None for each in dividing_masks(home, model)):
         yield means.Doubt("an output with a mask, by which the loss is divided", True)
     # In TensorFlow 1 a dimension is an object with a `value`.
@@ -66,7 +66,7 @@ def doubts_in_graph(home, model, loss, params):
     if sums_up and any(getattr(each, "activity_regularizer", None) is not None for each in _all_layers(model)):
         yield means.Doubt("an activity_regularizer, which is a sum over the batch", True)
     for each in getattr(model, "losses", ()):
-        # One with a row for each sample is found above by the shape of `loss`, or Keras takes its mean.
+        # If a loss has a row for each sample, the shape of `loss` has shown it above, or Keras takes its mean.
         if not hasattr(each, "op") or each.shape.ndims and each.shape.as_list()[0] is None:
             continue
         is_mean = None

@@ -52,7 +52,7 @@ def fitting_of(model):
 
 
 class Fitting(object):
-    """The slice size of a model: `size`, None for whole batches. `looks` says whether it adapts to memory."""
+    """The slice size of a model: `size`, None for whole batches. `looks`: whether `size` adapts to memory."""
 
     def __init__(self, model):
         self._model = weakref.ref(model)
@@ -65,9 +65,10 @@ class Fitting(object):
         self.size, self.looks = (None, True) if size == AUTO else (size, False)
 
     def take(self, tf, samples, step, read, write):
-        """Train on a batch in slices, halved until they fit, and return what `step()` returns.
+        """Train on a batch in slices, and return what `step()` returns.
 
-        If memory is exhausted, restore the variables and repeat the batch with half the size. Warn if the size changed.
+        If memory is exhausted, restore variables and random states, and repeat the batch with half the size. Warn if
+        the size changed.
 
         Args:
             samples: the number of samples in the batch.

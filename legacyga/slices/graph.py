@@ -7,7 +7,7 @@ from legacyga.backend.messages import shown
 from legacyga.slices import batches, checks, fitting, graph_passes, graph_update, means
 from legacyga.slices import losses as _losses
 
-# {method that makes a training function: its attribute}. Only fit in TF 1.13 uses the second. Delete with TF 1.13.
+# {method that makes a training function: attribute for it}. Only fit in TF 1.13 uses the second. Delete with TF 1.13.
 FUNCTIONS = {"_make_train_function": "train_function", "_make_fit_function": "_fit_function"}
 
 NOT_FED = (
@@ -47,11 +47,11 @@ def install(model, home, size, recompute):
 
 
 def _under_way(model, names):
-    """Return the optimizer's state, and the `names` of methods whose training function exists and uses this state.
+    """Return the optimizer's state, and those of `names` whose training function exists and uses this state.
 
-    The caller makes these functions again and copies the state: for each function a v1 optimizer makes new variables,
-    and it keeps only the last ones, of whichever model. Raises if the state is another model's, or only one of two
-    functions', or if a function is not Keras's.
+    The caller makes these functions anew and copies the state, because a v1 optimizer makes new variables for each
+    function. It keeps only the last ones, so raise if they are another model's, or only one of two functions'. Raise
+    also if a function is not Keras's.
     """
     there = [name for name in names if getattr(model, FUNCTIONS[name], None) is not None]
     if not all(hasattr(getattr(model, FUNCTIONS[name]), "updates_op") for name in there):
@@ -83,7 +83,7 @@ def _make(model, home, size, recompute, name):
     if size is not None:
         # The user may have compiled the model again.
         checks.check_compiled(home, model, size)
-        # It fills `made` when Keras calls its get_updates.
+        # The recorder fills `made` when Keras calls its get_updates.
         attributes["optimizer"] = graph_update.recorder(optimizer, home, made)
     try:
         getattr(type(model), name)(model)
@@ -91,7 +91,7 @@ def _make(model, home, size, recompute, name):
         attributes["optimizer"] = optimizer
     if made:
         function = getattr(model, FUNCTIONS[name])
-        # This function makes no update. If an error comes before ours is there, Keras must make it again.
+        # Keras's function makes no update. With None in its place, Keras makes it again if SlicedFunction raises.
         setattr(model, FUNCTIONS[name], None)
         setattr(model, FUNCTIONS[name], SlicedFunction(home, model, recompute, function, made[0]))
 
@@ -104,11 +104,11 @@ class SlicedFunction(object):
         self._fitting, self._variables = fitting.fitting_of(model), None
         self._recompute, self._step = recompute, step
         self._doubts = [] if recompute else list(checks.doubts_in_graph(home, model, step.loss, step.params))
-        # `_under_way` reads it of Keras's functions, too.
+        # Keras's functions have this attribute, too, and `_under_way` reads it.
         self.updates_op = step.update.op
         # {place of an output: whether its loss is one number}. Asking adds operations to the graph, so ask once.
         self._are_one_number = {}
-        # The session whose sums are zero, else None. {whether there are two passes: Passes}
+        # The session in which the step's sums are zero, else None. {whether there are two passes: Passes}
         self._session, self._passes = None, {}
 
     def __getattr__(self, name):
@@ -137,7 +137,7 @@ class SlicedFunction(object):
         """Return the global variables that the training function or the update uses."""
         ends = [self._function.updates_op, self.updates_op]
         used = graph.ancestors(ends + [each.op for each in self._function.outputs])
-        # Keras initializes any of them before it reads it.
+        # Keras initializes them before it reads them.
         return [each for each in self._home.v1.global_variables() if graph.operation_of(each) in used]
 
     def _take(self, fed, samples):
@@ -147,12 +147,12 @@ class SlicedFunction(object):
         is_twice = len(parts) > 1 and means.choose(self._model, self._recompute, lambda: self._doubts_of(fed, parts))
         if is_twice not in self._passes:
             found = graph_passes.Passes(self._home, self._model, self._function, self._step, is_twice)
-            # There may be new variables: initialize them all, as in a new session.
+            # `Passes` may add variables to the step: initialize all of them, as in a new session.
             self._passes[is_twice], self._session = found, None
         session = self._home.session
         if session is not self._session:
             session.run([each.initializer for each in self._step.variables])
-        # A batch that fails leaves its sums behind. Without a session here, the next batch initializes them.
+        # A batch that fails leaves its sums behind. With None, the next batch initializes them.
         self._session = None
         metrics, backend = graph_passes.variables_of_metrics(self._model), self._home.backend
         before = backend.batch_get_value(metrics)
@@ -163,7 +163,7 @@ class SlicedFunction(object):
             feeds[self._step.weight] = weight
             session.run(self._step.update, feeds)
         except BaseException:
-            # A loss or an update that fails does not stop the updates of the metrics.
+            # Metrics may be updated although the loss or the update fails.
             backend.batch_set_value(list(zip(metrics, before)))
             raise
         self._session = session
@@ -174,13 +174,13 @@ class SlicedFunction(object):
         model = self._model
         losses = [each for each in getattr(model, "loss_functions", None) or [] if each is not None]
         given = fed[len(model._feed_inputs) + len(model._feed_targets) :]
-        # Up to TF 1.13 tf.keras feeds weights for every output, later only where they are used. Delete with TF 1.13.
+        # After TF 1.13 tf.keras feeds weights only if some are given: else these are other feeds. Delete with TF 1.13.
         given = given if len(model._feed_sample_weights) == len(losses) else []
         for i, (loss, weights) in enumerate(zip(losses, given)):
             if weights is not None and _differ(weights, parts) and self._is_one_number(i) is not False:
                 yield means.Doubt("sample weights for a loss of one number for a whole batch", True)
             if weights is not None and not hasattr(loss, "reduction"):
-                # Some Kerases divide what a function returns by the sum of the weights, others by how many are not 0.
+                # Keras divides what a function returns by the sum of the weights, or by how many are not 0.
                 counted = weights if features.divides_functions_by_weights(self._home) else weights != 0
                 if _differ(counted, parts):
                     yield means.Doubt("sample weights, by whose sum or number the loss is divided", True)

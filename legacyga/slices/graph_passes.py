@@ -14,17 +14,14 @@ from legacyga.slices.recompute import RANDOM, is_random
 
 
 class Passes(object):
-    """A training function in slices: one pass over them, or two.
+    """A training function in slices: one pass over them, or two (`is_twice`).
 
     One pass computes the gradients of each slice's loss along with its outputs. Two passes compute the outputs first,
     then the loss of the whole batch, then each slice again with its part of the gradient with respect to the outputs.
 
     Args:
-        home: a `homes.Home`.
-        model: the model.
         function: Keras's own training function, without an update.
         step: its `graph_update.TrainingStep`.
-        is_twice: whether there are two passes.
 
     Raises:
         ValueError: there are two passes, and the outputs depend on random numbers that cannot be drawn a second time,
@@ -38,13 +35,13 @@ class Passes(object):
         of_loss = graph.descendants([graph.operation_of(each) for each in fed + variables_of_metrics(model)])
         of_inputs = graph.descendants([graph.operation_of(each) for each in model._feed_inputs])
         of_batch = of_loss | of_inputs
-        # An update may depend on the batch by a control edge alone, as the averages of TF 1 do. A control edge from the
-        # outputs says nothing: standalone Keras gives one to each pair (variable, value).
+        # An update may depend on the batch by a control edge alone, as moving averages of TF 1 do. A control edge from
+        # the outputs says nothing: Keras adds one to each update that is a pair (variable, value).
         ends = {each.op for each in self._outputs}
         updates = [each for each in graph.grouped(function.updates_op) if each not in ends]
         updates = [(each, graph.ancestors([each], of_batch | ends) - ends) for each in updates]
         # Updates that read targets, sample weights or metric variables run with the loss. Those that read the inputs
-        # alone, such as moving averages of layers, run with each slice. Those that read no batch run once, at the end,
+        # alone, such as moving averages, run in each slice's last pass. Those that read no batch run once, at the end,
         # because layers may read what they write.
         at_loss = [each for each, needs in updates if needs & of_loss]
         of_no_batch = [each for each, needs in updates if not needs & of_batch]
@@ -54,13 +51,13 @@ class Passes(object):
             if is_twice and not body:
                 # Any number above 1 serves as an example.
                 raise ValueError(ROWS.format(shown(model.outputs[0]), 2, shown(model)))
-            # The divisor of a loss that a layer adds would run the layer for the whole batch. So it weighs only a batch
-            # of one slice; samples weigh others.
+            # A divisor that needs layers, as of a loss from add_loss, would run them for the whole batch. So a slice
+            # computes this divisor, for a batch of one slice. The number of samples weighs other batches.
             cut = {each.op for each in self._cut}
             needs_layers = graph.ancestors([each.op for each in step.divisor], cut) & (body - cut)
             self._divisor, of_slice = (step.divisor, []) if not needs_layers else ([], step.divisor)
             if is_twice:
-                # A slice that is computed again would draw other numbers.
+                # The second pass would draw other numbers.
                 drawn = graph.ancestors([each.op for each in self._cut])
                 random = graph.operation_with(step.loss.graph, drawn, _draws)
                 if random:
@@ -77,7 +74,7 @@ class Passes(object):
             self._whole = self._keras_function(self._cut, told, at_loss + others + list(fetches))
             self._second = self._keras_function(upstream, [], second)
             self._last = self._keras_function([], [], of_no_batch) if of_no_batch else None
-            # Computes the shapes of the cut tensors for `_check_rows`. None after one check, which is enough.
+            # The shapes of the cut tensors, for `_check_rows`. None after one check, which is enough.
             self._shapes = self._keras_function([], [self._home.tf.shape(each) for each in self._cut], [])
 
     def _find_cut(self, at_loss):
@@ -103,12 +100,12 @@ class Passes(object):
         return size in ([None], of_batch)
 
     def _gradients_of(self, step):
-        """Return (placeholders, gradients to feed into them, mini-steps through them, other mini-steps)."""
+        """Return (placeholders, the cut tensors' gradients to feed, mini-steps that read them, other mini-steps)."""
         tf, loss, params = self._home.tf, step.loss, step.params
         at = [each for each in self._cut if each.dtype.is_floating]
         by_cut = tf.gradients(loss, at, stop_gradients=at) if at else []
         at = [(each, gradient) for each, gradient in zip(at, by_cut) if gradient is not None]
-        # What does not go through the cut, such as regularizers.
+        # Gradients that do not pass through the cut, such as those of regularizers.
         others = step.take(tf.gradients(loss, params, stop_gradients=self._cut))
         upstream = [self._home.v1.placeholder(each.dtype, each.shape) for each, _ in at]
         by_params = tf.gradients([each for each, _ in at], params, upstream) if at else []
@@ -144,7 +141,6 @@ class Passes(object):
     def _check_rows(self, values, fed, samples, size):
         """Raise if one more sample makes another dimension longer, too, as in a matrix of all pairs of samples."""
         if samples <= size:
-            # There is no further sample to look at.
             return
         if self._shapes and any(_may_grow(*pair, size=size) for pair in zip(self._cut, values)):
             shapes = self._shapes([batches.part_of(each, samples, slice(size + 1)) for each in fed])
@@ -154,7 +150,7 @@ class Passes(object):
         self._shapes = None
 
     def _of_batch(self, tensor, values, sizes):
-        """Return a tensor's value for the batch: its slices' rows, checked, or in one pass the mean of numbers."""
+        """Return a tensor's value for the batch: its slices' rows, or with one pass the mean of their numbers."""
         if not self._has_rows(tensor) and tensor.dtype.is_floating and not self._is_twice:
             total = sum(value * size for value, size in zip(values, sizes))
             return (total / float(sum(sizes))).astype(values[0].dtype)
@@ -173,12 +169,12 @@ def _may_grow(tensor, value, size):
 
 
 def _draws(kind, name):
-    """Whether an operation draws random numbers. Here nothing puts the state of a tf.random.Generator back."""
+    """Whether an operation draws random numbers, also from a tf.random.Generator: nothing here restores its state."""
     of_state = ("StatefulUniform", "StatefulStandardNormal", "StatefulTruncatedNormal", "StatefulRandom", "Rng")
     return is_random(kind, name) or kind.startswith(of_state)
 
 
 def variables_of_metrics(model):
-    """Return the variables of a model's metrics. In old versions of Keras, metrics have no variables."""
+    """Return the variables of a model's metrics. In an old Keras, metrics have none."""
     metrics = list(getattr(model, "metrics", None) or []) + list(getattr(model, "_output_loss_metrics", None) or [])
     return [value for each in metrics for value in getattr(each, "weights", ())]

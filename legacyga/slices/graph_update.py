@@ -76,7 +76,7 @@ def recorder(optimizer, home, made):
     def get_updates(self, loss, params):
         step = TrainingStep(home.tf, optimizer, loss, params) if params else None
         if step is None or not step.operations:
-            # Nothing is trainable, or has a gradient: Keras tells of it, as without slices.
+            # Nothing is trainable or has a gradient: do as without slices.
             return optimizer.get_updates(loss=loss, params=params)
         if made:
             raise ValueError(TWO_UPDATES.format(shown(made[0].params), shown(params)))
@@ -84,7 +84,7 @@ def recorder(optimizer, home, made):
         # `SlicedFunction` runs the update.
         return []
 
-    # A property comes before a `get_updates` that a program has set on the object.
+    # A property takes precedence over a `get_updates` that a program has set on the object.
     found = property(lambda self: functools.partial(get_updates, self))
     recorder = object.__new__(type(type(optimizer).__name__, (type(optimizer),), dict(get_updates=found)))
     object.__setattr__(recorder, "__dict__", vars(optimizer))

@@ -27,8 +27,8 @@ class Loop(object):
         ops, tf = self.ops, self.ops.tf
         first = take(0, self.rest)
         kinds, first = [kind(self) for kind, _ in first], [value for _, value in first]
-        # With a global seed, a random operation's own seed is its number in its graph. The loop's body is a new graph:
-        # go on with the numbers there, or the second slice draws what the first one has drawn.
+        # With a global seed, the seed of a random operation is its number in its graph. The loop's body is a new graph.
+        # Continue to count there, or the second slice draws what the first slice has drawn.
         drawn = 0 if getattr(ops.graph_here(), "seed", None) is None else ops.v1.get_seed(None)[1]
         # get_seed returns (0, 2**31 - 1) in place of (0, 0).
         drawn %= 2**31 - 1
@@ -73,7 +73,7 @@ class Nothing(Join):
 
 
 class Total(Join):
-    """Adds tensors, and IndexedSlices as whole tables, in no less than float32."""
+    """Adds tensors, also IndexedSlices, to one dense tensor. Sums in float32 or more."""
 
     def begun(self, first):
         return [self._ops.cast(self._ops.dense(first), self._ops.accumulator_dtype(first.dtype))]
@@ -86,7 +86,7 @@ class Total(Join):
 
 
 class Largest(Total):
-    """Finds the largest values: Keras 3 passes the scales of float8 as gradients."""
+    """Takes the largest value of each element: Keras 3 passes the scales of float8 as gradients."""
 
     def added(self, state, value, number):
         return [self._ops.maximum(state[0], value)]
@@ -135,7 +135,7 @@ class TableRows(Rows):
 
 
 class SharedRows(TableRows):
-    """Adds up the rows of IndexedSlices if all slices have the same indices, such as the numbers of positions."""
+    """As TableRows, but adds up the rows if all slices have the same indices, such as position numbers."""
 
     def result(self, state, first):
         tf, rows = self._ops.tf, super(SharedRows, self).result(state, first)

@@ -29,7 +29,7 @@ SUMS = (
 
 
 class Given(collections.namedtuple("Given", ["loss", "losses", "output", "mask", "ignored"])):
-    """One call of a loss: the loss object, the losses it returned, the output, its mask, and that of the losses."""
+    """One call of a loss object: `losses` are its results; `mask` is the output's, `ignored` the results' mask."""
 
 
 @contextlib.contextmanager
@@ -43,7 +43,7 @@ def looked_at(home, model, look):
     try:
         yield
     finally:
-        # If another replica's is in place, that replica began later, ends later, and restores.
+        # If another replica's object is in place, that replica began later, ends later, and restores.
         if attributes[name] is looked:
             attributes[name] = own
 
@@ -102,7 +102,7 @@ def mask_of(tensor):
 def logits_of(tensor):
     """Return the logits that Keras attaches to its softmax and sigmoid, and computes crossentropies from; else None."""
     logits = getattr(tensor, "_keras_logits", None)
-    # A single number is no probability of a sample.
+    # The logits of a single number have no rows to join.
     return logits if logits is not None and logits.shape.ndims else None
 
 
@@ -120,7 +120,7 @@ def loss_of_one_number(home, given):
 
 
 def is_one_number(model, place):
-    """Whether the loss at `place`, among outputs that have one, is one number for a whole batch. Graph mode.
+    """Whether the loss at `place`, among all that are not None, is one number for a whole batch. Graph mode.
 
     None if the loss cannot be called a second time.
     """
@@ -144,7 +144,7 @@ def loss_of_one_number_in_graph(model):
 
 
 def divisor(home, given, y_pred, sample_weight):
-    """Return the divisor of a batch's loss, and the reason if it is not an exact weight for a micro-batch.
+    """Return the divisor of a batch's loss, and the reason if the divisor is not an exact weight for a micro-batch.
 
     Returns:
         A pair: the number of elements that masks and ragged targets keep, 1 for a sum over the batch, or None to use
@@ -182,7 +182,7 @@ def _is_mean(loss):
 
 
 def _why_weights_matter(home, given, sample_weight):
-    """Return the reason if no weight of a micro-batch is exact with a batch's sample weights, else None."""
+    """Return why no counted weight of a micro-batch is exact with a batch's sample weights, else None."""
     if sample_weight is None:
         return None
     found = loss_of_one_number(home, given)

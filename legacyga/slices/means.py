@@ -15,12 +15,12 @@ TWICE = (
 
 # Parts of the names of Keras's losses that read an output's last dimension as classes, and take no mean over it.
 OVER_CLASSES = ("categorical", "kl", "kullback", "cosine")
-# Keras's losses that take 0 for -1 if all labels of the batch are 0 or 1.
+# Keras's losses that take a label 0 for -1 if all labels of the batch are 0 or 1.
 OF_LABELS = ("hinge", "squared_hinge", "squaredhinge")
 
 # {model: whether its last batch in slices computed them twice}
 _CHOSEN = weakref.WeakKeyDictionary()
-# The models whose users were told that they compute slices twice.
+# The models for which `TWICE` was shown.
 _WARNED = weakref.WeakSet()
 
 
@@ -143,7 +143,7 @@ def _is_homes(home, given):
         try:
             given = home.module.losses.get(given)
         except ValueError:
-            # The program registered it only while it compiled the model.
+            # The program registered the name only while it compiled the model.
             return False
     parts = [given] + [getattr(given, name, None) for name in ("fn", "_fn")]
     return all(home.is_its_own(each) for each in parts if each is not None)

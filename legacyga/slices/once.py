@@ -23,11 +23,11 @@ def train_step(home, model, own, data, size):
 
     def outputs(*args, **kwargs):
         if not to_come:
-            # compute_metrics, or a function given to add_loss, calls the model again, with other arguments or weights.
+            # A second call, as in compute_metrics or a function given to add_loss, may have other arguments or weights.
             with uncut([model]), without_penalty(model):
                 return again(home, model)(*args, **kwargs)
         joined, gradients = to_come.pop()
-        # The gradients are there already, whatever comes upstream.
+        # The slices' gradients are already those of the loss: ignore the upstream gradient.
         return call.recorded(joined, [], lambda upstream: gradients)
 
     def check(given, y_pred, sample_weight):
@@ -74,7 +74,7 @@ class _Once(SlicedCall):
                 loss = self._loss(y, outputs, weights, added, length)
         gradients = [None] * len(variables)
         if loss is not None:
-            # Subtract the gradient of what the loss itself reads, such as a kernel for a penalty: Keras's tape has it.
+            # Keras's tape adds the gradient of what the loss itself reads, such as a kernel for a penalty: subtract it.
             direct = tape_of_loss.gradient(loss, sources)
             gradients = [
                 each if by_loss is None else self.ops.dense(each) - self.ops.dense(by_loss)
@@ -85,7 +85,7 @@ class _Once(SlicedCall):
         return pairs + list(zip(kinds, gradients))
 
     def _build(self, *args):
-        """Let the model's loss container make its losses and metrics, in a trace that never runs."""
+        """Let the loss container make its losses and metrics, in a trace that never runs."""
         call = autograph.as_written(self.tf, lambda: self._container(*args))
         self.tf.function(call, autograph=False).get_concrete_function()
 

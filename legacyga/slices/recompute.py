@@ -53,17 +53,17 @@ NUMBER = (
     "number may be no mean. If it is none, return the layer's tensor as an output, and compute the number in the loss."
 )
 
-# {model: {description of a kind of call: Seen}}, for calls outside traced functions. The number of kinds is limited.
+# {model: {kind of call: Seen}} in eager mode, with at most MOST_KINDS kinds per model.
 _SEEN = weakref.WeakKeyDictionary()
 MOST_KINDS = 100
-# The models whose users were warned by `NUMBER`.
+# The models for which `NUMBER` was shown.
 _WARNED = weakref.WeakSet()
 # {model that trains: the slice size with which its train_step last called it, or a model within it}
 _CUT = weakref.WeakKeyDictionary()
 
 
 def look(home, model, data, size):
-    """Return a `Seen`, which describes what the call of a model does on a slice of a batch."""
+    """Return the `Seen` of a model's call on a slice of a batch."""
     data = features.as_trained_on(home, data)
     given = arguments(model, data[0] if isinstance(data, tuple) else data)
     return _Twice(home, model, given, batches.number_in(home.tf, given), size).seen()
@@ -74,7 +74,7 @@ def cut(home, model, size, is_needed=True):
     """A context in which calls of a model, and of models within it, compute their outputs in slices.
 
     Of nested calls, only the outermost is cut. On one replica, raises ValueError at the end if the batch may need
-    slices (`is_needed`) and no model was ever called in such a context of this `size`.
+    slices (`is_needed`), no call came, and the last call in an earlier context had another `size`.
     """
     models = [model]
     models += [each for each in features.layers_of(model) if isinstance(each, home.module.Model) and each is not model]
@@ -88,8 +88,8 @@ def cut(home, model, size, is_needed=True):
         yield
     if any(each.was_called for each in cuts):
         _CUT[model] = size
-    # A tf.function in the train_step calls the model in its first trace only: `_CUT` remembers that it did. Replicas
-    # take turns within a step, and one may call the `_Cut` of another: its own then looks uncalled.
+    # A tf.function in the train_step calls the model in its first trace only, so `_CUT` remembers the call. Replicas
+    # take turns within a step. One may call the `_Cut` of another, and its own then looks uncalled.
     elif is_needed and _CUT.get(model) != size and not _ops.Ops(home.tf).replicas.are_several:
         raise ValueError(NO_CALL.format(shown(model)))
 
@@ -103,14 +103,14 @@ class _Cut(object):
 
     def __call__(self, *args, **kwargs):
         tf, self.was_called = self._home.tf, True
-        # The tape must see that a variable among the arguments is read.
+        # Read a variable among the arguments here, where the tape records the read.
         args, kwargs = given = tf.nest.map_structure(
             lambda leaf: tf.convert_to_tensor(leaf) if is_variable(raw_of(leaf)) else leaf, (args, kwargs)
         )
         # Put the tensors one level down, because `samples_in` takes a batch's second element for its targets.
         cut = [batches.of_samples(tf, given)]
         if not cut[0] or features.is_stateless(self._home):
-            # A call with numbers alone, such as a time, or within a `stateless_call`.
+            # A call with numbers alone, such as a time, or within a `stateless_call`, stays whole.
             with uncut(self._models), without_penalty(self.model):
                 return again(self._home, self.model)(*args, **kwargs)
         samples = batches.number_in(tf, cut)
@@ -132,7 +132,7 @@ class _Twice(SlicedCall):
             raise ValueError(RANDOM.format(shown(self.model), shown(seen.random)))
         modes = self.modes()
         before, others, drawn = self._read(seen.written), self._read(seen.read), random_states()
-        # Outside of a trace Keras's tape would keep all slices' activations: stop it, unless the call has its own tape.
+        # In eager mode Keras's tape would keep all slices' activations. Stop all tapes, unless the call has its own.
         stops = self.tf.executing_eagerly() and not seen.differentiates
         with self.tape.stop_recording() if stops else contextlib.ExitStack():
             joined = self.loop.run(lambda begin, length: self.joins(self._take(begin, length), length))
@@ -145,8 +145,9 @@ class _Twice(SlicedCall):
         def backward(upstream):
             written, values = seen.written, before
             if self._may_write_since(made, seen.read):
-                # A step that updates before it takes a gradient, as with a persistent tape.
+                # The step updates variables before it takes a gradient, as with a persistent tape.
                 written, values = written + seen.read, before + others
+            # Repeat the call with the values, random states and modes that it had, then restore the present ones.
             now = self._read(written)
             self._write(written, values)
             drawn_since = random_states()
@@ -160,7 +161,7 @@ class _Twice(SlicedCall):
         return self.recorded(joined, [values_of(each) for each in inputs], backward)
 
     def variables(self):
-        """Also other trainable variables of the model that trains, if the call reads them."""
+        """Also return other trainable variables of the model that trains, if the call uses them."""
         if self._variables is None:
             known = {id(each) for each in features.trainable_variables_of(self.model)}
             others = [each for each in features.trainable_variables_of(self.models[0]) if id(each) not in known]
@@ -171,11 +172,11 @@ class _Twice(SlicedCall):
         return self._variables
 
     def _operations(self):
-        """Return the operations of the graph that is being traced, None if there is none."""
+        """Return the operations of the graph under construction, None in eager mode."""
         return None if self.tf.executing_eagerly() else self.ops.graph_here().get_operations()
 
     def _may_write_since(self, made, variables):
-        """Whether an operation after the list `made` may write the variables; True in eager mode or another graph."""
+        """Whether an operation that `made` lacks may write the variables; True in eager mode or another graph."""
         found = self._operations()
         if not made or not found or made[0] is not found[0]:
             return True
@@ -184,7 +185,7 @@ class _Twice(SlicedCall):
         return any(each.name in captured for operation in newer for each in operation.inputs)
 
     def _take(self, begin, length, cut=()):
-        """Run one slice and return its flat list. `cut` holds, by id, the slices of tensors that are already sliced."""
+        """Run one slice and return its flat list. `cut`: {id(tensor): its slice} for tensors already sliced."""
 
         def part(leaf):
             return cut[id(leaf)] if id(leaf) in cut else self.argument(leaf, begin, length)
@@ -239,11 +240,11 @@ class _Twice(SlicedCall):
         for _, trainable, plain in self.modes():
             modes = [(name, bool(value) if type(value) is float else value) for name, value in plain.items()]
             key += (trainable, hash(str(modes)))
-        # Each replica has variables of its own.
+        # Each replica has its own variables.
         key += (self.ops.replicas.number,)
         if key not in known:
             if len(known) >= MOST_KINDS:
-                # A layer may count its calls in an attribute.
+                # If a layer counts its calls in an attribute, each call is a new kind.
                 known.clear()
             known[key] = self._look()
         return known[key]
@@ -274,7 +275,7 @@ class _Twice(SlicedCall):
         if traced is None:
             return
         graph, (_, added) = traced
-        # Not `variables`, which asks `seen`.
+        # Not `self.variables()`, which calls `seen`, and so this method.
         trainable = map(features.trainable_variables_of, [self.model, self.models[0]])
         handles = {id(raw_of(each).handle) for variables in trainable for each in variables}
         params = [inner for outer, _, inner in graphs.variables_of(self.tf, graph) if id(outer) in handles]
@@ -287,11 +288,11 @@ class _Twice(SlicedCall):
     def _trace(self, length):
         """Return the graph of a call on the first samples, which never runs, its outputs, and the losses it adds."""
         found = []
-        # In TF 2.2 AutoGraph has rewritten this method, and a function within it too. Delete with TF 2.2.
+        # AutoGraph of TF 2.2 rewrites this method and the functions in it: `_call_into` is outside. Delete with TF 2.2.
         call = autograph.as_written(self.tf, functools.partial(self._call_into, found, length))
         graph = self.tf.function(call, autograph=False).get_concrete_function().graph
-        # In a traced step TensorFlow itself raises if a loss reads a stored tensor. There, only for a clearer error,
-        # look at the model's own attributes, if a train_step or compute_loss of the user's may read them.
+        # In a traced step TensorFlow itself raises if a loss reads a stored tensor. For a clearer error there, look at
+        # the model's own attributes, if a train_step or compute_loss of the user's may read them.
         layers = features.layers_of(self.model) if self.tf.executing_eagerly() else [self.model]
         if self.tf.executing_eagerly() or not means.is_trained_by_keras(self.home, self.models[0]):
             for layer, (name, value) in ((each, pair) for each in layers for pair in vars(each).items()):
@@ -348,7 +349,7 @@ def random_states():
 
 
 def draw_from(states):
-    """Restore these random states. RandomFlip of TensorFlow 2.10 draws by NumPy."""
+    """Restore these random states. RandomFlip of TF 2.10 and 2.11 draws by NumPy."""
     random.setstate(states[0])
     sys.modules["numpy"].random.set_state(states[1])
 

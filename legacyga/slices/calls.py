@@ -195,7 +195,7 @@ class SlicedCall(object):
         return pairs
 
     def modes(self):
-        """Return what a layer's call may depend on: [(layer, whether it is trainable, its PLAIN attributes)]."""
+        """Return [(layer, whether it is trainable, its PLAIN attributes)]: the call may depend on these."""
         layers = features.layers_of(self.model)
         return [(each, each.trainable, _plain(each, vars(each))) for each in layers]
 

@@ -72,9 +72,9 @@ class Fitting(object):
 
         Args:
             samples: the number of samples in the batch.
-            step: function without arguments that trains on the batch in slices of `size` samples.
-            read: function without arguments that returns the values of all variables that a step may write.
-            write: function that restores these values.
+            step: `step()` trains on the batch in slices of `size` samples.
+            read: `read()` returns the values of all variables that a step may write.
+            write: `write(values)` restores them.
 
         Raises:
             ResourceExhaustedError: a slice of one sample exhausts the memory.

@@ -17,7 +17,7 @@ class Passes(object):
     """A training function in slices: one pass over them, or two (`is_twice`).
 
     One pass computes the gradients of each slice's loss along with its outputs. Two passes compute the outputs first,
-    then the loss of the whole batch, then each slice again with its part of the gradient with respect to the outputs.
+    then the loss of the whole batch, then each slice again with its part of the outputs' gradient.
 
     Args:
         function: Keras's own training function, without an update.
@@ -80,8 +80,8 @@ class Passes(object):
     def _find_cut(self, at_loss):
         """Return (the tensors of the layers that the loss and the metrics read, the layers' operations).
 
-        Fed with these tensors, the loss and the metrics run without the layers. Most are outputs of the model. With
-        one pass, some may be single numbers, such as a loss of `add_loss`: each counts as a mean over the samples.
+        Fed with these tensors, the loss and the metrics run without the layers. Most are the model's outputs. With one
+        pass, some may be single numbers, such as a loss of `add_loss`: each counts as a mean over the samples.
         """
         model, given = self._model, {each.op for each in self._inputs}
         ends = [each for each in model.outputs if self._has_rows(each) or not self._is_twice]

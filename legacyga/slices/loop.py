@@ -57,7 +57,7 @@ class Join(object):
         self._ops, self._loop = loop.ops, loop
 
     def begun(self, first):
-        """Return the loop variables to begin with, a list: the state after the first slice."""
+        """Return the state after the first slice: a list of loop variables."""
         return []
 
     def added(self, state, value, number):

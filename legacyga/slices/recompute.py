@@ -2,8 +2,7 @@
 
 A loss that is not a mean over the samples needs the outputs of the whole batch, but not the activations behind them. So
 only the model's `call` works in slices, without a tape. Keras's own training step computes the loss, the metrics and
-the gradient of the loss with respect to the outputs as usual. Each slice is then computed a second time, and passes its
-part of this gradient backward.
+the outputs' gradient as usual. Then each slice is computed a second time, and passes its part of this gradient back.
 """
 
 import contextlib
@@ -344,7 +343,7 @@ class Seen(object):
 
 
 def random_states():
-    """Return the states of Python's and NumPy's random numbers. TensorFlow has imported NumPy."""
+    """Return the random states of Python and NumPy. TensorFlow has imported NumPy."""
     return random.getstate(), sys.modules["numpy"].random.get_state()
 
 

@@ -23,7 +23,7 @@ def train_step(home, model, own, data, size):
 
     def outputs(*args, **kwargs):
         if not to_come:
-            # A later call, as in compute_metrics or by a function in add_loss, may have other arguments or weights.
+            # A later call, as in compute_metrics or a function given to add_loss, may have other arguments or weights.
             with uncut([model]), without_penalty(model):
                 return again(home, model)(*args, **kwargs)
         joined, gradients = to_come.pop()

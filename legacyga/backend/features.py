@@ -19,7 +19,7 @@ def version_of(module):
 
 
 def multiplies_one_number(home):
-    """Whether graph mode multiplies a scalar loss by sample weights, else raises. Delete with TF 1.10 and Keras 2.3."""
+    """Whether sample weights multiply a loss of one number in graph mode, or raise. Delete with TF 1.10 and Keras 2.3."""
     return home.is_standalone or version_of(home.tf) < (1, 11)
 
 
@@ -50,12 +50,12 @@ def init_scope(tf):
 
 
 def executing_eagerly_outside_functions(tf):
-    """Return TensorFlow's own; up to TF 2.1 executing_eagerly, which is False in functions. Delete with TF 2.1."""
+    """Return TF's function, or up to TF 2.1 executing_eagerly, which is False in functions. Delete with TF 2.1."""
     return getattr(v1_of(tf), "executing_eagerly_outside_functions", tf.executing_eagerly)
 
 
 def has_variable_creators(tf):
-    """Whether tf.Variable calls the variable creators around it, from TF 1.11 on. Delete with TF 1.10."""
+    """Whether tf.Variable obeys variable_creator_scope: from TF 1.11 on. Delete with TF 1.10."""
     return type(tf.Variable) is not type
 
 
@@ -72,7 +72,7 @@ def variable_aggregation(tf, name):
 
 
 def strategy_of(variable):
-    """Return the strategy that made a variable, or None; private up to TF 2.0. Delete with TF 2.0."""
+    """Return the strategy that made a variable, or None. Under OneDeviceStrategy the attribute is private."""
     return getattr(variable, "distribute_strategy", None) or getattr(variable, "_distribute_strategy", None)
 
 
@@ -82,12 +82,12 @@ def strategy_of_model(model):
 
 
 def getter_of_part(tf):
-    """Return the method name for a replica's part of a variable: `get` up to TF 2.1. Delete with TF 2.1."""
+    """Return the name of the method that gives a variable's part on this replica. Delete with TF 2.1."""
     return "_get" if version_of(tf) >= (2, 2) else "get"
 
 
 def static_value(tf):
-    """Return tf.get_static_value (a constant's NumPy value), private up to TF 1.13. Delete with TF 1.13."""
+    """Return tf.get_static_value, which gives a constant's NumPy value; private up to TF 1.13. Delete with TF 1.13."""
     # tf.contrib has it too, but takes seconds and 60 MiB to load.
     found = getattr(tf, "get_static_value", None)
     return found or importlib.import_module("tensorflow.python.framework.tensor_util").constant_value
@@ -110,42 +110,42 @@ def multiply_no_nan(tf):
 
 
 def trackable_base(tf):
-    """Return the base class that lets checkpoints save attributes, None up to TF 1.13. Delete with TF 1.13."""
+    """Return the base class whose attributes checkpoints save, None up to TF 1.13. Delete with TF 1.13."""
     # Use the base of tf.Module: a Keras model would count a tf.Module's variables among its weights.
     return tf.Module.__mro__[1] if hasattr(tf, "Module") else None
 
 
 def has_branches_that_are_functions(tf):
-    """Whether graph conditionals are functions; TF up to 1.14 cannot be asked, and has none. Delete with TF 1.14."""
+    """Whether graph conditionals are functions. TF up to 1.14 cannot tell; by default it has none. Delete with TF 1.14."""
     return getattr(v1_of(tf), "control_flow_v2_enabled", bool)()
 
 
 def is_of_function(graph):
-    """Whether `graph` is a function's. Up to TF 2.1 only code outside of it learns the mode. Delete with TF 2.1."""
+    """Whether `graph` is a function's: up to TF 2.1 code in it cannot ask for the mode. Delete with TF 2.1."""
     return getattr(graph, "building_function", False)
 
 
 def is_loss_scale_optimizer(home, optimizer):
-    """Whether a home's optimizer is a LossScaleOptimizer. The home of tf.train optimizers has none."""
+    """Whether an optimizer is a LossScaleOptimizer. The home of tf.train optimizers has no such class."""
     cls = getattr(getattr(getattr(home, "module", None), "optimizers", None), "LossScaleOptimizer", ())
     return hasattr(type(optimizer), "get_unscaled_gradients") or isinstance(optimizer, cls)
 
 
 def has_dynamic_scale(optimizer):
-    """Whether a LossScaleOptimizer adapts its scale, as its `dynamic` says. Keras 3's has no `dynamic`: it does."""
-    # Up to TF 2.3 the class of the scale says it. Delete with TF 2.3.
+    """Whether a LossScaleOptimizer adapts its scale: what `dynamic` says, and always in Keras 3, which has none."""
+    # Up to TF 2.3 the class of the scale says so. Delete with TF 2.3.
     return getattr(optimizer, "dynamic", type(vars(optimizer).get("_loss_scale")).__name__ != "FixedLossScale")
 
 
 def filter_of_gradients(module):
-    """Return an optimizer module's function that warns of missing gradients, None if it has none."""
+    """Return the function by which an optimizer module warns of missing gradients, None if there is none."""
     names = vars(module)
-    # Up to TF 2.3 it is `_filter_grads`. Delete with TF 2.3.
+    # Up to TF 2.3 its name is `_filter_grads`. Delete with TF 2.3.
     return names.get("_filter_grads") or getattr(names.get("optimizer_utils"), "filter_empty_gradients", None)
 
 
 def shares_raw_logs(home):
-    """Whether other callbacks get what a callback adds to the raw logs: from TF 2.6 on. Delete with TF 2.5."""
+    """Whether all callbacks surely get what one adds to raw logs: from TF 2.6 on. Delete with TF 2.5."""
     return version_of(home.tf) >= (2, 6)
 
 
@@ -170,7 +170,7 @@ def is_before_keras_35(keras):
 
 
 def registered_name(keras):
-    """Return `keras.utils.get_registered_name`, or a class's own name. Delete with TF 2.1 and Keras 2.3."""
+    """Return `keras.utils.get_registered_name`, or one that gives `__name__`. Delete with TF 2.1 and Keras 2.3."""
     return getattr(keras.utils, "get_registered_name", lambda cls: cls.__name__)
 
 
@@ -228,7 +228,7 @@ def trainable_variables_of(model):
 
 
 def is_told_of_training(home, model):
-    """Whether Keras passes `training` on to a model's `call`: Keras 3 does so only by the name, not by `**kwargs`."""
+    """Whether Keras passes `training` to a model's `call`. Keras 3 does not if `call` takes it only by `**kwargs`."""
     takes = inspect.signature(model.call).parameters.values()
     names = {each.name for each in takes}
     takes_any = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in takes)
@@ -236,14 +236,14 @@ def is_told_of_training(home, model):
 
 
 def is_stateless(home):
-    """Whether Keras 3 reads other values than the variables' own, as in `stateless_call`."""
+    """Whether Keras 3 reads other values than the variables', because it is in a `stateless_call`."""
     if not home.is_keras3:
         return False
     return importlib.import_module(home.root + ".backend.common.stateless_scope").in_stateless_scope()
 
 
 def training_of_call(home):
-    """The `training` of the layer call in progress; None if there is none, or if it was not told."""
+    """The `training` of the layer call in progress; None outside of a call, or if nothing has set it."""
     if home.is_keras3:
         state = importlib.import_module(home.root + ".backend.common.global_state")
         context = state.get_global_attribute("current_call_ctx")
@@ -268,23 +268,23 @@ def divides_by_masks(home):
 
 
 def looks_at_all_labels(home):
-    """Whether Keras's hinge takes a label 0 for -1 where all labels of a batch are 0 or 1. Delete with TF 1.13."""
+    """Whether Keras's hinge takes the label 0 for -1 if all labels of a batch are 0 or 1. Delete with TF 1.13."""
     return version_of(home.module) >= (2, 3) if home.is_standalone else version_of(home.tf) >= (1, 14)
 
 
 def divides_functions_by_masks(home):
-    """Whether graph mode divides loss functions, not objects, by what masks keep. Delete with TF 1.13 and Keras 2.2."""
+    """Whether graph mode divides only loss functions' results by what masks keep. Delete with TF 1.13 and Keras 2.2."""
     return version_of(home.module) < (2, 3) if home.is_standalone else version_of(home.tf) < (1, 14)
 
 
 def finds_masks_by_call(home):
-    """Whether `compile` calls compute_mask and keeps the result for later calls. Delete with TF 1.10 and Keras 2.2."""
+    """Whether `compile` calls compute_mask. Later calls get its cached result. Delete with TF 1.10 and Keras 2.2."""
     return divides_functions_by_masks(home) and (home.is_standalone or version_of(home.tf) < (1, 11))
 
 
 def divides_functions_by_weights(home):
     """Whether graph mode divides a loss function's values by the sum of their weights. Delete with TF 1.13."""
-    # Older ones, and Keras up to 2.2, divide by how many weights are not 0.
+    # Older versions, and Keras up to 2.2, divide by how many weights are not 0.
     return not home.is_standalone and (1, 11) <= version_of(home.tf) < (1, 14)
 
 
@@ -301,13 +301,13 @@ def losses_in(home, container, y_true, y_pred):
             (getattr(container, "build", None) or container._build)(y_pred)
         return container._losses
     nest = home.tf.nest
-    # Up to Keras 3.6 it has `flat_losses`. Delete with Keras 3.6.
+    # Up to Keras 3.6 the list is `flat_losses`. Delete with Keras 3.6.
     is_newer = hasattr(container, "_flat_losses")
     targets = nest.flatten(y_true)
     if not container.built and (not is_newer or len(targets) == len(nest.flatten(y_pred))):
-        # Newer Keras packs targets in the form of the outputs before it builds, and keeps that form: do the same.
+        # Newer Keras builds with targets packed in the form of the outputs, and keeps that form: do the same.
         container.build(nest.pack_sequence_as(y_pred, targets) if is_newer else y_true, y_pred)
-    # With fewer targets than outputs, newer Keras is not built above and may have no losses yet.
+    # With fewer targets than outputs, newer Keras was not built above, and may have no losses yet.
     found = container._flat_losses if is_newer else container.flat_losses
     return [getattr(each, "loss", each) for each in found or []]
 
@@ -320,7 +320,7 @@ class Deaf(object):
 
 
 def without_metrics(home, container, build):
-    """A copy of a loss container, None for None, that updates no metrics. `build()` builds it if nothing else has."""
+    """Return a copy of a loss container that updates no metrics, None for None. `build()` builds one not yet built."""
     if container is None:
         return None
     if not (container.built if home.is_keras3 else container._built):
@@ -330,27 +330,27 @@ def without_metrics(home, container, build):
     if home.is_keras3:
         vars(copied)["_metrics"] = [Deaf() for _ in container.metrics]
     else:
-        # Up to TF 2.4 the name of the mean is `_loss_metric`. Delete with TF 2.4.
+        # Up to TF 2.9 the metric of the total loss is `_loss_metric`. Delete with TF 2.9.
         vars(copied).update(_total_loss_mean=Deaf(), _loss_metric=Deaf())
         vars(copied).update(_per_output_metrics=[None for _ in container._losses])
     return copied
 
 
 def added_loss(home, model, loss):
-    """The value that Keras 3 adds to a model's loss for one loss from add_loss."""
-    # Up to Keras 3.6 no method tells it. Delete with Keras 3.6.
+    """What Keras 3 adds to a model's total loss for one loss from add_loss."""
+    # Up to Keras 3.6 there is no such method. Delete with Keras 3.6.
     aggregate = getattr(model, "_aggregate_additional_loss", None)
     return home.tf.cast(home.tf.reduce_sum(loss), "float32") if aggregate is None else aggregate(loss)
 
 
 def scaled_loss(optimizer, loss):
-    """The loss as the home's train_step scales it for an optimizer; Keras 3 has another name for the method."""
+    """The loss as the home's train_step scales it: by `scale_loss` in Keras 3, else by `get_scaled_loss`."""
     scale = getattr(optimizer, "scale_loss", None) or getattr(optimizer, "get_scaled_loss", None)
     return loss if scale is None else scale(loss)
 
 
 def as_trained_on(home, data):
-    """A batch as train_step takes it apart: a tuple, up to TF 2.6 with vectors as columns. Delete with TF 2.6."""
+    """A batch as train_step unpacks it: a list as a tuple, up to TF 2.6 vectors as columns. Delete with TF 2.6."""
     tf, data = home.tf, tuple(data) if isinstance(data, list) else data
     if home.is_keras3 or version_of(tf) >= (2, 7):
         return data
@@ -363,7 +363,7 @@ def as_trained_on(home, data):
 
 
 def optionals_as_none(tf, data):
-    """A batch as train_step gets it: from Keras 3.12 on, the dataset of a generator has an Optional for None."""
+    """A batch as train_step gets it: None for each Optional, by which Keras from 3.12 on passes a generator's None."""
     # TF 2.2 has no Optional. Delete with TF 2.2.
     optional = getattr(tf.experimental, "Optional", ())
     return tf.nest.map_structure(lambda each: None if isinstance(each, optional) else each, data)

@@ -19,12 +19,12 @@ def _as_written(function):
 
 
 def methods_as_written(tf, bases, cls, calls):
-    """Return {name: method as written} from `bases`: `calls`, which take gradients, and ENDS. `cls` is the user's."""
+    """Return {name: method of `bases`, as written}: of `calls`, which take gradients, and ENDS. `cls` is the user's."""
     if not features.has_autograph(tf):
         return {}
-    # Leave out methods that the user overrides in `cls`: ours call them, and AutoGraph must rewrite them.
+    # Leave out what the user overrides in `cls`: AutoGraph rewrites the user's method only along with ours, its caller.
     own = [name for name in calls if _is_users(getattr(cls, name, None))]
-    # A flush also calls a method of the user's, so then AutoGraph must rewrite the flush, too.
+    # A flush calls the user's methods, too.
     names = [name for name in calls if name not in own] + ENDS * (not own)
     methods = {name: getattr(each, name) for each in reversed(bases) for name in names if hasattr(each, name)}
     return {name: _as_written(method) for name, method in methods.items()}
@@ -35,5 +35,5 @@ ENDS = ["end_windows", "drop_windows"]
 
 def _is_users(function):
     """Whether a method is the user's, not Keras's or None."""
-    # A function made by `exec` has None as its module.
+    # A function made by `exec` may have None as its module.
     return function is not None and (getattr(function, "__module__", None) or "").partition(".")[0] not in homes.KERAS

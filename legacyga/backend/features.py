@@ -19,7 +19,7 @@ def version_of(module):
 
 
 def multiplies_one_number(home):
-    """Whether sample weights multiply a loss of one number in graph mode, or raise. Delete with TF 1.10 and Keras 2.3."""
+    """Whether sample weights multiply a one-number loss in graph mode, or raise. Delete with TF 1.10 and Keras 2.3."""
     return home.is_standalone or version_of(home.tf) < (1, 11)
 
 
@@ -116,7 +116,7 @@ def trackable_base(tf):
 
 
 def has_branches_that_are_functions(tf):
-    """Whether graph conditionals are functions. TF up to 1.14 cannot tell; by default it has none. Delete with TF 1.14."""
+    """Whether graph conditionals are functions: by default not, up to TF 1.14. Delete with TF 1.14."""
     return getattr(v1_of(tf), "control_flow_v2_enabled", bool)()
 
 

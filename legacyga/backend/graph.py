@@ -26,7 +26,7 @@ def check_branches_can_write(tf, variable):
 @contextlib.contextmanager
 def lifted_variables(tf, made):
     """Return a context that creates a branch's variables outside of the branch. Initial tensors must be constant."""
-    # Take the variables that an earlier build of the branch has `made`, in their order, and append new ones.
+    # First take, in order, the variables that an earlier build of the branch has `made`. Append new ones.
     again = iter(list(made))
 
     def lift(next_creator, **kwargs):
@@ -104,7 +104,7 @@ def with_values_of(pairs, update, ops):
     made = ops.v1.get_default_graph().get_operations()
     begun = [new.assign(old.read_value()).op for old, new in pairs]
     for begin in begun:
-        # A branch uses a variable through a Switch: find its uses by the name of the assignment's input.
+        # In a branch, one Switch passes a variable to all its uses, the assignment too: find them by this input's name.
         handle = begin.inputs[0].name
         for operation in made:
             if operation.inputs and operation.inputs[0].name == handle:
@@ -150,7 +150,7 @@ def sources(operation):
 
 
 def dimension_of(tf, tensor):
-    """Return i if a tensor is the size of another one's dimension i, or the sizes from i > 0 on; else None."""
+    """Return i if a tensor is the size of another tensor's dimension i, or the sizes from i > 0 on; else None."""
     operation = tensor.op
     if operation.type not in ("StridedSlice", "Unpack") or operation.inputs[0].op.type != "Shape":
         return None
@@ -165,7 +165,7 @@ def dimension_of(tf, tensor):
 
 
 def descendants(operations, carries=lambda tensor: True):
-    """All operations that use these operations' outputs, and these: a set. Follows tensors that `carries` accepts."""
+    """All operations that use these, directly or not, and these: a set. Follows tensors that `carries` accepts."""
     seen, stack = set(), list(operations)
     while stack:
         each = stack.pop()
@@ -193,7 +193,7 @@ def contexts(context):
 
 
 def variables_of(tf, graph):
-    """Return [(handle, dtype, the graph's own tensor for it)] of the variables that a traced function uses."""
+    """Return [(handle, dtype, its tensor in the graph)] of the variables that a traced function uses."""
     found = []
     for outer, inner in zip(graph.external_captures, graph.internal_captures):
         data = getattr(outer, "_handle_data", None)
@@ -203,7 +203,7 @@ def variables_of(tf, graph):
 
 
 def operation_with(graph, operations, is_one):
-    """The name of an operation, of these or in a function that they call, for which `is_one(type, name)`; else None."""
+    """The name of an operation, of these or in functions they call, for which `is_one(type, name)` holds; else None."""
     name = next((each.name for each in operations if is_one(each.type, each.name)), None)
     if name:
         return name

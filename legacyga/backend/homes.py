@@ -88,11 +88,11 @@ class Home(TensorFlow):
     def __init__(self, module):
         super(Home, self).__init__()
         if module.__name__ == "keras" and (2, 5) <= version_of(module) < (2, 13):
-            # The package `keras` itself has no public names there. Delete with TF 2.12.
+            # There the public API is not in `keras` itself. Delete with TF 2.12.
             module = importlib.import_module("keras.api._v2.keras")
         self.module = module
         self.root = _implementation_of(module).split(".callbacks")[0]
-        # Newer ones count, too. An older tf.keras has a version below 3, or none.
+        # A later major version counts, too. A tf.keras of Keras 2 has a version below 3, or none.
         self.is_keras3 = version_of(module) >= (3,)
         top = self.root.split(".")[0]
         self.is_standalone = top == "keras" and not self.is_keras3 and version_of(sys.modules["keras"]) < (2, 4)
@@ -105,7 +105,7 @@ class Home(TensorFlow):
 
     def is_its_own(self, function):
         """Whether a function, method or object is this Keras's own."""
-        # A function made by `exec` has None as its module.
+        # A function made by `exec` may have None as its module.
         return (getattr(function, "__module__", None) or "").startswith(self.root + ".")
 
     @property
@@ -219,7 +219,7 @@ def home_of(optimizer):
         if top == "keras" and keras is not None and (version_of(keras) < (2, 4) or version_of(keras) >= (3,)):
             return Home(keras)
         if top in ("keras", "tensorflow"):
-            # With TF_USE_LEGACY_KERAS, and in TF 2.5, `keras` is another one than tf.keras. Delete with TF 2.15.
+            # With TF_USE_LEGACY_KERAS, and in TF 2.5, `keras` and tf.keras differ. Delete with TF 2.15.
             for each in [_tensorflow().keras] + [keras] * (top == "keras" and keras is not None):
                 home = Home(each)
                 if home.root == root:

@@ -78,15 +78,17 @@ class Ops(object):
 
     @contextlib.contextmanager
     def uninterrupted(self):
-        """In eager mode, delay a Ctrl-C until the context ends, so that either all of its writes happen or none, and
-        outside of strategies let one thread at a time into it."""
+        """In eager mode, delay a Ctrl-C until all writes of the context are done.
+
+        Outside of strategies, admit one thread at a time.
+        """
         if not self.tf.executing_eagerly():
             yield
             return
         # Python raises a Ctrl-C in the main thread, and nowhere else.
         is_main = threading.current_thread() is threading.main_thread()
         handler = signal.getsignal(signal.SIGINT) if is_main else None
-        # Locked, strategies deadlock: replicas' threads wait for each other in here, a single replica's for its caller.
+        # Under a strategy a lock would deadlock: in here, replicas' threads wait for each other, and for their caller.
         with self._lock if self.replicas.entered_strategy is None else contextlib.ExitStack():
             if not callable(handler):
                 yield
@@ -102,7 +104,7 @@ class Ops(object):
 
     def completed(self, function):
         """Return `function()`, a boolean tensor, available once everything that it creates has run."""
-        # A traced function waits for writes that it does not return only at its end. So does a branch: make one.
+        # A traced function, or a branch, waits at its end for writes that nothing else waits for: make a branch.
         if not hasattr(self.graph_here(), "outer_graph"):
             return function()
         return self.cond(self.constant(True, "bool"), function, lambda: self.constant(False, "bool"))
@@ -127,7 +129,7 @@ class Ops(object):
         return self.tf.fill(shape, zero)
 
     def zeros_like(self, value, dtype=None):
-        """Return zeros of a value's shape, which take memory only while they are needed, as those of `zeros`."""
+        """Return `zeros` of a value's shape and, by default, dtype."""
         return self.zeros(self.tf.shape(value), value.dtype.base_dtype if dtype is None else dtype)
 
     def with_values(self, gradient, values):
@@ -182,7 +184,7 @@ class Ops(object):
         return gradients[:place] + [values] + gradients[place + 1 :]
 
     def fail(self, message, names, bad):
-        """Raise an InvalidArgumentError that lists the bad ones of `names`, if any; in a graph, when it runs."""
+        """Raise an InvalidArgumentError with the `names` marked in `bad`, if any; in a graph, when it runs."""
         found = self.tf.boolean_mask(self.constant(names, "string"), bad)
         return self.v1.Assert(self.logical_not(self.tf.reduce_any(bad)), [message, found], summarize=len(names))
 
@@ -194,7 +196,7 @@ class Ops(object):
         return any(context.IsXLAContext() for context in sum(found, []))
 
     def tensors_of_other_functions(self, values):
-        """Return the tensors in nested values that belong to functions, except those being traced here."""
+        """Return the tensors in nested values that belong to other functions than those being traced here."""
         graphs, leaves = _with_outer(self.graph_here()), leaves_of(values)
         tensors = [each for each in leaves if isinstance(each, self.tf.Tensor) and not hasattr(each, "numpy")]
         return [each for each in tensors if not any(each.graph is here for here in graphs)]
@@ -217,7 +219,7 @@ class Ops(object):
         return sum(operation.type != "ReadVariableOp" for each in inner for operation in each.consumers())
 
     def choose(self, condition, when_true, when_false):
-        """Return `cond` for a tensor or a Python bool."""
+        """As `cond`, also for a Python bool."""
         if isinstance(condition, bool):
             return when_true() if condition else when_false()
         return self.cond(condition, when_true, when_false)

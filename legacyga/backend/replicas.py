@@ -8,12 +8,12 @@ from legacyga.backend.tensors import is_sparse, is_variable, parts_of
 
 
 def replica_local_variables(tf, aggregation="SUM"):
-    """Return a context whose variables have a copy on each replica. A checkpoint saves their `aggregation`."""
+    """Return a context whose variables have a copy on each replica. A checkpoint saves the copies' `aggregation`."""
     return _variables_with(tf, "ON_READ", aggregation)
 
 
 def counter_variables(tf):
-    """Return a context for counters, to which all replicas write the same value. Up to TF 2.3 they must declare it."""
+    """Return a context for counters, to which all replicas write the same value. Up to TF 2.3 counters must say so."""
     return _variables_with(tf, "AUTO", "ONLY_FIRST_REPLICA")
 
 
@@ -88,7 +88,7 @@ class Replicas(object):
     def making(self, strategy, aggregation):
         """Return a context to create variables outside of every function, with a copy on each replica of `strategy`."""
         with self._init_scope(), contextlib.ExitStack() as stack:
-            # init_scope leaves a strategy that the function has entered.
+            # init_scope exits the strategy that the function is in: enter it again.
             if strategy is not None and self.entered_strategy is None:
                 stack.enter_context(strategy.scope())
             stack.enter_context(replica_local_variables(self._tf, aggregation))

@@ -64,7 +64,8 @@ def _check_made_here(listed, graph):
 class _Order(object):
     """The order of an update's operations: `get_updates` created those `made`, in order, and returned those `listed`.
 
-    `gradients` has a list of tensors for each gradient. Only its division by the weights may wait for a write.
+    `gradients` has a list of tensors for each gradient. Of what computes a gradient, only the division by the sum of
+    the weights, at the end, may wait for a write.
     """
 
     def __init__(self, made, listed, gradients):
@@ -113,7 +114,7 @@ class _Order(object):
         return writes
 
     def _needing(self, needed, listed):
-        """Return the operations that need a listed write. They read the values written before their creation."""
+        """Return the operations that need a listed write. Their reads keep the order of creation."""
         late, known = set(), None
         while known != len(late):
             known = len(late)
@@ -127,7 +128,7 @@ class _Order(object):
     def _order(self, write, uses, in_turn):
         """Order a write and the (read, user) pairs of its variable.
 
-        Uses made before it, or in `in_turn`, keep the order of creation. Others come before it, unless they need it.
+        Uses made before the write, or in `in_turn`, keep the order of creation. Others come first, unless they need it.
         """
         for read, user in uses:
             if user is not write:
@@ -195,8 +196,8 @@ class _Order(object):
     def _end(self, operation, context):
         """Return what ends the outermost conditional around an operation but not around `context`.
 
-        Without such a conditional, return the operation; None if the update does not have what ends it, or if `context`
-        is its other branch.
+        Without such a conditional, return the operation. Return None if `get_updates` did not make the end, or if
+        `context` is the other branch.
         """
         around = contexts(context) + [None]
         while operation is not None and _context_of(operation) not in around:
@@ -233,7 +234,7 @@ def _written_inputs(operation):
     """Return the variables among an operation's inputs that it writes, or may write."""
     if not _WRITES.search(operation.type):
         return []
-    # TF 2.2 and newer say which of a function's resources it only reads. Delete with TF 2.1.
+    # From TF 2.2 on the attribute says which resources a function only reads. Delete with TF 2.1.
     known = _FUNCTIONS.search(operation.type) and "_read_only_resource_inputs" in operation.node_def.attr
     read = operation.get_attr("_read_only_resource_inputs") if known else ()
     variables = [each.dtype.name == "resource" or each.dtype._is_ref_dtype for each in operation.inputs]
@@ -243,7 +244,7 @@ def _written_inputs(operation):
 def _origins(tensor, read=None):
     """Return [(variable, its read)] behind a tensor, as operations; the read of a reference variable is None."""
     operation = tensor.op
-    # An operation that writes a reference variable passes on its memory, not the old value.
+    # An operation that writes a reference variable passes on the variable's memory, not its old value.
     hands_on_memory = tensor.dtype._is_ref_dtype and _WRITES.search(operation.type)
     if operation.type not in _ALIASES and not hands_on_memory:
         return [(operation, None if operation.type in _VARIABLES else read)]
@@ -277,6 +278,6 @@ def _excludes(branch, around):
 
 
 def _enters_loop(operation, outer):
-    """Whether an operation is in a loop that `outer` is not in: an edge must enter by the loop's own operations."""
+    """Whether an operation is in a loop that `outer` is not in, where edges enter only by the loop's own operations."""
     around = contexts(_context_of(outer))
     return any(each.IsWhileContext() for each in contexts(_context_of(operation)) if each not in around)

@@ -307,7 +307,7 @@ def losses_in(home, container, y_true, y_pred):
     if not container.built and (not is_newer or len(targets) == len(nest.flatten(y_pred))):
         # Newer Keras builds with targets packed in the form of the outputs, and keeps that form: do the same.
         container.build(nest.pack_sequence_as(y_pred, targets) if is_newer else y_true, y_pred)
-    # With fewer targets than outputs, newer Keras was not built above, and may have no losses yet.
+    # With fewer targets than outputs, a newer container was not built above, and may have no losses yet.
     found = container._flat_losses if is_newer else container.flat_losses
     return [getattr(each, "loss", each) for each in found or []]
 

@@ -75,7 +75,7 @@ class Mutex(object):
 
     @contextlib.contextmanager
     def held(self):
-        """Run what the context creates under the lock. It yields `free(result)`: unlock, then return `result`."""
+        """Run what the context creates under the lock. Yields `free(result)`, which unlocks and returns `result`."""
         ops, lock = self._ops, self._make("MutexLock", "mutex_lock", mutex=self._handle)
 
         def free(result):
@@ -89,7 +89,7 @@ class Mutex(object):
 
 
 def one_at_a_time(mutex, function):
-    """Return `function()`, run under a `Mutex`; if that is None, directly: only a TF 1 graph needs one."""
+    """Return `function()`, run under the `Mutex`. None runs it directly: only a TF 1 graph needs a lock."""
     if mutex is None:
         return function()
     with mutex.held() as free:

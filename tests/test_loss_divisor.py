@@ -38,9 +38,9 @@ def dense(home, outputs=1):
     return model
 
 
-def masked(home, embeddings=1, outputs=1):
+def masked(home, embeddings=1, outputs=1, shape=(None, 6)):
     layers, random = home.keras.layers, np.random.RandomState(4)
-    inputs = layers.Input((6,))
+    inputs = layers.Input(batch_shape=shape)
     hidden = [layers.Embedding(9, 4, mask_zero=True)(inputs) for _ in range(embeddings)]
     model = home.keras.models.Model(inputs, [layers.Dense(2)(hidden[i % embeddings]) for i in range(outputs)])
     model.set_weights([0.5 * random.randn(*each.shape) for each in model.get_weights()])
@@ -128,6 +128,51 @@ def test_sample_weights_of_which_some_are_0(home, monkeypatch, loss):
 def test_masks(home, monkeypatch):
     """Against the home's own large batch: some divide by what the mask leaves, others by the samples."""
     check(home, monkeypatch, masked, "mse", sequences(SIZES))
+
+
+def divides_by_masks(home):
+    """Whether graph mode divides "mean_absolute_error" by what a mask leaves, and not by all steps."""
+    if home.is_standalone:
+        return home.is_standalone_before(2, 3)
+    return not (1, 14) <= home.tf_version < (2, 11)
+
+
+def check_masked(home, monkeypatch, small, **kwargs):
+    """As `check` of `masked`, with batches that may be shorter than their large batch."""
+
+    def make(home):
+        return masked(home, **kwargs)
+
+    start, wanted = (
+        masked(home).get_weights(),
+        trained(masked(home), ours(home, 1), "mean_absolute_error", large(whole(small))),
+    )
+    assert test_weights.off(trained(make(home), ours(home), "mean_absolute_error", small), wanted, start) <= 4e-6
+    assert test_weights.off(alike(home, monkeypatch, make, "mean_absolute_error", small), wanted, start) > 1e-3
+
+
+def whole(batches):
+    """Batches padded to 6 steps."""
+    return [
+        [np.pad(each, [(0, 0), (0, 6 - x.shape[1])] + [(0, 0)] * (each.ndim - 2), "constant") for each in (x, y)]
+        for x, y in batches
+    ]
+
+
+@pytest.mark.parametrize("sizes", [SIZES[:4] * 2, [4] * 8])
+def test_masks_of_batches_that_are_each_as_long_as_their_longest(home, monkeypatch, sizes):
+    """The mean of a mask is no measure of what it leaves where the number of steps differs."""
+    if not divides_by_masks(home):
+        skips.senseless("homes that divide a loss by what its mask leaves")
+    short = [(x[:, :n], y[:, :n]) for (x, y), n in zip(sequences(sizes), (3, 6, 2, 4) * 2)]
+    check_masked(home, monkeypatch, short, shape=(None, None))
+
+
+def test_masks_of_batches_of_a_fixed_size(home, monkeypatch):
+    """As a stateful layer needs it: Keras's own placeholders of the targets know no size."""
+    if not divides_by_masks(home):
+        skips.senseless("homes that divide a loss by what its mask leaves")
+    check_masked(home, monkeypatch, sequences([4] * 8), shape=(4, 6))
 
 
 def recurrent(home):
@@ -325,6 +370,17 @@ def of_number(tf, y, out, mask):
     return tf.reduce_sum(per_step(tf, y, out) * mask) / tf.reduce_sum(mask)
 
 
+def of_means(tf, y, out, mask):
+    return tf.reduce_mean(per_step(tf, y, out) * mask) / tf.reduce_mean(mask)
+
+
+def running_mean(tf, losses):
+    mean = tf.reduce_mean(losses)
+    for i in range(1, 30):
+        mean = mean + (tf.reduce_mean(losses[:, i % 6]) - mean) / (i + 1)
+    return mean
+
+
 def without_nan(tf, loss):
     return tf.where(v1_of(tf).is_nan(loss), tf.zeros_like(loss), loss)
 
@@ -449,6 +505,15 @@ SHAPES = {
         lambda tf, y, out, mask: tf.reduce_mean(tf.square(y - out) * tf.cast(tf.shape(y)[1:3], "float32")[::-1]),
         True,
     ),
+    # As Keras's flatten, of its targets, whose placeholder knows no size.
+    "flattened, of unknown shape + of samples": (
+        lambda tf, y, out, mask: (
+            tf.reduce_mean(tf.square(tf.reshape(of_unknown_shape(tf, y), [-1]) - tf.reshape(out, [-1])))
+            + tf.reduce_mean(tf.abs(y - out))
+        ),
+        True,
+    ),
+    "a running mean of 30 losses": (lambda tf, y, out, mask: running_mean(tf, per_step(tf, y, out)), True),
     # The CRF of keras-contrib counts the steps of K.rnn in a state, which has rows.
     "a loop with a counter": (
         lambda tf, y, out, mask: tf.reduce_mean(
@@ -544,6 +609,35 @@ def test_shapes_of_losses(home, monkeypatch, name):
         assert np.abs(equally - large).max() > 1e-2 * np.abs(large).max()
     else:
         np.testing.assert_array_equal(found, equally)
+
+
+@pytest.mark.parametrize("loss_of", [of_number, of_means])
+@pytest.mark.parametrize("shape", [(4, 6), (None, None)])
+def test_shapes_of_batches(home, shape, loss_of):
+    """Batches of a fixed size, and batches that are each as long as their longest sequence."""
+    tf, backend, random = home.tf, home.backend, np.random.RandomState(15)
+    start, data, padded = random.randn(3, 2).astype("float32"), [], []
+    for i, (count, steps) in enumerate(zip([1, 9, 4, 3], (3, 6, 2, 4))):
+        mask = np.zeros(4 * steps)
+        mask[:count] = 1
+        batch = [random.randn(4, steps, 3), random.randn(4, steps, 2) + i, mask.reshape(4, steps)]
+        padded.append(
+            [np.pad(each, [(0, 0), (0, 6 - steps)] + [(0, 0)] * (each.ndim - 2), "constant") for each in batch]
+        )
+        data.append(batch if shape[1] is None else padded[-1])
+
+    def end(batches, shape):
+        weights = backend.variable(start)
+        fed = [backend.placeholder(shape + more) for more in ((3,), (2,), ())]
+        out = tf.tensordot(fed[0], weights, 1)
+        updates = ours(home, len(batches)).get_updates(loss=loss_of(tf, fed[1], out, fed[2]), params=[weights])
+        step = backend.function(fed, [tf.constant(0.0)], updates=list(updates))
+        for batch in batches:
+            step(batch)
+        return backend.get_value(weights) - start
+
+    large = end([list(map(np.concatenate, zip(*padded)))], (None, 6))
+    assert np.abs(end(data, shape) - large).max() <= 4e-6 * np.abs(large).max()
 
 
 @pytest.mark.parametrize("order", ["each in turn", "both, then both"])

@@ -1436,8 +1436,9 @@ def test_a_penalty_in_a_batch_of_one_slice(home):
     check_class(home, Own, size=7, run_eagerly=True)
 
 
+@pytest.mark.parametrize("loss", ["dice", "mse"])
 @pytest.mark.parametrize("has", ["a __call__", slow("a penalty")])
-def test_what_the_models_own_call_method_does(home, has):
+def test_what_the_models_own_call_method_does(home, has, loss):
     """Once, whatever slices do within it."""
     needs_train_step(home)
     keras = home.keras
@@ -1450,7 +1451,8 @@ def test_what_the_models_own_call_method_does(home, has):
                 self.activity_regularizer = keras.regularizers.get("l2")
 
         def __call__(self, x, *args, **kwargs):
-            return super(Own, self).__call__(x / 2.0 if has == "a __call__" else x, *args, **kwargs)
+            outputs = super(Own, self).__call__(x / 2.0 if has == "a __call__" else x, *args, **kwargs)
+            return outputs * 2.0 if has == "a __call__" else outputs
 
         def call(self, x):
             return self.inner(x)
@@ -1458,10 +1460,86 @@ def test_what_the_models_own_call_method_does(home, has):
     def make():
         model = Own()
         model(X[:2])
-        model.compile(sgd(home), lambda y, p: dice(home.tf, y, p))
+        model.compile(sgd(home), loss if loss == "mse" else lambda y, p: dice(home.tf, y, p))
         return start(model), X, np.abs(Y)
 
     check(home, make, batch_size=7)
+
+
+def test_an_activity_regularizer_that_is_a_mean(home):
+    """Keras 3 up to 3.13 does not divide it by the samples."""
+    if not home.is_keras3_before(3, 14):
+        skips.senseless("homes that do not divide an activity_regularizer by the samples")
+
+    def make():
+        inputs = home.keras.Input((3,))
+        layer = home.keras.layers.Dense(4, activity_regularizer=lambda x: home.tf.reduce_mean(home.tf.square(x)))
+        model = home.keras.Model(inputs, home.keras.layers.Dense(2)(layer(inputs)))
+        model.compile(sgd(home), "mse")
+        return start(model), X, Y
+
+    check(home, make, twice=False)
+
+
+def test_a_loss_that_a_layer_adds_as_a_function(home):
+    needs_train_step(home)
+    if home.is_keras3:
+        skips.keras_lacks("add_loss of a function")
+    tf = home.tf
+
+    class Penalty(home.keras.layers.Layer):
+        def build(self, shape):
+            self.scale = self.add_weight("scale", (3,), initializer="ones")
+
+        def call(self, x):
+            self.add_loss(lambda: 0.1 * tf.reduce_sum(tf.square(self.scale)))
+            return x * self.scale
+
+    def make():
+        inner = [Penalty(), home.keras.layers.Dense(2)]
+
+        class Own(home.keras.Model):
+            def __init__(self):
+                super(Own, self).__init__()
+                self.first, self.second = inner
+
+            def call(self, x):
+                return self.second(self.first(x))
+
+        model = Own()
+        model.compile(sgd(home), "mse")
+        model.build((None, 3))
+        return start(model), X, Y
+
+    check(home, make, twice=False)
+
+
+def test_a_gradient_of_a_gradient_under_xla(home):
+    """As in a gradient penalty. XLA must know how often the loop over the slices runs."""
+    needs_train_step(home)
+    if home.tf_version < (2, 8):
+        skips.keras_lacks("jit_compile: from TF 2.8 on")
+    tf = home.tf
+
+    class Own(home.keras.Model):
+        def __init__(self):
+            super(Own, self).__init__()
+            self.inner, self.outer = home.keras.layers.Dense(4, activation="tanh"), home.keras.layers.Dense(2)
+
+        def call(self, x):
+            return self.outer(self.inner(x))
+
+        def train_step(self, data):
+            x, y = data
+            with tf.GradientTape() as tape:
+                with tf.GradientTape() as inner:
+                    inner.watch(x)
+                    outputs = self(x, training=True)
+                slope = inner.gradient(outputs, x)
+                loss = tf.reduce_mean(tf.square(outputs - y)) + tf.reduce_mean(tf.square(slope))
+            return update(self, tape, loss)
+
+    check_class(home, Own, jit_compile=True)
 
 
 @pytest.mark.parametrize("normalizes", [False, True])

@@ -137,6 +137,7 @@ NO_MESSAGES = [
     "the number … of add_loss",
     "a compute_loss of the model's own",
     "a train_step of the model's own",
+    "a __call__ or an activity_regularizer of the model's own",
     "an output with a mask, by which the loss is divided",
     "an activity_regularizer, which is a sum over the batch",
     "sample weights for ",

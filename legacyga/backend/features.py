@@ -205,9 +205,17 @@ def tape_module(tf):
     return importlib.import_module("tensorflow.python.eager.tape")
 
 
-def sums_activities(home):
+def sums_activities(home, layer):
     """Whether a layer's activity_regularizer is a sum over the batch, in eager mode. Delete with Keras 3.13."""
-    return home.is_keras3 and version_of(home.module) < (3, 14)
+    if not home.is_keras3 or version_of(home.module) >= (3, 14):
+        return False
+    kinds = home.module.regularizers
+    return isinstance(getattr(layer, "activity_regularizer", None), (kinds.L1, kinds.L2, kinds.L1L2))
+
+
+def functions_kept_by(layer):
+    """The losses that a layer has added as functions. Delete with tf_keras."""
+    return getattr(layer, "_callable_losses", [])
 
 
 def layers_of(model):

@@ -45,6 +45,11 @@ class _Number(collections.namedtuple("_Number", ["value", "counted", "degree", "
         means, whose product is only close to the large batch's; -1 where a mean multiplies the loss.
     """
 
+    @property
+    def key(self):
+        # Tensors of TF 2 have no hash.
+        return (id(self.value), id(self.counted)) + self[2:]
+
     def times(self, other):
         values = [b if isinstance(a, float) else a if isinstance(b, float) else a * b for a, b in zip(self, other[:2])]
         return self._with(values, other, 1)
@@ -103,7 +108,9 @@ class _Divisors(object):
     def __init__(self, ops, loss, params):
         self._ops, self._tf = ops, ops.tf
         within = graph.ancestors([loss.op])
-        fed = [each for each in within if each.type.startswith(FEEDING) and any(map(_has_unknown_size, each.outputs))]
+        feeding = [each for each in within if each.type.startswith(FEEDING)]
+        self._size = _size_of_batch([tensor for each in feeding for tensor in each.outputs])
+        fed = [each for each in feeding if any(map(self._is_sized, each.outputs))]
         # The operations that depend on the batch. Of a shape only the first size does.
         self._of_batch = within & graph.descendants(
             fed, lambda tensor: graph.dimension_of(self._tf, tensor) in (None, 0)
@@ -116,6 +123,8 @@ class _Divisors(object):
         loops = [each for each in within if each.type in ("Enter", "RefEnter")]
         self._of_loops = graph.descendants(loops, lambda tensor: not tensor.op.type.endswith("Exit"))
         self._without_rows = self._behind_reductions(within)
+        # {a tensor's name: what `of_terms` returns}: a loss may use a tensor many times, as a running mean does.
+        self._terms = {}
         # Operations that `_check_plain` has passed.
         self._plain = set()
 
@@ -126,15 +135,20 @@ class _Divisors(object):
         """
         behind = set()
         for each in sorted(operations, key=lambda operation: operation._id):
-            unknown = [tensor for tensor in each.inputs if _has_unknown_size(tensor)]
+            sized = [tensor for tensor in each.inputs if self._is_sized(tensor)]
             is_over_rows = each.type in REDUCTIONS and self._takes_rows(each)
-            if is_over_rows or unknown and all(tensor.op in behind for tensor in unknown):
+            if is_over_rows or sized and all(tensor.op in behind for tensor in sized):
                 behind.add(each)
         return behind
 
+    def _is_sized(self, tensor):
+        """Whether a tensor's first dimension may be the samples: unknown, or of the fixed size of all batches."""
+        return bool(tensor.shape.ndims) and tensor.shape.as_list()[0] in (None, self._size)
+
     def _has_rows(self, tensor):
         """Whether a tensor has a row, or several, for each sample."""
-        return _has_unknown_size(tensor) and tensor.op not in self._without_rows
+        is_of_batch = tensor.op in self._of_batch or _has_unknown_size(tensor)
+        return is_of_batch and self._is_sized(tensor) and tensor.op not in self._without_rows
 
     def _carries_gradient(self, tensor):
         # On the way are resources, the variables' handles, and variants, the TensorLists of TF 2's loops.
@@ -143,11 +157,15 @@ class _Divisors(object):
         return carries and tensor.op.type not in WITHOUT_GRADIENT
 
     def of_terms(self, tensor):
-        """Return the `_Number`s that divide those terms of a tensor that learn from the batch: a list."""
-        operation = tensor.op
-        if operation not in self._learning:
+        """Return the different `_Number`s that divide those terms of a tensor that learn from the batch: a list."""
+        if tensor.op not in self._learning:
             return []
-        inputs = list(operation.inputs)
+        if tensor.name not in self._terms:
+            self._terms[tensor.name] = list({each.key: each for each in self._find_terms(tensor)}.values())
+        return self._terms[tensor.name]
+
+    def _find_terms(self, tensor):
+        operation, inputs = tensor.op, list(tensor.op.inputs)
         if operation.type in SAME:
             return self.of_terms(inputs[0])
         # A condition, such as the loss's own is_nan, carries no gradient.
@@ -236,7 +254,21 @@ class _Divisors(object):
         if not self._takes_rows(operation):
             raise _UnknownError()
         is_sum = int(operation.type == "Sum")
+        value = value if is_sum else value * self._steps(operation)
         return _Number(value, value, is_sum, is_sum, 1 - is_sum)
+
+    def _steps(self, mean):
+        """The number of a sample's elements in a mean as far as batches differ in it: the steps of their sequences."""
+        reduced, axes = mean.inputs[0], features.static_value(self._tf)(mean.inputs[1])
+        if axes is None or reduced.shape.ndims is None:
+            return 1.0
+        sizes = reduced.shape.as_list()
+        unknown = [axis for axis in axes.ravel() % len(sizes) if axis and sizes[axis] is None]
+        return (
+            self._ops.cast(self._tf.reduce_prod(self._tf.gather(self._tf.shape(reduced), unknown)), "float64")
+            if unknown
+            else 1.0
+        )
 
     def _is_bound(self, tensor, most):
         """Whether a number, a constant of 0 to `most` or a OnesLike, only keeps a count away from 0."""
@@ -247,8 +279,29 @@ class _Divisors(object):
         """The number of a tensor's rows; `ONE` if it has none."""
         if not self._has_rows(tensor):
             return ONE
-        rows = self._ops.cast(self._tf.shape(_unflattened(tensor))[0], "float64")
+        rows = self._ops.cast(self._tf.shape(self._unflattened(tensor))[0], "float64")
         return _Number(rows, rows, 1, int(self._is_chosen(tensor)), 0)
+
+    def _unflattened(self, tensor):
+        """Return the tensor before reshapes, such as K.flatten's, that divide each sample's row into several."""
+        # Dense flattens too, but reshapes back: on the way back, take the first tensor with the fewest rows.
+        rows = fewest = 1.0
+        each = tensor
+        while each.op.type in KEEPING_ROWS:
+            inputs = [inner for inner in each.op.inputs if self._is_sized(inner)]
+            if not inputs:
+                break
+            # Go on to the network, whose layers know their sizes. Keras's placeholders of targets do not.
+            inner = next((inner for inner in inputs if inner.op in self._learning), inputs[0])
+            if each.op.type == "Reshape":
+                sizes = [made.shape[1:].num_elements() for made in (each, inner)]
+                if None in sizes or 0 in sizes:
+                    break
+                rows *= sizes[0] / sizes[1]
+            each = inner
+            if rows < fewest:
+                tensor, fewest = each, rows
+        return tensor
 
     def _is_chosen(self, tensor):
         """Whether the data decide how many rows a tensor has, as in tf.boolean_mask."""
@@ -289,30 +342,22 @@ class _Divisors(object):
         return is_scalar and operation in self._of_batch and not operation.type.startswith(OF_ARRAYS)
 
 
-def _unflattened(tensor):
-    """Return the tensor before reshapes, such as K.flatten's, that divide each sample's row into several."""
-    # Dense flattens too, but reshapes back: on the way back, take the first tensor with the fewest rows.
-    rows = fewest = 1.0
-    each = tensor
-    while each.op.type in KEEPING_ROWS:
-        inputs = [inner for inner in each.op.inputs if _has_unknown_size(inner)]
-        if not inputs:
-            break
-        if each.op.type == "Reshape":
-            sizes = [made.shape[1:].num_elements() for made in (each, inputs[0])]
-            if None in sizes or 0 in sizes:
-                break
-            rows *= sizes[0] / sizes[1]
-        each = inputs[0]
-        if rows < fewest:
-            tensor, fewest = each, rows
-    return tensor
-
-
 def _unshaped(tensor):
     while tensor.op.type in SAME:
         tensor = tensor.op.inputs[0]
     return tensor
+
+
+def _size_of_batch(fed):
+    """Return the fixed size of all batches in these tensors, or None.
+
+    Keras's placeholders of targets and sample weights know no dimension, whatever the network's inputs know.
+    """
+    shapes = [tensor.shape.as_list() for tensor in fed if tensor.shape.ndims]
+    if any(size is not None for shape in shapes if shape[0] is None for size in shape):
+        return None
+    sizes = {shape[0] for shape in shapes if shape[0] is not None}
+    return sizes.pop() if len(sizes) == 1 else None
 
 
 def _has_unknown_size(tensor):

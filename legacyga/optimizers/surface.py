@@ -198,8 +198,9 @@ class AccumulatingOptimizer(object):
 
     @_ReadOnly
     def mini_step(self):
-        """The number of mini-steps in the current window, 0 to K - 1: a variable. Of several windows, the last used.
+        """The number of mini-steps in the current window, 0 to K - 1: a variable.
 
+        Of several windows, the one of the last mini-step made. A `tf.function` makes its mini-steps when it is traced.
         Until the optimizer is built, and without accumulators, it is a constant: 0, or the value from a restored
         checkpoint.
         """

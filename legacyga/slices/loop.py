@@ -46,7 +46,8 @@ class Loop(object):
             number = ops.identity(tf.constant(0))
         states = [kind.begun(value) for kind, value in zip(kinds, first)]
         until, begun = (lambda number, _: number < self._full), (number, states)
-        _, states = tf.while_loop(until, body, begun, parallel_iterations=1)
+        # XLA differentiates only a loop whose number of iterations is bounded: a call may take a gradient itself.
+        _, states = tf.while_loop(until, body, begun, parallel_iterations=1, maximum_iterations=self._full)
         return [kind.result(state, value) for kind, state, value in zip(kinds, states, first)]
 
 

@@ -89,6 +89,8 @@ def doubts_of_batch(home, model, data, look):
     if any(isinstance(each, home.tf.RaggedTensor) for each in targets):
         yield Doubt("ragged targets", True)
     yield from doubts_of_compiled(home, model, weighted)
+    if not _is_homes_method(home, model, "__call__") or getattr(model, "activity_regularizer", None) is not None:
+        yield Doubt("a __call__ or an activity_regularizer of the model's own", False)
     seen = look()
     if seen.masked and features.divides_by_masks(home):
         yield Doubt("an output with a mask, by which the loss is divided", True)

@@ -469,3 +469,61 @@ def test_sums_that_a_loss_takes(home, of_loss, reduction):
     moved = ends[0] - 1.0
     assert abs(moved).max() > 0.1
     np.testing.assert_allclose((ends[1] - 1.0) * (3.0 if reduction == "mean" else 1.0), moved, atol=4e-6)
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_compile_within_fit(home, place):
+    """The new optimizer's windows are none of those that this fit began with."""
+    if home.mode == "graph" or not hasattr(home.keras.Model, "make_train_function"):
+        skips.keras_lacks("a training function that a callback can make anew")
+
+    class Anew(home.keras.callbacks.Callback):
+        def on_epoch_begin(self, epoch, logs=None):
+            if epoch == 1:
+                self.model.compile(legacyga.MySGD(LR, steps_per_update=3, keras=home.keras), "mse", run_eagerly=True)
+                self.model.make_train_function()
+
+    model = model_with(home, 3, traced=False)
+    callbacks = [Anew()]
+    callbacks.insert(place, legacyga.GradientAccumulationCallback())
+    with pytest.raises(ValueError, match="A callback has compiled the model anew within fit"):
+        fit(home, model, callbacks, epochs=2)
+    assert int(home.value(model.optimizer.iterations)) == 0
+
+
+@pytest.mark.filterwarnings("ignore:All batches weigh alike")
+def test_a_part_of_the_model_that_is_not_built(home):
+    """As a head that is trained later. Keras 2 cannot list such a model's variables."""
+    if home.mode == "graph" or not hasattr(home.keras.Model, "train_step"):
+        skips.keras_lacks("a train_step")
+    keras, tf = home.keras, home.tf
+
+    class Own(keras.Model):
+        def __init__(self):
+            super(Own, self).__init__()
+            self.inner = keras.Sequential([keras.layers.Dense(1, kernel_initializer="zeros")])
+            self.later = keras.Sequential([keras.layers.Dense(10)])
+
+        def train_step(self, data):
+            x, y = data
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(tf.square(self.inner(x, training=True) - y))
+            variables = self.inner.trainable_variables
+            self.optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
+            return {"loss": loss}
+
+    def end(optimizer, size, callbacks=()):
+        model = Own()
+        model.compile(optimizer=optimizer, run_eagerly=True)
+        given = dict(batch_size=size, epochs=2, shuffle=False, verbose=0, callbacks=list(callbacks))
+        model.fit(X[:12], Y[:12, :1], **given)
+        return model.inner.get_weights()[0]
+
+    try:
+        large = end(home.bare_sgd(lr=LR), 12)
+    except ValueError:
+        skips.keras_lacks("fit, with its newer optimizers, of a model that is not built as a whole")
+    assert abs(large).max() > 0.01
+    # Each epoch ends in a window of 3 of 4 mini-steps.
+    ended = end(legacyga.wrap(home.bare_sgd(lr=LR), 4), 4, [legacyga.GradientAccumulationCallback()])
+    np.testing.assert_allclose(ended, large, atol=4e-6)

@@ -286,7 +286,8 @@ def test_a_loss_that_can_be_called_once(home):
     model.compile(legacyga.MySGD(0.1, steps_per_update=2, keras=home.keras), loss)
     x, y = test_weights.batches_of([8], seed=1)[0]
     before = model.get_weights()
-    model.fit(x, y, batch_size=4, shuffle=False, verbose=0, callbacks=[legacyga.GradientAccumulationCallback()])
+    callbacks = [legacyga.GradientAccumulationCallback()]
+    model.fit(x, y, batch_size=4, epochs=1, shuffle=False, verbose=0, callbacks=callbacks)
     bare = home.network(test_weights.START)
     bare.compile(legacyga.MySGD(0.1, steps_per_update=1, keras=home.keras), "mse")
     bare.train_on_batch(x, y)

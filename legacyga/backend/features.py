@@ -228,11 +228,22 @@ def layers_of(model):
 def trainable_variables_of(model):
     """A model's trainable variables so far. Keras 2 raises if a model within it is not built. Delete with Keras 2."""
     try:
-        return list(model.trainable_variables)
+        return list(model.trainable_weights)
     except ValueError:
-        layers = [each for each in layers_of(model) if each.trainable]
-        found = [variable for each in layers for variable in getattr(each, "_trainable_weights", ())]
-        return list({id(each): each for each in found}.values())
+        return _kept_by([each for each in layers_of(model) if each.trainable], "_trainable_weights")
+
+
+def variables_of(model):
+    """A model's variables so far. Keras 2 raises if a model within it is not built. Delete with Keras 2."""
+    try:
+        return list(model.weights)
+    except ValueError:
+        return _kept_by(layers_of(model), "_trainable_weights", "_non_trainable_weights")
+
+
+def _kept_by(layers, *names):
+    found = [variable for each in layers for name in names for variable in getattr(each, name, ())]
+    return list({id(each): each for each in found}.values())
 
 
 def is_told_of_training(home, model):

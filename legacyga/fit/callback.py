@@ -10,6 +10,10 @@ from legacyga.optimizers import lookup, surface
 
 PARTIAL_WINDOWS = ("flush", "carry", "drop")
 LOGS = ("updates", "gradient_accumulation_steps", "effective_batch_size")
+COMPILED = (
+    "A callback has compiled the model anew within fit, with another optimizer. Received: {}. This fit began with {}, "
+    "and ends only the windows of that. Compile between two calls of fit."
+)
 _CLASSES = {}
 
 
@@ -188,6 +192,11 @@ class _Callback(object):
     # Newer Kerases call the next two through on_train_batch_begin and on_train_batch_end.
 
     def on_batch_begin(self, batch, logs=None):
+        # In graph mode fit goes on with the function, and so the optimizer, that it began with.
+        if self._is_first_batch and not self.home.graph_mode:
+            now = lookup.optimizers_of(self.model)
+            if list(map(id, now)) != list(map(id, self._optimizers)):
+                raise ValueError(COMPILED.format(shown(self.model.optimizer), shown(self._optimizers[0])))
         if not self._epoch_is_open:
             # Keras announced too few batches, so `on_batch_end` has ended the epoch already.
             warn("An epoch of {} batches went on. Its last window is ended after the last batch, too.".format(batch))

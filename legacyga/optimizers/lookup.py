@@ -1,6 +1,6 @@
 """Finds the accumulating optimizers of a model and the windows that belong to its fit; defines flush."""
 
-from legacyga.backend import homes
+from legacyga.backend import features, homes
 from legacyga.backend.messages import shown
 from legacyga.backend.tensors import variable_key
 from legacyga.optimizers import surface
@@ -105,8 +105,8 @@ def _trained_now(model, keys):
     does, as in a GAN, select every window of a subset. Never select a window with a frozen variable of the model.
     """
     # In graph mode `compile` fixes the trained variables.
-    trained = getattr(model, "_collected_trainable_weights", None) or model.trainable_weights
-    trained, in_model = _keys(trained), _keys(model.weights)
+    trained = getattr(model, "_collected_trainable_weights", None) or features.trainable_variables_of(model)
+    trained, in_model = _keys(trained), _keys(features.variables_of(model))
     whole = [key for key in keys if trained <= set(key) and not (set(key) - trained) & in_model]
     return whole or [key for key in keys if set(key) <= trained]
 

@@ -351,7 +351,7 @@ def test_batches_from_a_queue(home):
     for each in SIZES[:STEPS]:
         step([np.array(each)])
     wanted = -kinds.RATE * 2 * x.T.astype("float64").dot(x.dot(start)) / x.dot(start).size
-    np.testing.assert_allclose(backend.get_value(variable) - start, wanted, rtol=0, atol=4e-6 * np.abs(wanted).max())
+    np.testing.assert_allclose(home.value(variable) - start, wanted, rtol=0, atol=4e-6 * np.abs(wanted).max())
 
 
 def per_step(tf, y, out):
@@ -599,7 +599,7 @@ def test_shapes_of_losses(home, monkeypatch, name):
         step = backend.function(fed, [tf.constant(0.0)], updates=list(updates))
         for batch in batches:
             step(batch)
-        return backend.get_value(weights) - start
+        return home.value(weights) - start
 
     found, large = end(data), end([list(map(np.concatenate, zip(*data)))])
     monkeypatch.setattr(loss_divisor, "find", lambda *args: None)
@@ -634,7 +634,7 @@ def test_shapes_of_batches(home, shape, loss_of):
         step = backend.function(fed, [tf.constant(0.0)], updates=list(updates))
         for batch in batches:
             step(batch)
-        return backend.get_value(weights) - start
+        return home.value(weights) - start
 
     large = end([list(map(np.concatenate, zip(*padded)))], (None, 6))
     assert np.abs(end(data, shape) - large).max() <= 4e-6 * np.abs(large).max()

@@ -1481,39 +1481,6 @@ def test_an_activity_regularizer_that_is_a_mean(home):
     check(home, make, twice=False)
 
 
-def test_a_loss_that_a_layer_adds_as_a_function(home):
-    needs_train_step(home)
-    if home.is_keras3:
-        skips.keras_lacks("add_loss of a function")
-    tf = home.tf
-
-    class Penalty(home.keras.layers.Layer):
-        def build(self, shape):
-            self.scale = self.add_weight("scale", (3,), initializer="ones")
-
-        def call(self, x):
-            self.add_loss(lambda: 0.1 * tf.reduce_sum(tf.square(self.scale)))
-            return x * self.scale
-
-    def make():
-        inner = [Penalty(), home.keras.layers.Dense(2)]
-
-        class Own(home.keras.Model):
-            def __init__(self):
-                super(Own, self).__init__()
-                self.first, self.second = inner
-
-            def call(self, x):
-                return self.second(self.first(x))
-
-        model = Own()
-        model.compile(sgd(home), "mse")
-        model.build((None, 3))
-        return start(model), X, Y
-
-    check(home, make, twice=False)
-
-
 def test_a_gradient_of_a_gradient_under_xla(home):
     """As in a gradient penalty. XLA must know how often the loop over the slices runs."""
     needs_train_step(home)
@@ -1609,3 +1576,42 @@ def test_a_variable_that_is_assigned_before_the_gradient(home, eager):
         return model, X, Y
 
     check(home, make, batch_size=7)
+
+
+@pytest.mark.parametrize("shapes", [((1, 4), (4,)), slow(((4,), (1, 4))), slow(((5, 1), ()))], ids=str)
+def test_targets_that_are_broadcast_to_pairs_of_samples(home, shapes):
+    """As where a Flatten was forgotten: the loss compares all samples with all."""
+    if home.mode == "graph":
+        skips.senseless("graph mode")
+    needs_train_step(home)
+    output, target = shapes
+    layers = home.keras.layers
+
+    def make():
+        inputs = layers.Input((3,))
+        hidden = layers.Dense(int(np.prod(output)), activation="tanh")(inputs)
+        model = home.keras.Model(inputs, layers.Reshape(output)(hidden))
+        model.compile(sgd(home), "mean_absolute_error")
+        return start(model), X, np.random.RandomState(7).randn(len(X), *target).astype("float32")
+
+    check(home, make, batch_size=5, size=2)
+
+
+def test_an_output_as_long_as_two_slices(home):
+    """The number of steps is known only where that of the samples is."""
+    if home.mode == "graph":
+        skips.senseless("graph mode")
+    needs_train_step(home)
+    tf, layers = home.tf, home.keras.layers
+
+    class Steps(layers.Layer):
+        def call(self, x):
+            return tf.reshape(x, [tf.shape(x)[0], -1, 2])
+
+    def make():
+        inputs = layers.Input((3,))
+        model = home.keras.Model(inputs, Steps()(layers.Dense(12)(inputs)))
+        model.compile(sgd(home), "mse")
+        return start(model), X, np.random.RandomState(7).randn(len(X), 6, 2).astype("float32")
+
+    check(home, make, size=3, twice=False)

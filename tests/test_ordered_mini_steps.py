@@ -170,3 +170,16 @@ def test_on_different_weights(home, sgd):
     values = [np.unique(value).tolist() for value in backend.batch_get_value(weights)]
     assert values == [[-RATE * 3.0], [-RATE * 12.0]]
     assert int(backend.get_value(optimizer.iterations)) == 2
+
+
+def test_the_updates_in_a_list_of_fetches(home):
+    """As `session.run([loss] + optimizer.get_updates(...))`: sessions up to TF 1.11 return a list of the same type."""
+    backend, v1 = home.backend, home.v1
+    param = backend.variable(np.zeros(2))
+    loss = backend.sum(param)
+    updates = legacyga.MySGD(0.25, steps_per_update=2, keras=home.keras).get_updates(loss=loss, params=[param])
+    session = home.sessions.get_session()
+    session.run(v1.global_variables_initializer())
+    for fetches in ([loss] + updates, updates):
+        assert len(session.run(fetches)) == len(fetches)
+    np.testing.assert_array_equal(session.run(param), [-0.25, -0.25])

@@ -139,6 +139,7 @@ NO_MESSAGES = [
     "a train_step of the model's own",
     "a __call__ or an activity_regularizer of the model's own",
     "an output with a mask, by which the loss is divided",
+    "targets of shape …, which are broadcast to outputs of another rank",
     "an activity_regularizer, which is a sum over the batch",
     "sample weights for ",
     "sample weights, by whose sum ",

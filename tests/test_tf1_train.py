@@ -737,3 +737,19 @@ def test_the_seeds_of_later_operations(home):
             session.run(v1.global_variables_initializer())
             found.append(session.run(weight))
     np.testing.assert_array_equal(*found)
+
+
+def test_a_gpu_can_hold_what_is_beside_the_weights(home):
+    """GPUs of TensorFlow 1 have no variables of int32, and no timestamps; what is colocated is on one device."""
+    graph_only(home)
+    v1 = v1_of(home.tf)
+    with home.tf.Graph().as_default() as graph, home.tf.device("/gpu:0"):
+        x = v1.placeholder("float32", [None, 3])
+        weights = v1.get_variable("weights", [3, 2])
+        loss = home.tf.reduce_mean(home.tf.square(home.tf.matmul(x, weights)))
+        legacyga.wrap(v1.train.AdamOptimizer(0.1), 4).minimize(loss)
+        operations = graph.get_operations()
+        types = {each.dtype.base_dtype.name for each in v1.global_variables()}
+    assert types == {"float32", "float64", "int64"}
+    timestamps = [each for each in operations if each.type == "Timestamp"]
+    assert all(each.device.lower().endswith("cpu:0") for each in timestamps)

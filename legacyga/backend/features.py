@@ -213,11 +213,6 @@ def sums_activities(home, layer):
     return isinstance(getattr(layer, "activity_regularizer", None), (kinds.L1, kinds.L2, kinds.L1L2))
 
 
-def functions_kept_by(layer):
-    """The losses that a layer has added as functions. Delete with tf_keras."""
-    return getattr(layer, "_callable_losses", [])
-
-
 def layers_of(model):
     """A model and all layers within it, which TF 2.2 lists among its submodules. Delete with TF 2.2."""
     if hasattr(model, "_flatten_layers"):

@@ -124,8 +124,9 @@ class Ops(object):
         in_graph = not self.tf.executing_eagerly() and not hasattr(self.v1.get_default_graph(), "outer_graph")
         if in_graph and not self.is_compiled():
             # A session precomputes and keeps constants of up to 10 MiB each, and even sees through a placeholder with a
-            # default. A timestamp, which XLA cannot compile, prevents that.
-            zero = self.cast(self.v1.timestamp() < 0, dtype)
+            # default. A timestamp, which XLA cannot compile and no GPU has, prevents that.
+            with self.tf.device("/cpu:0"):
+                zero = self.cast(self.v1.timestamp() < 0, dtype)
         return self.tf.fill(shape, zero)
 
     def zeros_like(self, value, dtype=None):

@@ -15,9 +15,11 @@ AROUND = (
 class Updates(list):
     """The updates of a mini-step. Keras and programs may add to the list, another optimizer may not."""
 
-    def __init__(self, updates, accumulation):
+    _accumulation = None
+
+    def __init__(self, *updates):
+        # Sessions up to TF 1.11 return a list of values as `type(fetches)(*values)`. Delete with TF 1.11.
         super(Updates, self).__init__(updates)
-        self._accumulation = accumulation
 
     def __iadd__(self, others):
         if not isinstance(others, Updates):
@@ -28,11 +30,13 @@ class Updates(list):
         # Keep the guard when the list is added to another one, as keras-lr-multiplier does.
         if others and not isinstance(others, Updates):
             self._check(sys._getframe(1))
-        return Updates(list.__add__(list(others), self), self._accumulation)
+        return guarded(list.__add__(list(others), self), self._accumulation)
 
     def _check(self, caller):
         """Raise if the frame `caller` is another optimizer's get_updates."""
         other, accumulation = caller.f_locals.get("self"), self._accumulation
+        if accumulation is None:
+            return
         is_optimizer = other is not accumulation.optimizer and homes.generation_of(type(other)) is not None
         if is_optimizer and caller.f_code.co_name == "get_updates":
             raise ValueError(AROUND.format(type(other).__name__, shown(other), accumulation.next_steps))
@@ -53,4 +57,8 @@ for _name in ("__add__", "__iter__", "append", "extend"):
 
 def guarded(updates, accumulation):
     """The list of updates, guarded if the optimizer has windows."""
-    return Updates(updates, accumulation) if accumulation.steps.has_windows else updates
+    if not accumulation.steps.has_windows:
+        return updates
+    made = Updates(*updates)
+    made._accumulation = accumulation
+    return made

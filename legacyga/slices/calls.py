@@ -105,9 +105,8 @@ class SlicedCall(object):
         self.scalars, self.ragged = {}, {}
         # The result of `tables_of_shared_rows`, None until a gradient asks for it.
         self._tables = None
-        # The outputs of a slice, the layers that added its losses, [(a layer's list of functions that are losses, those
-        # that a slice added)], and the list that `variables` returns.
-        self._template, self._adding, self._functions, self._variables = None, [], [], None
+        # The outputs of a slice, the layers that added its losses, and the list that `variables` returns.
+        self._template, self._adding, self._variables = None, [], None
         # If `call` takes no `training`, its layers ask the call in progress. The second pass is in no call: tell it.
         training = features.training_of_call(home)
         self.told = {} if training is None or features.is_told_of_training(home, model) else {"training": training}
@@ -128,8 +127,7 @@ class SlicedCall(object):
         model, (args, kwargs) = self.model, part
         # Keep the losses of an earlier call in this step, as where an outer model calls this one twice.
         before = [(layer, list(features.losses_kept_by(layer))) for layer in features.layers_of(model)]
-        functions = {id(layer): len(features.functions_kept_by(layer)) for layer in features.layers_of(model)}
-        added, self._functions = [], []
+        added = []
         try:
             with uncut(self.models):
                 model._clear_losses()
@@ -139,10 +137,6 @@ class SlicedCall(object):
             for layer in features.layers_of(model):
                 is_sum, kept = features.sums_activities(self.home, layer), features.losses_kept_by(layer)
                 added.extend((loss, is_sum, layer) for loss in kept if self.tf.is_tensor(loss))
-                # Each call of a slice adds such a function anew. `_put_together` adds those of the last one.
-                kept = features.functions_kept_by(layer)
-                self._functions.append((kept, kept[functions.get(id(layer), 0) :]))
-                del kept[functions.get(id(layer), 0) :]
         finally:
             model._clear_losses()
             for layer, kept in before:
@@ -335,8 +329,6 @@ class SlicedCall(object):
             for leaf, made in zip(template, leaves):
                 if leaf is not None and attached(leaf) is not None:
                     setattr(made, name, next(joined))
-        for kept, functions in self._functions:
-            kept.extend(functions)
         for layer, loss in zip(self._adding, joined):
             # The add_loss of a functional model in Keras 3 raises, so use the one of Layer.
             self.home.module.layers.Layer.add_loss(layer, loss)

@@ -94,14 +94,27 @@ def doubts_of_batch(home, model, data, look):
     seen = look()
     if seen.masked and features.divides_by_masks(home):
         yield Doubt("an output with a mask, by which the loss is divided", True)
-    if any(rank is not None and rank < 2 for rank in seen.ranks):
+    if any(shape.ndims is not None and shape.ndims < 2 for shape in seen.shapes):
         if weighted and given_losses(model):
             yield Doubt("sample weights for an output of one dimension, whose loss is one number", True)
         loss = next((each for each in given_losses(model) if any(part in _name(each) for part in OVER_CLASSES)), None)
         if loss is not None:
             yield Doubt("the loss {}, for which an output of one dimension is one sample".format(shown(loss)), False)
+    shapes = [home.tf.TensorShape(each.shape) for each in targets if hasattr(each, "shape")]
+    unlike = next((each for each in shapes if not any(_fit(model, each, output) for output in seen.shapes)), None)
+    if unlike is not None:
+        yield Doubt("targets of shape {}, which are broadcast to outputs of another rank".format(unlike), False)
     if seen.adds_rows:
         yield Doubt("what add_loss is given, which has a number for each sample", True)
+
+
+def _fit(model, target, output):
+    """Whether Keras compares a target with an output sample by sample. Other ranks may be broadcast to all pairs."""
+    if target.ndims is None or output.ndims is None or target.ndims == output.ndims:
+        return True
+    if output.ndims == target.ndims + 1:
+        return output[-1] in (1, None) or any("sparse" in _name(each) for each in given_losses(model))
+    return target.ndims == output.ndims + 1 and target[-1] in (1, None)
 
 
 def doubts_of_compiled(home, model, weighted):

@@ -255,7 +255,8 @@ class _Twice(SlicedCall):
         shapes = [self.tf.TensorShape(getattr(each, "shape", ())) for each in _rows_in(outputs, added)]
         # Trace twice the samples, too: a table that happens to have as many rows as a slice does not grow, and a matrix
         # of all pairs of samples grows in two dimensions.
-        length = 2 * (self.loop.rest if isinstance(self.loop.rest, int) else self.loop.size)
+        # If only the run tells the length of a slice, an odd one is rarely an output's own size, as 64 steps are.
+        length = 2 * self.loop.rest if isinstance(self.loop.rest, int) else 2 * self.loop.size + 1
         for shape, each in zip(shapes, _rows_in(*self._trace(length)[1:])):
             if not shape.ndims:
                 continue
@@ -325,13 +326,13 @@ class Seen(object):
         random: the name of an operation for which `is_random` is true, else None.
         differentiates: whether the call itself takes a gradient, of a tape within it.
         masked: whether an output has a mask.
-        ranks: the number of dimensions of each output, None if unknown.
+        shapes: the shape of each output, a TensorShape.
         adds_rows: whether a layer adds a loss that is more than one number.
     """
 
     def __init__(self, tf, graph, outputs, added):
         self.masked = any(losses.mask_of(each) is not None for each in outputs)
-        self.ranks = [tf.TensorShape(getattr(each, "shape", ())).ndims for each in outputs]
+        self.shapes = [tf.TensorShape(getattr(each, "shape", ())) for each in outputs]
         self.adds_rows = any(each.shape.ndims != 0 for each in added)
         operations = graph.get_operations()
         self.random = graphs.operation_with(graph, operations, is_random)

@@ -30,7 +30,7 @@ def accumulator(ops, state, form):
 
 
 class DenseAccumulator(object):
-    """The sum of gradients that are tensors. `held`, an int32 tensor, is what `total` holds: NOTHING, ROWS or WHOLE."""
+    """The sum of gradients that are tensors. `held`, an int64 tensor, is what `total` holds: NOTHING, ROWS or WHOLE."""
 
     def __init__(self, ops, state):
         self._ops = ops

@@ -122,7 +122,7 @@ class GradientAccumulator(object):
         given = self._sums.weigh(given, None if isinstance(weight, float) else weight)
         begins = ops.equal(taken, 0)
         forms = self._sums.forms_of(given)
-        held_then = ops.maximum(held * ops.cast(ops.logical_not(begins), "int32"), ops.constant(forms, "int32"))
+        held_then = ops.maximum(held * ops.cast(ops.logical_not(begins), "int64"), ops.constant(forms, "int64"))
 
         def write(begins):
             return self._sums.write(given, forms, held, begins)
@@ -253,7 +253,7 @@ class GradientAccumulator(object):
         ]
         if self._held is None:
             with self._making("ONLY_FIRST_REPLICA"):
-                self._held = self._make_zeros("held", [len(gradients)], "int32")
+                self._held = self._make_zeros("held", [len(gradients)], "int64")
         self._sums.states = states
         if is_restored:
             self._forget([i for i, state in enumerate(states) if state is not known[i]])

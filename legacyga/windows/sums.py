@@ -89,7 +89,7 @@ class Sums(object):
     def write(self, given, forms, held, begins):
         """If `begins`, a Python bool, store the gradients {place: gradient} and zero the other sums; else add.
 
-        `forms` are as from `forms_of`, and `held` is what `states` hold: an int32 tensor.
+        `forms` are as from `forms_of`, and `held` is what `states` hold: an int64 tensor.
         """
         writes, held = [], self.ops.unstack(held, len(self.states)) if begins else None
         for i, state in self._places():
@@ -132,7 +132,7 @@ class Sums(object):
         for i, each in sparse:
             cleared = ops.choose(begins, lambda each=each, i=i: each.clear(held[i]), lambda: [ops.done([])])
             with ops.after(cleared):
-                values, indices = each.sum(given.get(i), held[i] * ops.cast(ops.logical_not(begins), "int32"))
+                values, indices = each.sum(given.get(i), held[i] * ops.cast(ops.logical_not(begins), "int64"))
             state = self.states[i]
             values = ops.cast(reduce(values), state.dtype)
             reduced[i] = ops.tf.IndexedSlices(values, indices, ops.constant(state.total.shape.as_list(), "int64"))

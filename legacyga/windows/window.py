@@ -38,7 +38,7 @@ class Kept(collections.namedtuple("Kept", ["mini_step", "left_out", "weight", "u
             weight=scalar("weight", 0, "float64"),
             unit=scalar("unit", 0, "float64"),
             steps=scalar("steps", steps, "int64"),
-            held=scalar("held", 0, "int32", (number,)),
+            held=scalar("held", 0, "int64", (number,)),
         )
 
     @property
@@ -95,13 +95,13 @@ class Window(object):
 
     def _take(self, step, arguments, update, run, bad):
         ops, kept = self.ops, self.kept
-        forms = ops.constant(step.forms, "int32")
+        forms = ops.constant(step.forms, "int64")
         mini_step, held = kept.mini_step.read_value(), kept.held.read_value()
         begins = ops.equal(mini_step, 0)
         steps = ops.where(begins, self._next_steps(), kept.steps.read_value())
         scale, added, unit = self._scale(step.weight)
         new_weight = kept.weight.read_value() + added
-        goes_on = ops.cast(ops.logical_not(begins), "int32")
+        goes_on = ops.cast(ops.logical_not(begins), "int64")
         in_window = ops.maximum(held * goes_on, forms)
 
         if self._mutex is not None and len(arguments) > 1 and not ops.replicas.are_several:
@@ -268,7 +268,7 @@ class Window(object):
         if not emptied:
             return held
         stays = [int(place not in emptied) for place in range(len(self.sums.states))]
-        return held * self.ops.constant(stays, "int32")
+        return held * self.ops.constant(stays, "int64")
 
     def _move_to(self, mini_step, weight, unit, steps, held, updated, is_over=False):
         """Write the state besides the sums. Returns `updated`, available after all writes."""

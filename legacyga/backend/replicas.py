@@ -154,7 +154,7 @@ class Replicas(object):
         return result
 
     def _exchange(self, strategy, gradients, variables):
-        # In a loop a collective needs the same number of rows in each iteration, so sum local replicas' rows directly.
+        # A collective in a loop needs equally many rows in each iteration, so sum rows here if all replicas are here.
         is_local = [is_sparse(parts_of(each)[0]) and not self.are_elsewhere for each in gradients]
         others = [(each, var) for each, var, local in zip(gradients, variables, is_local) if not local]
         reduced = strategy.extended.batch_reduce_to(self._distribute.ReduceOp.SUM, others) if others else []

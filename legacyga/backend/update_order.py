@@ -26,11 +26,13 @@ REPLACED = (
 def ordered(get_updates, ops, gradients, in_parts=True):
     """Return a boolean tensor that is available after an optimizer's updates, which run in order.
 
-    The writes that `get_updates` returns come at the end, after all its reads of these variables. Any other write that
-    it creates keeps the order of creation: earlier reads get the old value, later ones the new value.
+    The writes that `get_updates` returns come after all its reads of their variables, but for reads that need such a
+    write. Any other write that it creates keeps the order of creation: earlier reads get the old value, later ones the
+    new value.
 
     `in_parts` says that all gradients are computed before the update begins. The update then takes one gradient after
-    the other, unless an operation needs two, so that memory holds old and new values for one gradient at a time.
+    the other, unless an operation needs two, so that memory holds old and new values for one gradient at a time. Else
+    all writes wait for all gradients.
     """
     graph = ops.v1.get_default_graph()
     made_before = len(graph.get_operations())

@@ -173,7 +173,7 @@ def _digits(steps):
 
 
 def _network(keras):
-    """Return two convolutions and a softmax on the enlarged digit, with weights that NumPy draws."""
+    """Return two convolutions and a softmax on the enlarged digit, with NumPy's weights: the same in each process."""
     import numpy as np
 
     layers = keras.layers

@@ -75,12 +75,13 @@ class FittingFunction(object):
 
         def step():
             self._cut(model, found.size)
-            # Keras 3's train_on_batch passes a generator. So must this: a dataset would turn a list into one array.
+            # A generator, as of Keras 3's train_on_batch, has no spec. Pass one on: a dataset makes a list one array.
             return self._function(iter([data] if spec is None else _dataset_of(tf, data, spec)))
 
         self._cut(model, found.size)
         if self._variables is None:
-            # A trace that never runs creates missing variables, and finds all. It may draw NumPy's random numbers.
+            # If memory runs out, `take` restores all variables. A trace, which never runs, makes missing ones and finds
+            # all. It may draw NumPy's random numbers.
             drawn = slices_recompute.random_states()
             # Under a OneDeviceStrategy, an optimizer works only in replica context.
             strategy = model.distribute_strategy

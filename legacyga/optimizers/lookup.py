@@ -80,7 +80,7 @@ class WindowsOfFit(object):
         self._untouched = self._find_registry().under_way()
 
     def look(self):
-        """Note which windows open before the fit take mini-steps in it. Call before the K-th: it repeats a count."""
+        """Note which earlier windows this fit continues. Call before its K-th mini-step: then a count repeats."""
         if self._untouched:
             self._untouched &= self._find_registry().under_way()
 

@@ -114,7 +114,7 @@ def as_inner(optimizer):
 
 
 class _ReadOnly(object):
-    """A property without a setter, but an attribute of the same name that the user's class sets comes first."""
+    """A property, except that an attribute of the same name comes first: the user's class may set one."""
 
     def __init__(self, get):
         self._get, self.__doc__ = get, get.__doc__

@@ -252,7 +252,7 @@ class Inner(_inner.Inner):
 
     @contextlib.contextmanager
     def _answered(self, inner):
-        """A context in which `get_gradients` of a wrapper's `inner` optimizer gives the reduced gradients, clipped."""
+        """A context in which a wrapper's get_updates gets reduced gradients from its `inner` optimizer, clipped."""
         with _inner.hidden(inner, "get_gradients"):
             inner.get_gradients = lambda loss, params: self._clip(inner, self.reduced_of(params))
             try:

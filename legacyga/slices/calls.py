@@ -182,7 +182,7 @@ class SlicedCall(object):
             return tf.identity(rows)
 
     def share(self, place, length, dtype):
-        """Return the weight of a slice's number, at `place` of the flat list, in the batch's: 1 for a sum."""
+        """Return the factor of a slice's number in the batch's number at `place` in the flat list: 1 for a sum."""
         return 1 if self.scalars[place] else self.loop.share(length, dtype)
 
     def joins(self, found, length):
@@ -250,7 +250,7 @@ class SlicedCall(object):
         if self._tables is None:
             traced = self.traced()
             self._tables = () if traced is None else batches.tables_of_shared_rows(self.tf, traced[0])
-        # The whole batch has one row per index of such a table. Keras 3's Adam squares each row, so add them up first.
+        # Each slice repeats the rows of such a table, and Keras 3's Adam squares each row. So add them up first.
         return SharedRows if id(raw_of(variable).handle) in self._tables else kind
 
     def recorded(self, joined, inputs, backward):

@@ -21,8 +21,8 @@ class TrainingStep(object):
 
     Attributes:
         share: a placeholder for a slice's share of the batch's samples.
-        divisor: [what divides the loss], the batch's weight in a window. [] if it is unknown or not needed.
-        weight: a placeholder for the divisor's value in a run, a pair as from `loss_divisor.find`.
+        divisor: [the batch's weight in a window, as from `loss_divisor.find`], [] if it is unknown or not needed.
+        weight: a placeholder for the value of `divisor` in a run.
         operations: [the mini-step with the gradients of a slice's loss, times `share`].
         update: a tensor: the optimizer's update, then the accumulator's reset. None if no variable has a gradient.
         variables: the accumulator's variables.

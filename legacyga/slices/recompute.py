@@ -255,7 +255,7 @@ class _Twice(SlicedCall):
         shapes = [self.tf.TensorShape(getattr(each, "shape", ())) for each in _rows_in(outputs, added)]
         # Trace twice the samples, too: a table that happens to have as many rows as a slice does not grow, and a matrix
         # of all pairs of samples grows in two dimensions.
-        # If only the run tells the length of a slice, an odd one is rarely an output's own size, as 64 steps are.
+        # If only the run tells a slice's length, take an odd one: rarely an output's own size, such as 64 steps.
         length = 2 * self.loop.rest if isinstance(self.loop.rest, int) else 2 * self.loop.size + 1
         for shape, each in zip(shapes, _rows_in(*self._trace(length)[1:])):
             if not shape.ndims:

@@ -139,7 +139,7 @@ class Sums(object):
         return reduced
 
     def empty(self, reduced):
-        """Zero the summed rows of the gradients {place: gradient} from `reduced`; under XLA the next window does."""
+        """Zero the rows in the sums that `reduced`, {place: gradient}, holds; under XLA the next window does."""
         written = []
         for i, state in [] if self.ops.is_compiled() else self._places():
             gradient = reduced.get(i)

@@ -104,6 +104,7 @@ class Window(object):
         goes_on = ops.cast(ops.logical_not(begins), "int64")
         in_window = ops.maximum(held * goes_on, forms)
 
+        # In a graph, weigh once, ahead of the branches: a weight of 1 then costs nothing.
         if self._mutex is not None and len(arguments) > 1 and not ops.replicas.are_several:
             weight = ops.cast(step.weight.value, "float64") / scale
             arguments = (list(self.sums.weigh_once(dict(zip(step.places, step.gradients)), weight).values()),)
@@ -134,7 +135,7 @@ class Window(object):
                 return self._update(update, reduced, presence)
 
             with ops.after(run(on_replica, arguments)):
-                # Include `held`: at K = 1 this window wrote no dense sum, so those hold the previous window's values.
+                # Include `held`: at K = 1 no window writes dense sums, which still hold an earlier window's values.
                 left = self._without(self.sums.emptied(step.forms, held, absent), ops.maximum(held, forms))
                 return self._move_to(0, 0, 0, steps, left, updated=True)
 

@@ -152,11 +152,12 @@ def check_masked(home, monkeypatch, small, **kwargs):
 
 
 def whole(batches):
-    """Batches padded to 6 steps."""
-    return [
-        [np.pad(each, [(0, 0), (0, 6 - x.shape[1])] + [(0, 0)] * (each.ndim - 2), "constant") for each in (x, y)]
-        for x, y in batches
-    ]
+    """Batches, each a list of arrays [samples, steps, ...], padded to 6 steps."""
+    return [[padded(each) for each in batch] for batch in batches]
+
+
+def padded(array):
+    return np.pad(array, [(0, 0), (0, 6 - array.shape[1])] + [(0, 0)] * (array.ndim - 2), "constant")
 
 
 @pytest.mark.parametrize("sizes", [SIZES[:4] * 2, [4] * 8])
@@ -577,10 +578,23 @@ SHORT = [
 ]
 
 
+def moved(home, loss_of, start, batches, shape=(None, 6)):
+    """A variable that begins at `start`, after these batches in one window; `shape` is [samples, steps] as fed."""
+    tf, backend = home.tf, home.backend
+    weights = backend.variable(start)
+    fed = [backend.placeholder(shape + more) for more in ((3,), (2,), ())]
+    out = tf.tensordot(fed[0], weights, 1)
+    updates = ours(home, len(batches)).get_updates(loss=loss_of(tf, fed[1], out, fed[2]), params=[weights])
+    step = backend.function(fed, [tf.constant(0.0)], updates=list(updates))
+    for batch in batches:
+        step(batch)
+    return home.value(weights)
+
+
 @pytest.mark.parametrize("name", [name if name in SHORT else slow(name) for name in sorted(SHAPES)])
 def test_shapes_of_losses(home, monkeypatch, name):
     """Whatever is found is the large batch; where it cannot be known, all batches weigh the same."""
-    tf, backend, random = home.tf, home.backend, np.random.RandomState(13)
+    random = np.random.RandomState(13)
     loss_of, is_found = SHAPES[name]
     if name == "a number made in a loop" and home.tf_version >= (2, 0):
         skips.we_lack("the search does not look into loops of TensorFlow 2, which are functions")
@@ -592,14 +606,7 @@ def test_shapes_of_losses(home, monkeypatch, name):
         data.append([random.randn(size, 6, 3), random.randn(size, 6, 2) + i, mask.reshape(size, 6)])
 
     def end(batches):
-        weights = backend.variable(start)
-        fed = [backend.placeholder((None, 6) + shape) for shape in ((3,), (2,), ())]
-        out = tf.tensordot(fed[0], weights, 1)
-        updates = ours(home, len(batches)).get_updates(loss=loss_of(tf, fed[1], out, fed[2]), params=[weights])
-        step = backend.function(fed, [tf.constant(0.0)], updates=list(updates))
-        for batch in batches:
-            step(batch)
-        return home.value(weights) - start
+        return moved(home, loss_of, start, batches) - start
 
     found, large = end(data), end([list(map(np.concatenate, zip(*data)))])
     monkeypatch.setattr(loss_divisor, "find", lambda *args: None)
@@ -615,29 +622,15 @@ def test_shapes_of_losses(home, monkeypatch, name):
 @pytest.mark.parametrize("shape", [(4, 6), (None, None)])
 def test_shapes_of_batches(home, shape, loss_of):
     """Batches of a fixed size, and batches that are each as long as their longest sequence."""
-    tf, backend, random = home.tf, home.backend, np.random.RandomState(15)
-    start, data, padded = random.randn(3, 2).astype("float32"), [], []
+    random, data = np.random.RandomState(15), []
+    start = random.randn(3, 2).astype("float32")
     for i, (count, steps) in enumerate(zip([1, 9, 4, 3], (3, 6, 2, 4))):
         mask = np.zeros(4 * steps)
         mask[:count] = 1
-        batch = [random.randn(4, steps, 3), random.randn(4, steps, 2) + i, mask.reshape(4, steps)]
-        padded.append(
-            [np.pad(each, [(0, 0), (0, 6 - steps)] + [(0, 0)] * (each.ndim - 2), "constant") for each in batch]
-        )
-        data.append(batch if shape[1] is None else padded[-1])
-
-    def end(batches, shape):
-        weights = backend.variable(start)
-        fed = [backend.placeholder(shape + more) for more in ((3,), (2,), ())]
-        out = tf.tensordot(fed[0], weights, 1)
-        updates = ours(home, len(batches)).get_updates(loss=loss_of(tf, fed[1], out, fed[2]), params=[weights])
-        step = backend.function(fed, [tf.constant(0.0)], updates=list(updates))
-        for batch in batches:
-            step(batch)
-        return home.value(weights) - start
-
-    large = end([list(map(np.concatenate, zip(*padded)))], (None, 6))
-    assert np.abs(end(data, shape) - large).max() <= 4e-6 * np.abs(large).max()
+        data.append([random.randn(4, steps, 3), random.randn(4, steps, 2) + i, mask.reshape(4, steps)])
+    large = moved(home, loss_of, start, [list(map(np.concatenate, zip(*whole(data))))]) - start
+    given = data if shape[1] is None else whole(data)
+    assert np.abs(moved(home, loss_of, start, given, shape) - start - large).max() <= 4e-6 * np.abs(large).max()
 
 
 @pytest.mark.parametrize("order", ["each in turn", "both, then both"])

@@ -110,7 +110,7 @@ class _Divisors(object):
         within = graph.ancestors([loss.op])
         feeding = [each for each in within if each.type.startswith(FEEDING)]
         self._size = _size_of_batch([tensor for each in feeding for tensor in each.outputs])
-        fed = [each for each in feeding if any(map(self._is_sized, each.outputs))]
+        fed = [each for each in feeding if any(_size_of(tensor) in (None, self._size) for tensor in each.outputs)]
         # The operations that depend on the batch. Of a shape only the first size does.
         self._of_batch = within & graph.descendants(
             fed, lambda tensor: graph.dimension_of(self._tf, tensor) in (None, 0)
@@ -143,12 +143,12 @@ class _Divisors(object):
 
     def _is_sized(self, tensor):
         """Whether a tensor's first dimension may be the samples: unknown, or of the fixed size of all batches."""
-        return bool(tensor.shape.ndims) and tensor.shape.as_list()[0] in (None, self._size)
+        size = _size_of(tensor)
+        return size is None or size == self._size and tensor.op in self._of_batch
 
     def _has_rows(self, tensor):
         """Whether a tensor has a row, or several, for each sample."""
-        is_of_batch = tensor.op in self._of_batch or _has_unknown_size(tensor)
-        return is_of_batch and self._is_sized(tensor) and tensor.op not in self._without_rows
+        return self._is_sized(tensor) and tensor.op not in self._without_rows
 
     def _carries_gradient(self, tensor):
         # On the way are resources, the variables' handles, and variants, the TensorLists of TF 2's loops.
@@ -264,11 +264,9 @@ class _Divisors(object):
             return 1.0
         sizes = reduced.shape.as_list()
         unknown = [axis for axis in axes.ravel() % len(sizes) if axis and sizes[axis] is None]
-        return (
-            self._ops.cast(self._tf.reduce_prod(self._tf.gather(self._tf.shape(reduced), unknown)), "float64")
-            if unknown
-            else 1.0
-        )
+        if not unknown:
+            return 1.0
+        return self._ops.cast(self._tf.reduce_prod(self._tf.gather(self._tf.shape(reduced), unknown)), "float64")
 
     def _is_bound(self, tensor, most):
         """Whether a number, a constant of 0 to `most` or a OnesLike, only keeps a count away from 0."""
@@ -360,6 +358,6 @@ def _size_of_batch(fed):
     return sizes.pop() if len(sizes) == 1 else None
 
 
-def _has_unknown_size(tensor):
-    """Whether only the run tells the size of a tensor's first dimension."""
-    return bool(tensor.shape.ndims) and tensor.shape.as_list()[0] is None
+def _size_of(tensor):
+    """The size of a tensor's first dimension: None if only the run tells it, 0 if there is no first dimension."""
+    return tensor.shape.as_list()[0] if tensor.shape.ndims else 0

@@ -231,6 +231,31 @@ def test_a_rate_that_is_a_variable(home, sgd, steps, has_state):
     trial.check_windows(1)
 
 
+def test_a_rate_of_another_optimizer(home, sgd):
+    """Two optimizers share a rate as before, though an optimizer has made its variable."""
+    if sgd.generation != "v2" or home.mode == "graph":
+        skips.keras_lacks("optimizers of this generation make a variable of their own of a rate")
+    first = sgd.cls(0.5)
+    second = legacyga.wrap(sgd.cls(first.learning_rate), 2)
+    first.learning_rate.assign(0.125)
+    variable = home.tf.Variable(1.0)
+    for _ in range(2):
+        second.apply_gradients([(home.tf.constant(2.0), variable)])
+    assert float(variable.numpy()) == 0.75
+
+
+def test_a_deep_copy_that_is_wrapped(home, sgd):
+    """It counts its own updates, though TF up to 2.4 copies a variable without how it is aggregated."""
+    if sgd.generation != "v2" or home.mode == "graph":
+        skips.senseless("one generation tells its own variables by their aggregation")
+    bare, variable = sgd.cls(0.5), home.tf.Variable(1.0)
+    bare.apply_gradients([(home.tf.constant(2.0), variable)])
+    copied = copy.deepcopy(bare)
+    ours = legacyga.wrap(copied, 1)
+    ours.apply_gradients([(home.tf.constant(2.0), variable)])
+    assert [int(each.iterations.numpy()) for each in (bare, copied, ours)] == [1, 1, 2]
+
+
 @each_time
 def test_another_hyperparameter_that_is_a_variable(home, sgd, adam, steps, has_state):
     """Momentum in tf.compat.v1.train; Adam's beta_1 in OptimizerV2, whose SGD asks at once whether momentum is 0."""

@@ -209,6 +209,32 @@ def test_two_outputs(home, monkeypatch, embeddings, outputs):
 
 
 @pytest.mark.slow
+def test_two_outputs_of_which_one_has_weights_of_steps(home, monkeypatch):
+    """The placeholder of these weights does not know how many steps there are, but the output does."""
+    if not home.is_standalone or home.is_standalone_before(2, 1):
+        skips.senseless("homes that take sample_weight_mode, and divide by how many weights are not 0")
+
+    def make(home):
+        layers, random = home.keras.layers, np.random.RandomState(16)
+        inputs = layers.Input((6, 3))
+        hidden = layers.Dense(4, activation="tanh")(inputs)
+        outputs = [layers.Dense(2)(hidden), layers.Dense(1)(layers.GlobalAveragePooling1D()(hidden))]
+        model = home.keras.models.Model(inputs, outputs)
+        model.set_weights([0.5 * random.randn(*each.shape) for each in model.get_weights()])
+        return model
+
+    def trained(steps, batches):
+        model = make(home)
+        model.compile(ours(home, steps), "mean_absolute_error", sample_weight_mode=["temporal", None])
+        for x, y in batches:
+            model.train_on_batch(x, [y, y[:, 0, :1]])
+        return model.get_weights()
+
+    data = series(SIZES[:4])
+    assert test_weights.off(trained(4, data), trained(1, large(data)), make(home).get_weights()) <= 4e-6
+
+
+@pytest.mark.slow
 def test_two_outputs_with_unlike_weights(home, monkeypatch):
     """Where Keras divides by how many sample weights are not 0 nothing is right for both, and all weigh the same."""
     random = np.random.RandomState(5)
@@ -561,6 +587,41 @@ SHAPES = {
         ),
         True,
     ),
+    # Soft positives, as IoUs are: the large batch may not need the bound that a small one needs, or may need it, too.
+    "soft positives below a bound": (
+        lambda tf, y, out, mask: (
+            tf.reduce_sum(per_step(tf, y, out) * mask) / tf.maximum(1.0, tf.reduce_sum(0.01 * mask * tf.abs(y[..., 0])))
+        ),
+        False,
+    ),
+    "anchors of which -1 are ignored": (
+        lambda tf, y, out, mask: tf.reduce_sum(per_step(tf, y, out)) / tf.maximum(1.0, tf.reduce_sum(-mask)),
+        False,
+    ),
+    "a third of the positives": (
+        lambda tf, y, out, mask: tf.reduce_sum(per_step(tf, y, out)) / tf.maximum(1.0, tf.reduce_sum(mask) / 30),
+        False,
+    ),
+    "soft positives above a bound": (
+        lambda tf, y, out, mask: (
+            tf.reduce_sum(per_step(tf, y, out) * mask) / tf.maximum(1e-3, tf.reduce_sum(mask * (2 + tf.sin(y[..., 0]))))
+        ),
+        True,
+    ),
+    "a number that keeps its dimensions": (
+        lambda tf, y, out, mask: tf.reduce_mean(per_step(tf, y, out) * (mask / tf.reduce_mean(mask, keepdims=True))),
+        False,
+    ),
+    "a number for each step": (
+        lambda tf, y, out, mask: tf.reduce_mean(per_step(tf, y, out) * (mask / (1 + tf.reduce_mean(mask, 0)))),
+        False,
+    ),
+    "divided by the targets' variance": (
+        lambda tf, y, out, mask: (
+            tf.reduce_mean(per_step(tf, y, out)) / tf.reduce_mean(tf.square(y - tf.reduce_mean(y, keepdims=True)))
+        ),
+        False,
+    ),
     "samples and positives": (
         lambda tf, y, out, mask: of_number(tf, y, out, mask) + tf.reduce_mean(per_step(tf, y, out)),
         False,
@@ -575,6 +636,7 @@ SHORT = [
     "flattened + of samples",
     "one number, tiled",
     "over the samples first",
+    "soft positives below a bound",
 ]
 
 

@@ -371,9 +371,15 @@ def fit(home, model, epochs, callbacks=(), initial_epoch=0):
     model.fit(X, Y, epochs=epochs, initial_epoch=initial_epoch, callbacks=callbacks, **kwargs)
 
 
-def momentum_model(home):
+def momentum_model(home, is_built=False):
+    """A model with MySGD, or, if `is_built`, with a wrapped optimizer that was built before, as one of a loaded model."""
     optimizer = legacyga.MySGD(lr=0.1, momentum=0.5, steps_per_update=3, keras=home.keras)
-    return model_of(home, optimizer, run_eagerly=False)
+    model = model_of(home, optimizer, run_eagerly=False)
+    if is_built:
+        bare = home.keras.optimizers.SGD(0.1, momentum=0.5)
+        bare.build(model.trainable_variables)
+        model.compile(legacyga.wrap(bare, 3), model.loss)
+    return model
 
 
 def test_model_checkpoint(home, tmpdir):
@@ -391,28 +397,51 @@ def test_model_checkpoint(home, tmpdir):
         assert_bits(model.get_weights(), wanted)
 
 
-def test_backup_and_restore(home, tmpdir):
+@pytest.mark.parametrize("is_built", [False, True])
+def test_backup_and_restore(home, is_built, tmpdir):
     callbacks = home.keras.callbacks
     backup = getattr(callbacks, "BackupAndRestore", None)
     backup = backup or getattr(getattr(callbacks, "experimental", None), "BackupAndRestore", None)
     if backup is None or home.mode == "graph":
         skips.keras_lacks("no BackupAndRestore here")
+    if is_built and not hasattr(home.keras.optimizers.SGD, "build"):
+        skips.keras_lacks("optimizers of this generation have no `build`")
 
     class Interrupt(callbacks.Callback):
         def on_epoch_begin(self, epoch, logs=None):
             if epoch == 2:
                 raise KeyboardInterrupt
 
-    model = momentum_model(home)
+    model = momentum_model(home, is_built)
     fit(home, model, 4)
     wanted, folder = model.get_weights(), str(tmpdir.join("backup"))
-    model = momentum_model(home)
+    model = momentum_model(home, is_built)
     with pytest.raises(KeyboardInterrupt):
         fit(home, model, 4, [backup(folder), Interrupt()])
-    model = momentum_model(home)
+    model = momentum_model(home, is_built)
     fit(home, model, 4, [backup(folder)])
     assert int(home.value(model.optimizer.iterations)) == 5
     assert_bits(model.get_weights(), wanted)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["set_weights", "checkpoint"])
+def test_a_window_of_an_optimizer_that_was_built_before(home, way, tmpdir):
+    """As that of a loaded model, which was wrapped then."""
+    if home.mode == "graph" or not hasattr(home.keras.optimizers.SGD, "build"):
+        skips.keras_lacks("optimizers of this generation have no `build`")
+    model, other = momentum_model(home, True), momentum_model(home, True)
+    train(model, BATCHES[:5])
+    other.set_weights(model.get_weights())
+    if way == "checkpoint":
+        path = home.tf.train.Checkpoint(optimizer=model.optimizer).write(str(tmpdir.join("begun")))
+        home.tf.train.Checkpoint(optimizer=other.optimizer).read(path)
+    other.optimizer.build(other.trainable_variables)
+    if way == "set_weights":
+        other.optimizer.set_weights([home.value(each) for each in variables_of(model.optimizer)])
+    assert int(home.value(other.optimizer.mini_step)) == 2
+    assert legacyga.flush(model.optimizer) and legacyga.flush(other.optimizer)
+    assert_bits(state(home, other), state(home, model))
 
 
 # What does not fit

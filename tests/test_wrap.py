@@ -170,3 +170,12 @@ def test_the_package_keras(home, made_by):
     model.fit(np.ones((2, 1)), np.array([[1.0], [3.0]]), batch_size=1, shuffle=False, verbose=0)
     # Half the sum of -2 and -6, times the rate.
     assert model.get_weights()[0].tolist() == [[1.0]]
+
+
+@pytest.mark.parametrize("members", [{}, {"_allreduce": lambda self, gradients: gradients}])
+def test_an_old_horovod_is_refused(home, members):
+    """Its optimizers cannot be extended: up to 0.18 nothing has `_allreduce`, up to 0.21 it takes no variables."""
+    needs.wrap(home)
+    made = type("SGD", (home.keras.optimizers.SGD,), dict(members, __module__="horovod._keras"))
+    with pytest.raises(ValueError, match="wrap needs Horovod 0.21.3 or newer.*Received: <"):
+        legacyga.wrap(made(0.1), 2)

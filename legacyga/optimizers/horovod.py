@@ -5,12 +5,18 @@ through `super(self.__class__, self)`, which recurses without end in any further
 bypasses them with the optimizer's original methods, and each update calls `_allreduce` itself.
 """
 
+import inspect
+
 from legacyga.backend.messages import shown
 from legacyga.backend.tensors import is_sparse
 
 NO_POLICY = (
     "on_nonfinite={} cannot hold with Horovod: each process decides on its own gradients, and one that makes no "
     "update leaves the others waiting. Received: {}. Leave it at 'propagate'."
+)
+TOO_OLD = (
+    "wrap needs Horovod 0.21.3 or newer, in which an optimizer has a method `_allreduce(gradients, variables)`. Received: "
+    "{}, of an older Horovod. Upgrade it, or accumulate with legacyga.GradientAccumulator and exchange what it returns."
 )
 TWICE = (
     "The optimizer has Horovod's own backward_passes_per_step, and wrap would accumulate on top of it. Received: {}. "
@@ -20,14 +26,17 @@ TWICE = (
 
 def _made_by_horovod(cls):
     """The class that Horovod made of a Keras optimizer class, if `cls` is or extends one; else None."""
-    made = [each for each in cls.__mro__ if each.__module__ == "horovod._keras" and hasattr(each, "_allreduce")]
+    made = [each for each in cls.__mro__ if each.__module__ == "horovod._keras"]
     return made[0] if made else None
 
 
 def check(optimizer, settings):
     """Raise if a Horovod optimizer cannot accumulate with these `settings.Settings`."""
-    if _made_by_horovod(type(optimizer)) is None:
+    made = _made_by_horovod(type(optimizer))
+    if made is None:
         return
+    if not hasattr(made, "_allreduce") or len(inspect.signature(made._allreduce).parameters) < 3:
+        raise ValueError(TOO_OLD.format(shown(optimizer)))
     check_does_not_accumulate(optimizer)
     if settings.guards:
         raise ValueError(NO_POLICY.format(shown(settings.on_nonfinite), shown(optimizer)))

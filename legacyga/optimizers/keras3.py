@@ -227,10 +227,18 @@ class AccumulatingOptimizer(_config.ConfiguredOptimizer):
         # Keras names the argument `variables` or `var_list`.
         (variables,) = args or kwargs.values()
         # The HDF5 loader calls this with no variables.
-        if self.built or not variables:
+        if not variables:
             return
-        self._legacyga.inner.build_inner(variables)
+        if not self.built:
+            self._legacyga.inner.build_inner(variables)
         self._legacyga.registry().build(list(variables))
+
+    def load_own_variables(self, store):
+        """Set all variables from a file's store; make the window first if the file may hold one."""
+        # Keras builds an optimizer before it loads, but not one that was built before `wrap`.
+        if self.built and len(store.keys()) > len(self.variables):
+            self.build(self._legacyga.inner.with_slots._trainable_variables)
+        super(AccumulatingOptimizer, self).load_own_variables(store)
 
     def apply_gradients(self, grads_and_vars, *args, **kwargs):
         """Make one mini-step. The last one of a window calls the inner optimizer's own method, with these arguments."""

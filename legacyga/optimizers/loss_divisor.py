@@ -82,6 +82,9 @@ def find(ops, loss, params):
         known = [value >= 0]
         for each in found:
             known += [ops.equal(value, each.value), ops.equal(counted, each.counted)]
+        # With a bound, as in max(1, n), the large batch's divisor is the sum of the counts only if they are whole numbers.
+        is_whole = ops.equal(counted, ops.tf.floor(counted))
+        known.append((value - counted <= EPSILON) | ((counted >= 0) & is_whole))
         unknown = ops.constant(-1, "float64")
         return ops.tf.stack([ops.where(ops.tf.reduce_all(known), each, unknown) for each in (value, counted)])
 
@@ -123,6 +126,8 @@ class _Divisors(object):
         loops = [each for each in within if each.type in ("Enter", "RefEnter")]
         self._of_loops = graph.descendants(loops, lambda tensor: not tensor.op.type.endswith("Exit"))
         self._without_rows = self._behind_reductions(within)
+        # The tensor whose divisor is looked for.
+        self._divided = loss
         # {a tensor's name: what `of_terms` returns}: a loss may use a tensor many times, as a running mean does.
         self._terms = {}
         # Operations that `_check_plain` has passed.
@@ -165,7 +170,7 @@ class _Divisors(object):
         return self._terms[tensor.name]
 
     def _find_terms(self, tensor):
-        operation, inputs = tensor.op, list(tensor.op.inputs)
+        operation, inputs, self._divided = tensor.op, list(tensor.op.inputs), tensor
         if operation.type in SAME:
             return self.of_terms(inputs[0])
         # A condition, such as the loss's own is_nan, carries no gradient.
@@ -206,7 +211,8 @@ class _Divisors(object):
             return self._of_factor(inputs[0]).times(self._of_factor(inputs[1]))
         if operation.type in DIVISIONS and inputs[1].shape.ndims == 0:
             return self._of_factor(inputs[0]).times(self._number(inputs[1]))
-        if not self._has_rows(factor):
+        is_by_numbers = operation.type in DIVISIONS and inputs[1].op in self._of_batch and not self._has_rows(inputs[1])
+        if is_by_numbers or not self._has_rows(factor):
             raise _UnknownError()
         self._check_plain(operation)
         return ONE
@@ -263,6 +269,9 @@ class _Divisors(object):
         if axes is None or reduced.shape.ndims is None:
             return 1.0
         sizes = reduced.shape.as_list()
+        # Keras's placeholders of sample weights know no number of steps, but the loss that they multiply may.
+        if self._divided.shape.ndims == len(sizes):
+            sizes = [size or known for size, known in zip(sizes, self._divided.shape.as_list())]
         unknown = [axis for axis in axes.ravel() % len(sizes) if axis and sizes[axis] is None]
         if not unknown:
             return 1.0
@@ -334,10 +343,12 @@ class _Divisors(object):
 
     def _is_number(self, tensor):
         """Whether a tensor is a number of the batch."""
-        operation, is_scalar = tensor.op, tensor.dtype.base_dtype.is_floating and tensor.shape.ndims == 0
+        # It may keep its dimensions, as from tf.reduce_mean(..., keepdims=True).
+        operation, is_scalar = tensor.op, tensor.dtype.base_dtype.is_floating and tensor.shape.num_elements() == 1
         if operation in self._of_loops and operation.type not in REDUCTIONS:
             return False
-        return is_scalar and operation in self._of_batch and not operation.type.startswith(OF_ARRAYS)
+        is_one = is_scalar and operation in self._of_batch and not operation.type.startswith(OF_ARRAYS)
+        return is_one and not self._has_rows(tensor)
 
 
 def _unshaped(tensor):

@@ -151,16 +151,17 @@ class AccumulatingOptimizer(config.ConfiguredOptimizer):
 
 def _own(optimizer):
     """The optimizer's own variables: those it lists and its hyperparameters, except any that the user passed in."""
-    hypers = [(name, value) for name, value in optimizer._hyper.items() if is_variable(value)]
     steps = vars(optimizer).get("_iterations")
-    # An `iterations` that the user passed in has another name.
-    given = steps is not None and not _is_own_variable("iter", steps)
+    # The user may have set `iterations` to another variable, which `add_weight` did not make.
+    given = steps is not None and steps is not optimizer._lookup_dependency("iter")
     listed = [each for each in optimizer._weights if not (given and each is steps)]
-    return listed + [value for name, value in hypers if _is_own_variable(name, value)]
+    # Until the optimizer makes its own, variables among the hyperparameters are the user's.
+    hypers = optimizer._hyper.items() if optimizer._hypers_created else ()
+    return listed + [value for name, value in hypers if is_variable(value) and _is_own_variable(name, value)]
 
 
 def _is_own_variable(name, variable):
-    """Whether the optimizer itself made this hyperparameter's variable, with `add_weight`."""
+    """Whether an optimizer made this hyperparameter's variable, with `add_weight`."""
     aggregation = getattr(variable, "aggregation", None)
     is_named = variable.name.split("/")[-1].split(":")[0].startswith(name)
     return is_named and getattr(aggregation, "name", "") == "ONLY_FIRST_REPLICA"

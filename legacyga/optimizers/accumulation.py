@@ -31,14 +31,14 @@ class Accumulation(object):
         self.inner = inner_type(optimizer, home, self.ops, self.steps)
         self.windows = Windows(self)
         self.weights = Weights(self.ops)
-        # Whether the last mini-step's gradients were already summed over the replicas.
+        # Whether the last mini-step's caller had already summed the gradients over the replicas.
         self.is_handed_sums = False
         self._has_warned_of_no_update = False
-        # The error of the last attempt to set the state, because Keras only logs it; None if the state fitted.
+        # The error of the last attempt to set the state, or None. `load_model` raises it, because Keras only logs it.
         self.refused = None
 
     def shared_with(self, optimizer):
-        """An `Accumulation` for a shallow copy, `optimizer`, which shares the windows that exist by now."""
+        """An `Accumulation` for `optimizer`, a shallow copy. It shares the windows made so far."""
         shared = copy.copy(self)
         shared.optimizer, shared.inner = optimizer, copy.copy(self.inner)
         shared.steps = copy.copy(self.steps)
@@ -68,7 +68,7 @@ class Accumulation(object):
             return self.inner.update(grads_and_vars, args, kwargs)
         if not self.steps.has_windows:
             self.steps.are_bare = True
-            # In a graph, a write that reads no gradient, such as a weight decay, must wait for all gradients too.
+            # In a graph, a write that needs no gradient, such as a weight decay, could precede a gradient's reads.
             with ops.after([] if self.inner.orders_writes else [gradient for gradient, _ in present]):
                 return self.inner.update(grads_and_vars, args, kwargs)
         horovod.check_does_not_accumulate(self.optimizer)
@@ -94,7 +94,7 @@ class Accumulation(object):
         return taken
 
     def _forms(self, window, grads_and_vars, registry, is_traced):
-        """Return, checked and recorded, what the gradients add to each of the window's sums: NOTHING, ROWS or WHOLE."""
+        """Check, record and return what the gradients add to each of the window's sums: NOTHING, ROWS or WHOLE."""
         sums = window.sums
         given = [(place, pair) for place, pair in zip(window.places, grads_and_vars) if pair[0] is not None]
         if sums.without:
@@ -103,7 +103,7 @@ class Accumulation(object):
         forms = sums.forms_of({place: gradient for place, (gradient, _) in given})
         sums.note(forms, window.places, registry.is_graph)
         if is_traced and self.inner.reads_when_traced and registry.mini_steps_under_way:
-            # The trace needs every form that the window holds, and a restored window may hold forms never seen here.
+            # For a sum without a gradient here, the trace takes the form recorded. A restored sum may have none.
             sums.note_held(window.kept.held.read_value().numpy())
         return forms
 
@@ -113,12 +113,12 @@ class Accumulation(object):
         pairs = [(each, place) for (each, _), place in zip(grads_and_vars, window.places) if each is not None]
         gradients, places = map(list, zip(*pairs))
         if is_handed_sums:
-            # Each replica accumulates its share, so the sum in a checkpoint fits any number of replicas.
+            # Each replica accumulates its share, because a checkpoint saves the sum of all replicas' accumulators.
             gradients = self.inner.scaled(gradients, 1.0 / ops.replicas.count)
 
         def take(run, gradients, value=None):
             if value is not None and is_handed_sums:
-                # The gradients are equal on all replicas. Equal weights keep the sums equal too.
+                # The gradients are equal on all replicas. Equal weights keep the sums equal too: take their mean.
                 value = ops.replicas.sum(value) / ops.replicas.count
             mini_step = MiniStep(gradients, places, forms, weight and weight._replace(value=value), before)
             window.call = call
@@ -136,26 +136,27 @@ class Accumulation(object):
     def divisor_of(self, loss, params):
         """In graph mode, a loss's divisor from `loss_divisor.find`: the weight of its mini-step. Else None."""
         can_weigh = self.home.graph_mode and self.steps.has_windows and self.settings.reduction == "mean"
-        # On several replicas, the loss's operations tell the number for one replica's batch only.
+        # On several replicas, a loss tells only the divisor of its own replica's samples.
         if not can_weigh or self.ops.replicas.are_several or getattr(loss, "graph", None) is None:
             return None
         return loss_divisor.find(self.ops, loss, list(params))
 
     def _counted(self):
-        """Values that change when a function traced earlier takes mini-steps, or when a trace calls such a function."""
+        """Numbers that change when a function traced earlier takes mini-steps: a list."""
         registry = self.registry()
         counters = [window.kept.mini_step for window in registry.windows.values()]
         if not self.ops.tf.executing_eagerly():
+            # A trace runs nothing, but such a call adds uses of the counters.
             return [self.ops.uses(counter) for counter in counters]
         if not self.is_handed_sums:
-            # Whole windows leave the counters as they were, so add `iterations`. Not inside a LossScaleOptimizer, which
-            # increments `iterations` even if it passes on no mini-step.
+            # K mini-steps leave the counters unchanged, so add `iterations`. Not inside a LossScaleOptimizer (it hands
+            # over sums), which increments `iterations` even if it skips the mini-step.
             updates = self.optimizer.iterations
             counters.append(updates if is_variable(updates) else updates.value)
         return registry.read(counters) if counters else []
 
     def registry(self):
-        """The `Registry` that the running code means."""
+        """The `Registry` of windows that applies here."""
         return self.windows.here()
 
     @property

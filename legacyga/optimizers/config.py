@@ -33,10 +33,10 @@ def _optimizer_class(home, generation, name, module):
     named = [find(name)] + [getattr(place, plain, None) for place in places]
     found = [cls for cls in named if homes.generation_of(cls) == generation]
     if module is not None and module.partition(".")[0] not in homes.KERAS:
-        # Keras's class of the same name makes other updates: do not take it.
+        # The class is the user's own. Keras's of the same name would make other updates.
         named = found = [cls for cls in found if cls is named[0]]
     if found:
-        # TF 2.9 and 2.10 have OptimizerV2 in two modules, one of them `legacy`. Delete with TF 2.10.
+        # TF 2.9 and 2.10 have each OptimizerV2 in two modules, one of them `legacy`. Delete with TF 2.10.
         return next((cls for cls in found if cls.__module__ == module), found[0])
     raise ValueError((NOT_HERE if any(named) else UNKNOWN).format(home, plain, module, shown(generation), shown(name)))
 
@@ -59,8 +59,8 @@ def from_config(home, config, custom_objects=None):
 
 @contextlib.contextmanager
 def _known(home, objects):
-    """A context that registers a dict of custom objects with the home, except under names already registered."""
-    # Not a CustomObjectScope: Keras 3's hides the scopes around it.
+    """A context in which the Keras `home` knows these custom objects. Names already registered stay as they are."""
+    # A CustomObjectScope of Keras 3 would hide the user's scopes around it.
     registered = home.module.utils.get_custom_objects()
     added = {name: each for name, each in objects.items() if name not in registered}
     registered.update(added)
@@ -75,7 +75,7 @@ LOADERS = {surface.NAME: from_config}
 
 
 def loaders(home):
-    """{name: class}: what a Keras needs to load our optimizers. A class's `from_config` calls `LOADERS[name]`."""
+    """The custom objects by which Keras loads our optimizers, {name: class with a `from_config`}."""
 
     def loader(name, make):
         def from_config(cls, config, custom_objects=None):
@@ -87,13 +87,13 @@ def loaders(home):
 
 
 def register(home):
-    """Register our loaders with the Keras, except under names that the program has registered itself."""
+    """Register our `loaders` with Keras, except under names that the program has registered itself."""
     for name, loader in loaders(home).items():
         home.module.utils.get_custom_objects().setdefault(name, loader)
 
 
 def load(name, inner, home, config, custom_objects=None):
-    """The optimizer from a config, by the loader `name`, with `inner` known as a custom object."""
+    """The optimizer from a config, by `LOADERS[name]`. The inner class `inner` need not be registered."""
     with _known(home, {home.registered_name(inner): inner}):
         return LOADERS[name](home, config, custom_objects)
 
@@ -104,7 +104,7 @@ class ConfiguredOptimizer(surface.AccumulatingOptimizer):
     def get_config(self):
         """The config for `from_config`: the inner optimizer's config, K and the options of `wrap`."""
         cls, home = type(self)._legacyga_class
-        # Keras saves the config first: if restored state still waits, raise before anything is written.
+        # Keras saves the config first: if restored state waits for its variables, raise before it writes a file.
         self._legacyga.registry().check_all_is_here("its config")
         inner = super(ConfiguredOptimizer, self).get_config()
         described = {
@@ -124,13 +124,13 @@ class ConfiguredOptimizer(surface.AccumulatingOptimizer):
         made = load(surface.NAME, inner, home, config, custom_objects)
         if "_legacyga_class" in vars(cls):
             return made
-        # Horovod has subclassed our class, and its methods need its `__init__`, which the inner `from_config` calls.
+        # Horovod's subclass of ours needs its `__init__` run: the inner `from_config` runs it, `load` does not.
         extended = super(surface.AccumulatingOptimizer, cls).from_config(config["optimizer"]["config"])
         surface.start(extended, surface.accumulation_of(made).settings)
         return extended
 
     def set_weights(self, weights):
-        """Set all variables from a list of arrays. If it has only the bare optimizer's, a new window starts.
+        """Set all variables from a list of arrays. If it has only the inner optimizer's, a new window starts.
 
         Raises ValueError, before it writes anything, if the number of arrays or a shape does not match.
         """
@@ -139,7 +139,7 @@ class ConfiguredOptimizer(surface.AccumulatingOptimizer):
         if not _is_built(self) or homes.generation_of(type(self)) in ALWAYS_BUILT:
             super(ConfiguredOptimizer, self).set_weights(weights)
             return
-        # Not the inherited method: v3 optimizers around another one call themselves unbuilt, or omit its variables.
+        # The inherited method fails for a v3 optimizer around another: it calls itself unbuilt, or omits variables.
         for variable, value in zip(state.variables_of(self), weights):
             variable.assign(value)
 

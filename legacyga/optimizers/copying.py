@@ -21,11 +21,12 @@ def copy_attributes(optimizer, copied, own, new_variable, kept=()):
     pins = _Pins(own, new_variable, kept)
     pins.mark([optimizer] + optimizers_within(optimizer))
     pins.add(optimizer, copied)
+    # Leave these to deepcopy.
     for each in _beside_keeper(optimizer):
         pins.memo.pop(id(each), None)
     pairs = [(optimizer, copied)] + pins.within
     for tracker in [vars(each)["_tracker"] for each, _ in pairs if "_tracker" in vars(each)]:
-        # As deepcopy fills a container, Keras 3's tracker would list the copies again: tell it their ids.
+        # As deepcopy fills a container, Keras 3's tracker would list each item once more: tell it the copies' ids.
         pins.memo[id(tracker.stored_ids)] = {
             name: {id(pins.memo[key]) if key in pins.memo else key for key in ids}
             for name, ids in tracker.stored_ids.items()
@@ -48,7 +49,7 @@ def values_in(values):
             stack.extend(value.keys())
             stack.extend(value.values())
             if not isinstance(value, dict):
-                # Keras 3's OptimizerMap keeps its default optimizer beside the entries.
+                # Keras 3's OptimizerMap keeps its default optimizer in an attribute.
                 stack.extend(getattr(value, "__dict__", {}).values())
         elif isinstance(value, CONTAINERS):
             stack.extend(value)
@@ -56,7 +57,7 @@ def values_in(values):
 
 
 def _attributes(optimizer):
-    # Leave out TensorFlow's own lists of these attributes.
+    # TensorFlow's own lists of these attributes have "dependenc" in their names.
     return values_in([value for name, value in vars(optimizer).items() if "dependenc" not in name])
 
 
@@ -75,11 +76,11 @@ def optimizers_within(optimizer):
 
 
 class _Pins(object):
-    """Builds the memo of a deepcopy: which objects it shares, and which it replaces with copies made here."""
+    """Builds the memo of a deepcopy, {id of an object: what the copy has in its place}: a copy made here, or itself."""
 
     def __init__(self, own, new_variable, kept):
         self._own, self._new_variable, self._kept = own, new_variable, kept
-        # The variables and optimizers to copy, by id.
+        # {id: a variable or optimizer to copy}.
         self._to_copy = {}
         self.memo, self.within = {}, []
 
@@ -88,7 +89,7 @@ class _Pins(object):
         self._to_copy.update((id(value), value) for value in values)
 
     def add(self, optimizer, copied):
-        """Map `optimizer` to `copied`, and decide about each of its variables and attributes."""
+        """Put `copied` in the place of `optimizer`, and share or copy each of its variables and attributes."""
         self.memo[id(optimizer)] = copied
         beside = _beside_keeper(optimizer)
         # A LossScaleOptimizer's own variables are those of its loss scale.
@@ -101,17 +102,17 @@ class _Pins(object):
                 continue
             is_container = isinstance(value, CONTAINERS)
             inside = values_in([value]) if is_container else [value]
-            # Do not share an empty container that Keras or TensorFlow wrapped: a build may put variables into it.
+            # Copy an empty container that Keras or TensorFlow wrapped: a build may put variables into it.
             is_tracked = hasattr(value, "tracker") or hasattr(value, "_setattr_tracking")
             is_empty = is_container and not value and is_tracked
             if name in self._kept or is_empty or any(map(self._is_to_copy, inside)):
                 self._pin(inside)
             elif "deferred" in name or "restor" in name:
-                # Checkpoint values that wait for their variables. The checkpoint reader in them cannot be copied.
+                # Restored values that wait for their variables. They hold a checkpoint reader, which cannot be copied.
                 self.memo[id(value)] = _with_containers_copied(value)
             # deepcopy itself copies the tracking attributes of TensorFlow and Keras.
             elif "dependenc" not in name and name != "_tracker":
-                # Share its contents too: TensorFlow tracks Keras 3's containers by a second one with the same contents.
+                # Share its contents too: for a Keras 3 container TensorFlow tracks a second one, which deepcopy copies.
                 self._pin(inside)
                 self.memo.setdefault(id(value), value)
 
@@ -119,7 +120,7 @@ class _Pins(object):
         return id(value.__self__ if isinstance(value, types.MethodType) else value) in self._to_copy
 
     def _pin(self, values):
-        """Decide for each of these values, containers aside, whether it is shared or copied."""
+        """Share or copy each of these values; leave containers to deepcopy."""
         for value in reversed(values):
             if id(value) in self.memo or isinstance(value, CONTAINERS):
                 continue
@@ -128,7 +129,7 @@ class _Pins(object):
             elif not isinstance(value, types.MethodType):
                 # deepcopy itself binds methods to the copy.
                 copied = object.__new__(type(value))
-                # Until the copy has its own attributes, TensorFlow reads these when it wraps containers.
+                # TensorFlow reads attributes when it wraps containers: lend these until the copy has its own.
                 vars(copied).update(vars(value))
                 self.within.append((value, copied))
                 self.add(value, copied)
@@ -155,7 +156,7 @@ def keeper_of(optimizer):
 
 
 def _beside_keeper(optimizer):
-    """What deepcopy copies of a LossScaleOptimizer: [its scale, what restores files of TF 2.2 or None]; else []."""
+    """What deepcopy may copy of a LossScaleOptimizer: [its scale, what restores TF 2.2 files or None]; else []."""
     keeper = keeper_of(optimizer)
     if keeper is optimizer:
         return []
@@ -166,5 +167,5 @@ def _beside_keeper(optimizer):
 def attributes_that_are_variables(optimizer):
     """An optimizer's attributes that are variables, as {name: variable}."""
     values = vars(optimizer).items()
-    # The first condition is for speed: most attributes are not variables.
+    # The first condition is for speed.
     return {name: value for name, value in values if hasattr(value, "assign_add") and is_variable(value)}

@@ -49,7 +49,7 @@ def check_does_not_accumulate(optimizer):
 
 
 def bases_before(cls):
-    """Bases to put before an optimizer's class: one that restores its original methods if Horovod made it, or none."""
+    """Bases to put before the class `cls`: if Horovod made it, one that restores the original methods; else none."""
     made = _made_by_horovod(cls)
     if made is None:
         return ()
@@ -69,6 +69,6 @@ def exchanged(optimizer, pairs, rows_once):
     gradients, variables = zip(*pairs)
     together = optimizer._allreduce(gradients, variables)
     if rows_once is not None:
-        # Several processes may have the same row: add it up before anything is clipped.
+        # Several processes may have the same row: add it up before Keras clips.
         together = [rows_once([each]) if is_sparse(each) else each for each in together]
     return list(zip(together, variables))

@@ -1,4 +1,4 @@
-"""How accumulation copies, prepares and calls the inner optimizer; the hooks are in each generation's file."""
+"""How accumulation copies, prepares and calls the inner optimizer; each generation's file implements the hooks."""
 
 import contextlib
 import functools
@@ -30,13 +30,13 @@ def are_exchanged(kwargs):
 
 
 def check_arguments(method, args, kwargs):
-    """Raise now, not at the window's end, the TypeError of `method` for these arguments after its first."""
+    """Raise the TypeError of `method` for these arguments, which follow the gradients, before the window's end."""
     if args or kwargs:
         inspect.signature(method).bind(None, None, *args, **kwargs)
 
 
 def named(method, args, kwargs):
-    """The arguments of `method` after its first: (args, kwargs), by name where possible, as `are_exchanged` needs."""
+    """The arguments of `method` after the gradients: (args, kwargs), by name where possible, for `are_exchanged`."""
     if not args and not kwargs:
         return args, kwargs
     check_arguments(method, args, kwargs)
@@ -47,7 +47,7 @@ def named(method, args, kwargs):
 
 @contextlib.contextmanager
 def hidden(optimizer, *names):
-    """A context in which an object lacks the attributes with these names."""
+    """A context in which an object lacks these attributes."""
     attributes = vars(optimizer)
     found = {name: attributes.pop(name) for name in names if name in attributes}
     try:
@@ -59,7 +59,7 @@ def hidden(optimizer, *names):
 class Inner(object):
     """The inner optimizer: the accumulating object itself, called through the methods of the user's class."""
 
-    # The inner class's methods that take part in the exchange between replicas, and see which gradients are None.
+    # The inner class's methods that take part in the replicas' exchange. A user's own may do it, and must see None.
     exchanging = ()
     # Whether variables made while a function is traced can be read at once.
     reads_when_traced = True
@@ -69,9 +69,9 @@ class Inner(object):
     def __init__(self, optimizer, home, ops, steps):
         self.optimizer, self.home, self.ops, self.steps = optimizer, home, ops, steps
         self.scales_loss = features.is_loss_scale_optimizer(home, optimizer)
-        # {whether the gradients are exchanged: the number of updates in progress}, several in replicas' threads.
+        # {whether the gradients are exchanged: the number of updates in progress, one in each replica's thread}.
         self._applying = {False: 0, True: 0}
-        # {variable key: whether the update in progress has a gradient of it, a tensor}, if only the run tells.
+        # {variable key: whether the update in progress has its gradient, a tensor}, where only the run tells.
         self._presence = {}
         # {window: the optimizer's attributes when its mini-step was built}, in graph mode.
         self._attributes = {}
@@ -90,8 +90,8 @@ class Inner(object):
         """Make the inner optimizer's own state for these (gradient, variable) pairs.
 
         Called when a mini-step is made, before its window, in replica context, within an init_scope; without windows
-        only by `apply`. `is_traced`: in a tf.function, whose update may find a gradient of any of the variables.
-        Returns nothing.
+        only by `apply`. `is_traced`: in a tf.function, whose update may use gradients that are None here, if another
+        function adds them. Returns nothing.
         """
 
     @hook
@@ -111,10 +111,10 @@ class Inner(object):
         Returns the variable.
         """
 
-    # The inner optimizer's session, and facts about it.
+    # Facts about the inner optimizer.
 
     def session(self, variable, action):
-        """The session for `variable`. If missing, Keras opens it; `train` returns None, or raises for an `action`."""
+        """The session for `variable`. Keras opens one if needed; `train` returns None, or raises for an `action`."""
         return self.home.session
 
     @property
@@ -132,7 +132,7 @@ class Inner(object):
 
     @property
     def bypasses_step(self):
-        """Whether an update may reach variables in other ways than one call of `step` for each."""
+        """Whether an update may change variables other than by one call of `step` for each."""
         return self.is_around_others
 
     @property
@@ -171,7 +171,7 @@ class Inner(object):
             self._presence = {} if bypasses_step else at_run_time
             try:
                 with self._constraints_of_those_present(var_list):
-                    # The user's methods, or optimizers inside, may treat None in a way that `step` does not see.
+                    # The user's methods, or optimizers inside, may treat None in their own way, so give them None.
                     if bypasses_step or at_run_time and self.has_own_methods:
                         return self._with_or_without(at_run_time, pairs, args, kwargs, exchanges)
                     return self.update(pairs, args, kwargs, exchanged=exchanges)
@@ -243,16 +243,15 @@ class Inner(object):
             self._presence = before
 
     def _with_or_without(self, at_run_time, pairs, args, kwargs, exchanged):
-        """Update all variables if any in `at_run_time` has a gradient, else leave all of `at_run_time` out."""
+        """If any in `at_run_time` has a gradient, update all, the others with zeros; else leave out `at_run_time`."""
 
         def update(pairs):
             return self.ops.done(self.update(pairs, args, kwargs, exchanged=exchanged))
 
         without = [(None if variable_key(var) in at_run_time else gradient, var) for gradient, var in pairs]
-        # Without a conditional: replicas cannot synchronize in one, and an update without any gradient raises.
+        # Use the zeros in `pairs`: replicas cannot synchronize in a conditional, and with None everywhere Keras raises.
         if self.ops.replicas.synchronize or all(gradient is None for gradient, _ in without):
             return update(pairs)
-        # If any is there, those without a gradient have zeros in `pairs`.
         is_any_there = self.ops.reduce_any(self.ops.tf.stack(list(at_run_time.values())))
         return self.ops.cond(is_any_there, lambda: update(pairs), lambda: update(without))
 
@@ -272,7 +271,7 @@ class Inner(object):
                 # The public `constraint` of a tf.Variable is read-only.
                 own = None if is_there is None else getattr(part, "_constraint", None)
                 if own is not None:
-                    # Replicas' threads are here together: each finds the user's own, and the last to come restores it.
+                    # Replicas' threads are here at once: each wraps the user's own, and the last to come restores it.
                     own = getattr(own, "legacyga_own", own)
                     ours = functools.partial(self._constrained_if, is_there, own)
                     ours.legacyga_own = own
@@ -314,7 +313,7 @@ class Inner(object):
             for each in variables if decays else ():
                 is_there = self._presence.get(variable_key(each))
                 if is_there is not None:
-                    # A decay of 0 in place of a conditional, because replicas synchronize in `own`.
+                    # Scale the decay by 0 or 1: replicas synchronize in `own`, so it cannot be in a conditional.
                     part = self.ops.cast(is_there, "float32")
                     attributes.update((name, part * decay) for name, decay in decays.items())
                     own([each])
@@ -322,7 +321,7 @@ class Inner(object):
             attributes.update(decays)
 
     def say_what_is_missing(self, grads_and_vars):
-        """Emit Keras's warning of missing gradients, because a traced update may have zeros in their place."""
+        """Emit Keras's warning of missing gradients: a traced update, with zeros in their place, would not."""
         for cls in type(self.optimizer).__mro__:
             # A class may come from a module that is not in `sys.modules`.
             module = sys.modules.get(cls.__module__)
@@ -352,13 +351,13 @@ class Inner(object):
     def keep_attributes(self, window):
         """Save the optimizer's attributes when a mini-step is built in a graph, for a flush that is built later.
 
-        They may change in between: keras-lr-multiplier changes `lr` just for the time of get_updates.
+        They may change in between: keras-lr-multiplier changes `lr` only during get_updates.
         """
         self._attributes[window] = dict(vars(self.optimizer))
 
     @contextlib.contextmanager
     def as_kept(self, window):
-        """A context in which the optimizer has the attributes from when the window's mini-step was built."""
+        """A context in which the optimizer has the attributes kept for the window."""
         if window not in self._attributes:
             yield
             return

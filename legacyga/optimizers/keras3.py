@@ -40,7 +40,7 @@ class Inner(_inner.Inner):
 
     @property
     def bypasses_step(self):
-        # A user's method may give all variables to one call of update_step.
+        # A user's `_backend_update_step` may give all variables to one call of update_step.
         return super(Inner, self).bypasses_step or self._overrides(["_backend_update_step"])
 
     @property
@@ -66,7 +66,7 @@ class Inner(_inner.Inner):
         with self.ops.init_scope():
             within = copying.copy_attributes(optimizer, self.optimizer, _own, copy.deepcopy, KEPT)
         for each, copied in [(optimizer, self.optimizer)] + within:
-            # Restored values waiting for slots not yet made.
+            # The copy's slots, not yet made, also get the restored values that wait for them.
             to_come = copied._variables._deferred_dependencies
             to_come.update((i, list(found)) for i, found in each._variables._deferred_dependencies.items())
             optimizer_map = vars(each).get("_optimizer_map")
@@ -78,7 +78,7 @@ class Inner(_inner.Inner):
         self.with_slots._check_variables_are_known([var for _, var in grads_and_vars])
 
     def apply(self, pairs, called="apply_gradients", *args, **kwargs):
-        # A flush of a restored window knows no call: it takes apply_gradients, as `fit` does.
+        # By default apply_gradients, as in `fit`: a flush right after a restore follows no call.
         if called == "apply_gradients":
             # The user's class may override `apply_gradients`, which ends in a call of our `apply`.
             return super(AccumulatingOptimizer, self.optimizer).apply_gradients(pairs, *args, **kwargs)
@@ -90,10 +90,10 @@ class Inner(_inner.Inner):
     def take(self, accumulation, called, grads, variables, args, kwargs):
         """Make one mini-step for a call of the optimizer's method `called`; `variables` may be None, as in `apply`."""
         optimizer, grads = self.optimizer, list(grads)
-        # `uninterrupted` locks, so `is_applying` is of this thread's update. Without windows both paths do the same.
+        # Lock, so that `is_applying` is of this thread's update. Without windows both paths do the same.
         with self.ops.uninterrupted() if self.steps.has_windows else contextlib.ExitStack():
             if called == "apply" and self.is_applying:
-                # The inner optimizer's `apply_gradients` ends here.
+                # The update's own `apply_gradients` has called `apply`.
                 self.apply_inner(grads, variables, *args, **kwargs)
                 return
             method = getattr(self.own_class, called)
@@ -109,7 +109,7 @@ class Inner(_inner.Inner):
                 self.apply_inner(grads, given, *args, **kwargs)
                 return
             if not optimizer.built:
-                # Build here, as Keras does: in an init_scope, variables that this function makes have no value yet.
+                # Build here, as Keras does: in `prepare`'s init_scope, variables made by this function have no value.
                 with self.home.module.name_scope(optimizer.name, caller=optimizer):
                     self.build_inner(variables)
             accumulation.take_mini_step(list(zip(grads, variables)), (called,) + args, kwargs, scope=optimizer.name)
@@ -136,7 +136,7 @@ class Inner(_inner.Inner):
                     continue
                 for average, var in zip(averages, each._trainable_variables):
                     value = var if is_variable(var) else var.value
-                    # A variable made in a function has no value before the function has run.
+                    # A variable made in this function has no value yet.
                     if average is not None and value.is_initialized():
                         average.assign(value)
 
@@ -176,7 +176,7 @@ class Inner(_inner.Inner):
 
 
 def _own(optimizer):
-    """The variables that Keras saves with the optimizer, except the model's, which an attribute may have added."""
+    """The variables that Keras saves with the optimizer, except any of the model's that an attribute holds."""
     models = {id(each) for each in optimizer._trainable_variables}
     return [each for each in vars(optimizer)["_variables"] if id(each) not in models]
 

@@ -70,9 +70,9 @@ def flush(optimizer):
 class WindowsOfFit(object):
     """The windows of an optimizer that a fit may end: those with a mini-step of this fit, or of variables trained now.
 
-    The `trainable` flags alone do not determine them: a train_step may change the flags or train several lists of
-    variables, and an existing training function continues to train variables frozen since. Other open windows are of
-    frozen variables, or of another model.
+    Other open windows are of frozen variables, or of another model. The `trainable` flags alone do not tell: a
+    train_step may change them or train several lists of variables, and an existing training function still trains
+    variables frozen since.
     """
 
     def __init__(self, model, optimizer):
@@ -80,7 +80,7 @@ class WindowsOfFit(object):
         self._untouched = self._find_registry().under_way()
 
     def look(self):
-        """Note which earlier windows this fit continues. Call before its K-th mini-step: then a count repeats."""
+        """Note which earlier windows this fit continues. Call before its K-th mini-step: K leave counts unchanged."""
         if self._untouched:
             self._untouched &= self._find_registry().under_way()
 
@@ -101,8 +101,8 @@ class WindowsOfFit(object):
 def _trained_now(model, keys):
     """Select from `keys` the windows of the variables that the model trains now.
 
-    Usually one window holds all of them, and perhaps variables outside of the model, such as those of a loss. If none
-    does, as in a GAN, select every window of a subset. Never select a window with a frozen variable of the model.
+    Usually one window has them all, and perhaps variables outside of the model, such as a loss's. If none has, as in a
+    GAN, select each window of some of them. Never select a window with a frozen variable of the model.
     """
     # In graph mode `compile` fixes the trained variables.
     trained = getattr(model, "_collected_trainable_weights", None) or features.trainable_variables_of(model)

@@ -1,8 +1,8 @@
 """Find the divisor of a loss in a graph, such as the number of samples: the weight of its mini-step.
 
 Keras builds a mini-step before any batch is there, so the loss's operations must tell the divisor. The search knows few
-operations. Any other divides by nothing if its result has a row for each sample, and no *number of the batch*, a scalar
-computed from the batch, goes into it. Else nothing is found, and all batches weigh the same.
+operations. It trusts any other to divide by nothing if the result has a row for each sample, and needs no *number of
+the batch*: a scalar computed from the batch. Else it finds nothing, and all batches weigh the same.
 """
 
 import collections
@@ -20,11 +20,11 @@ KEEPING_ROWS = SAME | DIVISIONS | SELECTIONS | REDUCTIONS | {
     "Minimum", "ClipByValue", "Relu", "Sigmoid", "Softplus", "Softmax", "SoftmaxCrossEntropyWithLogits",
     "SparseSoftmaxCrossEntropyWithLogits",
 }  # fmt: skip
-# Operations whose number of rows depends on the data, as in tf.boolean_mask.
+# The data decide how many rows these return, as in tf.boolean_mask.
 CHOOSING = {"Where", "DynamicPartition"}
 FEEDING = ("Placeholder", "IteratorGetNext", "QueueDequeue")
 WITHOUT_GRADIENT = {"StopGradient", "ZerosLike", "OnesLike"}
-# The scalars of these operations may stand for a TensorArray.
+# A scalar of these operations may be a TensorArray's flow, no number.
 OF_ARRAYS = ("TensorArray", "Merge", "Switch")
 # The largest number that a loss may add to a count against a division by 0.
 EPSILON = 1e-3
@@ -38,16 +38,16 @@ class _Number(collections.namedtuple("_Number", ["value", "counted", "degree", "
     """A number of the batch, which divides some term of the loss.
 
     value: a float64 tensor, or 1.0 for a number that is the same in each batch. Constant factors may be left out.
-    counted: `value` without a lower bound: n for max(1, n). So two batches' numbers add up to the large batch's.
+    counted: `value` without a lower bound: n for max(1, n). So small batches' numbers add up to the large batch's.
     degree: the power of the batch's size with which `value` grows: 1 for a count, 0 for a share, -1 for an inverse.
-    sums: how many factors are sums over the batch's data, such as a mask. The product of two does not add up.
-    means: the power of means of such data in it: 1 where Keras up to 2.2 divides by the mean of a mask; 2 for two
+    sums: how many factors are sums over the batch's data, such as a mask. Products of two sums do not add up.
+    means: the power of means of such data in `value`: 1 where Keras up to 2.2 divides by the mean of a mask; 2 for two
         means, whose product is only close to the large batch's; -1 where a mean multiplies the loss.
     """
 
     @property
     def key(self):
-        # Tensors of TF 2 have no hash.
+        # TF 2's tensors have no hash.
         return (id(self.value), id(self.counted)) + self[2:]
 
     def times(self, other):
@@ -78,7 +78,7 @@ def find(ops, loss, params):
         if not found or any(each.degree != 1 or each.sums > 1 or each.means < 0 for each in found):
             return None
         value, counted = found[0][:2]
-        # A divisor may be NaN if a batch has no samples.
+        # Without samples a divisor may be NaN.
         known = [value >= 0]
         for each in found:
             known += [ops.equal(value, each.value), ops.equal(counted, each.counted)]
@@ -106,7 +106,7 @@ def _terms(ops, loss, params):
 
 
 class _Divisors(object):
-    """Walks back from a loss to the `_Number`s that divide its terms. Raises `_UnknownError` if it cannot tell them."""
+    """Walks back from a loss to the `_Number`s that divide its terms. Raises `_UnknownError` if one is unknown."""
 
     def __init__(self, ops, loss, params):
         self._ops, self._tf = ops, ops.tf
@@ -118,11 +118,12 @@ class _Divisors(object):
         self._of_batch = within & graph.descendants(
             fed, lambda tensor: graph.dimension_of(self._tf, tensor) in (None, 0)
         )
-        # Those of them between the loss and the params.
+        # Those of them on a gradient's way to the params.
         variables = [graph.operation_of(each) for each in params]
         learning = self._of_batch & graph.descendants(variables, self._carries_gradient)
         self._learning = {each for each in learning if each.type not in WITHOUT_GRADIENT}
-        # In a loop a scalar, such as K.rnn's counter, has many values: only reductions make numbers of the batch there.
+        # A loop's operations. Scalars there, such as the step counter of keras-contrib's CRF, change in each step: only
+        # reductions are numbers of the batch.
         loops = [each for each in within if each.type in ("Enter", "RefEnter")]
         self._of_loops = graph.descendants(loops, lambda tensor: not tensor.op.type.endswith("Exit"))
         self._without_rows = self._behind_reductions(within)
@@ -156,7 +157,7 @@ class _Divisors(object):
         return self._is_sized(tensor) and tensor.op not in self._without_rows
 
     def _carries_gradient(self, tensor):
-        # On the way are resources, the variables' handles, and variants, the TensorLists of TF 2's loops.
+        # Gradients also pass resources (the variables' handles) and variants (the TensorLists of TF 2's loops).
         dtype = tensor.dtype.base_dtype
         carries = is_differentiable(dtype) or dtype in (self._tf.resource, self._tf.variant)
         return carries and tensor.op.type not in WITHOUT_GRADIENT
@@ -173,7 +174,7 @@ class _Divisors(object):
         operation, inputs, self._divided = tensor.op, list(tensor.op.inputs), tensor
         if operation.type in SAME:
             return self.of_terms(inputs[0])
-        # A condition, such as the loss's own is_nan, carries no gradient.
+        # Leave out conditions, as in tf.where(is_nan(loss), 0, loss).
         learning = [each for each in inputs if each.op in self._learning and self._carries_gradient(each)]
         if operation.type in REDUCTIONS:
             # Only a mean over the rows divides by a number of the batch.
@@ -198,7 +199,7 @@ class _Divisors(object):
         return found
 
     def _of_factor(self, factor):
-        """What a factor divides the other by: n for weights / n, 1 / n for the number n, 1 for weights or a mask."""
+        """What a factor divides a product by: n for weights / n, 1 / n for the number n, 1 for weights or a mask."""
         operation = factor.op
         if operation not in self._of_batch:
             return ONE
@@ -235,19 +236,19 @@ class _Divisors(object):
             return self._number(inputs[0]).over(self._number(inputs[1]))
         if operation.type in REDUCTIONS:
             return self._reduced(tensor, operation)
-        # A loss may keep its count away from 0, as max(1, n) does: the count is the operand that is no bound.
+        # A loss may keep its count away from 0, as by max(1, n): the count is the operand that is no bound.
         if tensor.shape.ndims == 0 and operation.type in {"Maximum", "Add", "AddV2"} | SELECTIONS:
             most = EPSILON if "Add" in operation.type else 1
             counts = [each for each in inputs[-2:] if not self._is_bound(each, most)]
             number = self._number(counts[0]) if len(counts) == 1 else ONE
             if number.degree == 1 and number.value is number.counted:
-                # The bound applies to the count with the constant factors that `number` leaves out, so use the graph's.
+                # The bound is of the count with its constant factors. `number` may lack them: use the graph's tensors.
                 value, counted = [self._ops.cast(each, "float64") for each in (tensor, counts[0])]
                 return number._replace(value=value, counted=counted)
         raise _UnknownError()
 
     def _reduced(self, tensor, operation):
-        """A sum or mean of the batch's data, such as a mask, or of numbers, as a `_Number`."""
+        """A sum or mean of numbers, or of the batch's data, such as a mask, as a `_Number`."""
         inner, value = _unshaped(operation.inputs[0]), self._ops.cast(tensor, "float64")
         if not self._has_rows(inner):
             number = self._number(inner)
@@ -264,7 +265,7 @@ class _Divisors(object):
         return _Number(value, value, is_sum, is_sum, 1 - is_sum)
 
     def _steps(self, mean):
-        """The number of a sample's elements in a mean as far as batches differ in it: the steps of their sequences."""
+        """How many elements of each sample a mean takes, as far as batches differ: the steps of their sequences."""
         reduced, axes = mean.inputs[0], features.static_value(self._tf)(mean.inputs[1])
         if axes is None or reduced.shape.ndims is None:
             return 1.0
@@ -278,7 +279,7 @@ class _Divisors(object):
         return self._ops.cast(self._tf.reduce_prod(self._tf.gather(self._tf.shape(reduced), unknown)), "float64")
 
     def _is_bound(self, tensor, most):
-        """Whether a number, a constant of 0 to `most` or a OnesLike, only keeps a count away from 0."""
+        """Whether a number only keeps a count away from 0: a constant of 0 to `most`, or a OnesLike."""
         value = features.static_value(self._tf)(tensor)
         return tensor.op.type == "OnesLike" if value is None else bool(0 <= value <= most)
 
@@ -291,14 +292,14 @@ class _Divisors(object):
 
     def _unflattened(self, tensor):
         """Return the tensor before reshapes, such as K.flatten's, that divide each sample's row into several."""
-        # Dense flattens too, but reshapes back: on the way back, take the first tensor with the fewest rows.
+        # Dense flattens too, but reshapes back: of the tensors passed, take the first with the fewest rows.
         rows = fewest = 1.0
         each = tensor
         while each.op.type in KEEPING_ROWS:
             inputs = [inner for inner in each.op.inputs if self._is_sized(inner)]
             if not inputs:
                 break
-            # Go on to the network, whose layers know their sizes. Keras's placeholders of targets do not.
+            # Go on to the network: its sizes are known, those of Keras's placeholders of targets are not.
             inner = next((inner for inner in inputs if inner.op in self._learning), inputs[0])
             if each.op.type == "Reshape":
                 sizes = [made.shape[1:].num_elements() for made in (each, inner)]
@@ -311,7 +312,7 @@ class _Divisors(object):
         return tensor
 
     def _is_chosen(self, tensor):
-        """Whether the data decide how many rows a tensor has, as in tf.boolean_mask."""
+        """Whether the data decide how many rows a tensor has."""
         seen = set()
         while tensor.op in self._of_batch and tensor.op not in seen:
             operation = tensor.op
@@ -360,7 +361,7 @@ def _unshaped(tensor):
 def _size_of_batch(fed):
     """Return the fixed size of all batches in these tensors, or None.
 
-    Keras's placeholders of targets and sample weights know no dimension, whatever the network's inputs know.
+    Keras's placeholders of targets and sample weights know no dimension, and do not count.
     """
     shapes = [tensor.shape.as_list() for tensor in fed if tensor.shape.ndims]
     if any(size is not None for shape in shapes if shape[0] is None for size in shape):
@@ -370,5 +371,5 @@ def _size_of_batch(fed):
 
 
 def _size_of(tensor):
-    """The size of a tensor's first dimension: None if only the run tells it, 0 if there is no first dimension."""
+    """The size of a tensor's first dimension: None if only the run tells it, 0 if there is none."""
     return tensor.shape.as_list()[0] if tensor.shape.ndims else 0

@@ -30,7 +30,7 @@ def of_samples(tf, given):
 
 
 def tables_of_shared_rows(tf, traced):
-    """Return {id(handle)} of the variables that a call uses only in lookups with indices that no sample changes.
+    """Return {id(handle)} of the variables that a call uses only in lookups whose indices do not depend on samples.
 
     Args:
         traced: the graph of a call on an unknown number of samples.
@@ -60,7 +60,7 @@ def _depends_on_samples(tf, tensor, constants):
     seen, stack = set(constants), [tensor]
     while stack:
         each = stack.pop()
-        # All slices have the same sizes after the first dimension.
+        # Dimensions after the first have the same sizes in all slices.
         if each.op in seen or graph.dimension_of(tf, each):
             continue
         operation = each.op
@@ -83,7 +83,7 @@ def samples_in(tf, data):
 
 
 def number_in(tf, data):
-    """Return the number of samples: an int if a part's is static, else a tensor. Raise if static numbers differ."""
+    """Return the number of samples: an int if static in any part, else a tensor. Raise if static ones differ."""
     static = {known_size(tf, leaf) for leaf in of_samples(tf, data)} - {None}
     if len(static) > 1:
         raise ValueError(SIZES.format(*sorted(static)[:2]))
@@ -133,8 +133,8 @@ def slice_of(tf, leaf, begin, length):
     if isinstance(leaf, tf.RaggedTensor) or shape.ndims is None:
         return leaf[begin : begin + length]
     if isinstance(length, int) and shape[0] is None and _ops.Ops(tf).is_compiled():
-        # XLA compiles the loop even for a batch of less than `length` samples. Pad such a batch, or the loop's slice
-        # does not compile.
+        # XLA compiles the loop even for a batch of less than `length` samples, which never enters it. Pad such a batch,
+        # or the slice in the loop does not compile.
         missing = tf.maximum(length - tf.shape(leaf)[0], 0)
         leaf = tf.concat([leaf, tf.zeros(tf.concat([[missing], tf.shape(leaf)[1:]], 0), leaf.dtype)], 0)
     # Not leaf[begin:end]: XLA makes the size of such a slice dynamic, and some kernels lose a dynamic size.

@@ -27,7 +27,7 @@ _REFUSES = "LegacygaGradientFromOutside"
 
 def arguments(model, x):
     """Return (args, kwargs) with which Keras's training step calls the model."""
-    # Only Keras 3 has this attribute. It passes `training` only to a `call` that takes it.
+    # Only Keras 3 has this attribute: Keras 3 passes `training` only to a `call` that takes it.
     return (x,), {"training": True} if getattr(model, "_call_has_training_arg", True) else {}
 
 
@@ -37,12 +37,12 @@ def replaced(model, call):
     attributes = vars(model)
     before = {name: value for name, value in attributes.items() if name == "call"}
     attributes.pop("call", None)
-    # The `call` that the user or a SavedModel has set on the object. A function of ours keeps it as `before`.
+    # {"call": what the user or a SavedModel has set on the object}, or {}. A function of ours keeps this as `before`.
     own = getattr(before.get("call"), "before", before)
     if call is None:
         attributes.update(own)
     else:
-        # Replicas take turns within a step. Never restore another replica's function, which may be in place.
+        # Replicas take turns within a step, so another replica's function may be in place now. Never restore that.
         call.before = before = own
         attributes["call"] = call
     try:
@@ -70,7 +70,7 @@ def again(home, model):
 
 @contextlib.contextmanager
 def without_penalty(model):
-    """A context in which a model has no activity_regularizer, because the outer call adds its loss."""
+    """A context in which a model has no activity_regularizer: the model's call in progress adds that loss."""
     before = getattr(model, "activity_regularizer", None)
     if before is None:
         yield
@@ -88,11 +88,10 @@ class SlicedCall(object):
     Each slice yields a flat list of tensors: its outputs (a ragged one as values and row lengths, a softmax or sigmoid
     without `_keras_logits` as its input), their masks, their `_keras_logits`, and what its layers added to the loss.
 
-    `models` is given if this runs within `model.__call__`: all models whose `call` is replaced, first the one that
-    trains.
+    `models`, if this runs within `model.__call__`: all models whose `call` is replaced. The first one trains.
     """
 
-    # Whether an output that is one number is taken as a mean over the samples.
+    # Whether an output may be one number, as a mean over the samples.
     joins_numbers = False
 
     def __init__(self, home, model, given, samples, size, models=()):
@@ -107,12 +106,12 @@ class SlicedCall(object):
         self._tables = None
         # The outputs of a slice, the layers that added its losses, and the list that `variables` returns.
         self._template, self._adding, self._variables = None, [], None
-        # If `call` takes no `training`, its layers ask the call in progress. The second pass is in no call: tell it.
+        # If `call` takes no `training`, its layers take that of the call in progress. The second pass comes after this
+        # call, so give each slice's call its `training`.
         training = features.training_of_call(home)
         self.told = {} if training is None or features.is_told_of_training(home, model) else {"training": training}
 
     def part(self, nested, begin, length):
-        """Return a slice of nested tensors."""
         return self.tf.nest.map_structure(lambda leaf: self.argument(leaf, begin, length), nested)
 
     def argument(self, leaf, begin, length):
@@ -182,7 +181,7 @@ class SlicedCall(object):
             return tf.identity(rows)
 
     def share(self, place, length, dtype):
-        """Return the factor of a slice's number in the batch's number at `place` in the flat list: 1 for a sum."""
+        """Return the weight of a slice's number at `place` in the batch's: 1 for a sum, a slice's share for a mean."""
         return 1 if self.scalars[place] else self.loop.share(length, dtype)
 
     def joins(self, found, length):
@@ -199,12 +198,12 @@ class SlicedCall(object):
         return [(each, each.trainable, _plain(each, vars(each))) for each in layers]
 
     def since_built(self, modes):
-        """Return `modes`, with the present attributes of layers that were not built then: no mode undoes a build."""
+        """Return `modes`, with the present attributes of layers not yet built then: the old ones would undo a build."""
         return [(each, t, p if p.get("built", True) else _plain(each, vars(each))) for each, t, p in modes]
 
     @contextlib.contextmanager
     def as_called(self, modes):
-        """A context in which the layers have the `modes` of the call, which the step may have changed since.
+        """A context in which the layers have the first pass's `modes`, which the step may have changed since.
 
         With others the second pass could differ: a frozen BatchNormalization uses its moving averages.
         """
@@ -217,7 +216,7 @@ class SlicedCall(object):
 
     def variables(self):
         """Return [(trainable variable, TensorFlow's variable in it)], the same list each time."""
-        # A step may freeze or unfreeze a model before it takes the gradient, as that of a GAN.
+        # Between the call and the gradient, a step may freeze or unfreeze the model, as a GAN's does.
         if self._variables is None:
             self._variables = [(each, raw_of(each)) for each in features.trainable_variables_of(self.model)]
         return self._variables
@@ -250,7 +249,8 @@ class SlicedCall(object):
         if self._tables is None:
             traced = self.traced()
             self._tables = () if traced is None else batches.tables_of_shared_rows(self.tf, traced[0])
-        # Each slice repeats the rows of such a table, and Keras 3's Adam squares each row. So add them up first.
+        # Each slice has a gradient for the same rows of such a table. Keras 3's Adam would square each, not their sum,
+        # so add them up first.
         return SharedRows if id(raw_of(variable).handle) in self._tables else kind
 
     def recorded(self, joined, inputs, backward):
@@ -273,7 +273,8 @@ class SlicedCall(object):
         read = set()
 
         def call_backward(*upstream):
-            # To others the tape passes zeros, not None, and optimizers move variables whose gradient is zero.
+            # For an output that the loss does not use, the tape passes zeros. Leave it out: an optimizer may move a
+            # variable whose gradient is zero, but none whose gradient is None.
             found = {i: self.tf.convert_to_tensor(each) for i, each in zip(at, upstream) if i in read}
             read.clear()
             return backward(found)
@@ -296,7 +297,7 @@ class SlicedCall(object):
         return noted
 
     def _refusing(self, tensors):
-        """Return equal tensors. In a graph, tf.gradients and tapes outside of this function raise for them."""
+        """Return equal tensors that make tf.gradients and outer functions' tapes raise: these lack our gradient."""
         tf, here = self.tf, self.ops.graph_here()
         if here is None:
             return tensors

@@ -42,7 +42,7 @@ def check_compiled(home, model, size):
 def check_strategy(home, model, size=None):
     """Raise ValueError under a strategy on which a model cannot train in slices of this `size`."""
     strategy = _ops.Ops(home.tf).replicas.entered_strategy
-    # In graph mode Keras trains even a model under a OneDeviceStrategy in a loop that does not call our function.
+    # In graph mode Keras trains even a model under a OneDeviceStrategy in a loop that does not call a `SlicedFunction`.
     if strategy is None or (isinstance(strategy, home.tf.distribute.OneDeviceStrategy) and not home.graph_mode):
         return
     if home.graph_mode or type(strategy) is not home.tf.distribute.MirroredStrategy:
@@ -89,13 +89,13 @@ def dividing_masks(home, model):
     """Return [the mask or None of each output] if graph mode divides losses by what masks keep, else []."""
     if not getattr(model, "inputs", None):
         return []
-    # Up to TF 1.13 masks divide what loss functions return, not loss objects. Delete with TF 1.13.
+    # Up to TF 1.13 masks divide the losses of functions, not those of loss objects. Delete with TF 1.13.
     functions = [each for each in getattr(model, "loss_functions", None) or [] if not hasattr(each, "reduction")]
     if functions and features.finds_masks_by_call(home):
         # A Sequential accepts no list.
         inputs = model.inputs if len(model.inputs) > 1 else model.inputs[0]
         return means.leaves(model.compute_mask(inputs, None))
     if functions and features.divides_functions_by_masks(home) or features.divides_by_masks(home):
-        # Do not call compute_mask here: it would call the layers again, and their losses and updates would count twice.
+        # Here compute_mask would call the layers again, and their losses and updates would count twice.
         return [_losses.mask_of(each) for each in model.outputs]
     return []

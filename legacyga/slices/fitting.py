@@ -44,7 +44,6 @@ def micro_batch_size(model):
 
 
 def fitting_of(model):
-    """Return the `Fitting` of a model, and make it if there is none."""
     model = inner_model(model)
     if model not in _FITTINGS:
         _FITTINGS[model] = Fitting(model)
@@ -71,7 +70,6 @@ class Fitting(object):
         the size changed.
 
         Args:
-            samples: the number of samples in the batch.
             step: `step()` trains on the batch in slices of `size` samples.
             read: `read()` returns the values of all variables that a step may write.
             write: `write(values)` restores them.

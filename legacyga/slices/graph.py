@@ -7,7 +7,7 @@ from legacyga.backend.messages import shown
 from legacyga.slices import batches, checks, fitting, graph_passes, graph_update, means
 from legacyga.slices import losses as _losses
 
-# {method that makes a training function: attribute for it}. Only fit in TF 1.13 uses the second. Delete with TF 1.13.
+# {method that makes a training function: attribute for it}. Only TF 1.13 has the second, for fit. Delete with TF 1.13.
 FUNCTIONS = {"_make_train_function": "train_function", "_make_fit_function": "_fit_function"}
 
 NOT_FED = (
@@ -49,9 +49,9 @@ def install(model, home, size, recompute):
 def _under_way(model, names):
     """Return the optimizer's state, and those of `names` whose training function exists and uses this state.
 
-    The caller makes these functions anew and copies the state, because a v1 optimizer makes new variables for each
-    function. It keeps only the last ones, so raise if they are another model's, or only one of two functions'. Raise
-    also if a function is not Keras's.
+    The caller makes these functions anew. A v1 optimizer then makes new variables, and the caller copies the state to
+    them. But the optimizer knows only the last function's variables. Raise if these are another model's, or only one
+    of two functions'. Raise also if a function is not Keras's.
     """
     there = [name for name in names if getattr(model, FUNCTIONS[name], None) is not None]
     if not all(hasattr(getattr(model, FUNCTIONS[name]), "updates_op") for name in there):
@@ -91,7 +91,7 @@ def _make(model, home, size, recompute, name):
         attributes["optimizer"] = optimizer
     if made:
         function = getattr(model, FUNCTIONS[name])
-        # Keras's function makes no update. With None in its place, Keras makes it again if SlicedFunction raises.
+        # Keras's own function, which makes no update, must not stay if SlicedFunction raises. Keras replaces a None.
         setattr(model, FUNCTIONS[name], None)
         setattr(model, FUNCTIONS[name], SlicedFunction(home, model, recompute, function, made[0]))
 
@@ -106,9 +106,9 @@ class SlicedFunction(object):
         self._doubts = [] if recompute else list(checks.doubts_in_graph(home, model, step.loss, step.params))
         # Keras's functions have this attribute, too, and `_under_way` reads it.
         self.updates_op = step.update.op
-        # {place of an output: whether its loss is one number}. Asking adds operations to the graph, so ask once.
+        # {place of a loss: whether it is one number}. Asking adds operations to the graph, so ask once.
         self._are_one_number = {}
-        # The session in which the step's sums are zero, else None. {whether there are two passes: Passes}
+        # `_session`: the one in which the step's sums are zero, or None. `_passes`: {whether there are two: Passes}.
         self._session, self._passes = None, {}
 
     def __getattr__(self, name):
@@ -137,7 +137,7 @@ class SlicedFunction(object):
         """Return the global variables that the training function or the update uses."""
         ends = [self._function.updates_op, self.updates_op]
         used = graph.ancestors(ends + [each.op for each in self._function.outputs])
-        # Keras initializes them before it reads them.
+        # `batch_get_value` initializes new ones.
         return [each for each in self._home.v1.global_variables() if graph.operation_of(each) in used]
 
     def _take(self, fed, samples):
@@ -174,7 +174,7 @@ class SlicedFunction(object):
         model = self._model
         losses = [each for each in getattr(model, "loss_functions", None) or [] if each is not None]
         given = fed[len(model._feed_inputs) + len(model._feed_targets) :]
-        # After TF 1.13 tf.keras feeds weights only if some are given: else these are other feeds. Delete with TF 1.13.
+        # After TF 1.13 tf.keras feeds weights only if a fit has some. Else `given` is other feeds. Delete with TF 1.13.
         given = given if len(model._feed_sample_weights) == len(losses) else []
         for i, (loss, weights) in enumerate(zip(losses, given)):
             if weights is not None and _differ(weights, parts) and self._is_one_number(i) is not False:

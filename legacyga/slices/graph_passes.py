@@ -49,10 +49,10 @@ class Passes(object):
         with step.loss.graph.as_default():
             self._cut, body = self._find_cut(at_loss)
             if is_twice and not body:
-                # Any number above 1 serves as an example.
+                # The message shows a slice of 2 samples as an example.
                 raise ValueError(ROWS.format(shown(model.outputs[0]), 2, shown(model)))
-            # A divisor that needs layers, as of a loss from add_loss, would run them for the whole batch. So a slice
-            # computes this divisor, for a batch of one slice. The number of samples weighs other batches.
+            # The divisor may need layers, as that of a loss from add_loss. Do not run them on the whole batch. A batch
+            # of one slice takes the divisor from this slice, a larger batch weighs by its samples.
             cut = {each.op for each in self._cut}
             needs_layers = graph.ancestors([each.op for each in step.divisor], cut) & (body - cut)
             self._divisor, of_slice = (step.divisor, []) if not needs_layers else ([], step.divisor)
@@ -80,15 +80,15 @@ class Passes(object):
     def _find_cut(self, at_loss):
         """Return (the tensors of the layers that the loss and the metrics read, the layers' operations).
 
-        Fed with these tensors, the loss and the metrics run without the layers. Most are the model's outputs. With one
-        pass, some may be single numbers, such as a loss of `add_loss`: each counts as a mean over the samples.
+        Most of the tensors are the model's outputs. With one pass, some may be single numbers, such as a loss of
+        `add_loss`: each counts as a mean over the samples.
         """
         model, given = self._model, {each.op for each in self._inputs}
         ends = [each for each in model.outputs if self._has_rows(each) or not self._is_twice]
         ends += [] if self._is_twice else [each for each in getattr(model, "losses", ()) if hasattr(each, "op")]
         body = graph.ancestors([each.op for each in ends])
         body &= graph.descendants([each.op for each in model._feed_inputs]) - given
-        # The search ends at the operations whose results are cut.
+        # Go back from the losses and metrics to the first operations of layers: their results are cut.
         found = graph.ancestors([each.op for each in self._outputs] + at_loss, body)
         read = self._outputs + [each for operation in found - body for each in operation.inputs]
         return list({id(each): each for each in read if each.op in body}.values()), body
@@ -169,7 +169,7 @@ def _may_grow(tensor, value, size):
 
 
 def _draws(kind, name):
-    """Whether an operation draws random numbers, also from a tf.random.Generator: nothing here restores its state."""
+    """Whether an operation draws random numbers, also from a tf.random.Generator, whose state nothing here restores."""
     of_state = ("StatefulUniform", "StatefulStandardNormal", "StatefulTruncatedNormal", "StatefulRandom", "Rng")
     return is_random(kind, name) or kind.startswith(of_state)
 

@@ -4,7 +4,7 @@ from legacyga.backend.tensors import is_sparse
 
 
 class Loop(object):
-    """A batch's slices. The first is the remainder, so that those in the loop are equal. `samples` may be a tensor."""
+    """A batch's slices. The first is the remainder: those in the loop have one size. `samples` may be a tensor."""
 
     def __init__(self, ops, samples, size):
         self.ops, self.samples, self.size = ops, samples, size
@@ -14,7 +14,7 @@ class Loop(object):
         self.slices = self._full + 1
 
     def share(self, length, dtype):
-        """Return the share of the batch that `length` samples are. It is finite even if the batch has no samples."""
+        """Return the share of the batch that `length` samples are: finite even if the batch has none."""
         # Divide in float64: float16 cannot represent every number of samples above 2,048.
         ops, samples = self.ops, self.ops.maximum(self.samples, 1)
         return ops.cast(ops.cast(length, "float64") / ops.cast(samples, "float64"), dtype)
@@ -46,7 +46,7 @@ class Loop(object):
             number = ops.identity(tf.constant(0))
         states = [kind.begun(value) for kind, value in zip(kinds, first)]
         until, begun = (lambda number, _: number < self._full), (number, states)
-        # XLA differentiates only a loop whose number of iterations is bounded: a call may take a gradient itself.
+        # A gradient of a gradient differentiates this loop, and XLA can only if the number of iterations is bounded.
         _, states = tf.while_loop(until, body, begun, parallel_iterations=1, maximum_iterations=self._full)
         return [kind.result(state, value) for kind, state, value in zip(kinds, states, first)]
 

@@ -29,12 +29,12 @@ SUMS = (
 
 
 class Given(collections.namedtuple("Given", ["loss", "losses", "output", "mask", "ignored"])):
-    """One call of a loss object: `losses` are its results; `mask` is the output's, `ignored` the results' mask."""
+    """One call of a loss object: its result `losses`, with the mask `ignored`, for `output`, with the mask `mask`."""
 
 
 @contextlib.contextmanager
 def looked_at(home, model, look):
-    """In eager mode, a context that calls `look([Given, ...], y_pred, sample_weight)` when Keras has the losses."""
+    """In eager mode, a context that calls `look([Given, ...], y_pred, sample_weight)` once Keras has the losses."""
     name, attributes, own = features.loss_container(home), vars(model), container_of(home, model)
     if own is None:
         yield
@@ -102,7 +102,7 @@ def mask_of(tensor):
 def logits_of(tensor):
     """Return the logits that Keras attaches to its softmax and sigmoid, and computes crossentropies from; else None."""
     logits = getattr(tensor, "_keras_logits", None)
-    # The logits of a single number have no rows to join.
+    # An output that is one number has logits without rows.
     return logits if logits is not None and logits.shape.ndims else None
 
 
@@ -130,7 +130,7 @@ def is_one_number(model, place):
         with output.graph.as_default():
             return getattr(loss, "call", loss)(model._feed_targets[place], output).shape.ndims == 0
     except Exception:
-        # ssd_keras's SSDLoss replaces its settings by tensors.
+        # The first call of ssd_keras's SSDLoss replaces its settings by tensors; a second call fails.
         return None
 
 
@@ -169,7 +169,7 @@ def divisor(home, given, y_pred, sample_weight):
         masks[tuple(id(part) for part in found)] = found
     sums = [each.loss for each in given if not _is_mean(each.loss)]
     if sums:
-        # Nothing divides a sum over the batch. Beside a mean, no one weight is right.
+        # Nothing divides a sum over the batch: its weight is 1. Beside a mean, no weight is right.
         count = tf.constant(1, tf.int64) if len(sums) == len(given) else None
         return count, SUMS.format("The loss {}".format(shown(sums[0])))
     counts = [tf.math.count_nonzero(_all_of(tf, found)) for found in masks.values() if found]
@@ -182,7 +182,7 @@ def _is_mean(loss):
 
 
 def _why_weights_matter(home, given, sample_weight):
-    """Return why no counted weight of a micro-batch is exact with a batch's sample weights, else None."""
+    """Return why a micro-batch's weight is not exact with these sample weights, None if it is."""
     if sample_weight is None:
         return None
     found = loss_of_one_number(home, given)

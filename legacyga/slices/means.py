@@ -25,14 +25,13 @@ _WARNED = weakref.WeakSet()
 
 
 def check_recompute(recompute):
-    """Return `recompute`; raise ValueError unless it is True, False or None."""
     if recompute is not None and not isinstance(recompute, bool):
         raise ValueError("recompute must be True, False or None. Received: {}".format(shown(recompute)))
     return recompute
 
 
 class Doubt(collections.namedtuple("Doubt", ["text", "is_wrong"])):
-    """Why a loss may not be a mean over the samples. `is_wrong`: `recompute=False` is an error."""
+    """Why a loss may not be a mean over the samples. `is_wrong`: it is none, and `recompute=False` an error."""
 
 
 def recomputes(model):
@@ -63,7 +62,6 @@ def choose(model, recompute, find_doubts):
     """Decide whether to compute a model's slices twice, and warn once if a doubt is the reason.
 
     Args:
-        recompute: as `micro_batch` takes it.
         find_doubts: a function without arguments that yields each `Doubt`.
 
     Raises:
@@ -109,7 +107,7 @@ def doubts_of_batch(home, model, data, look):
 
 
 def _fit(model, target, output):
-    """Whether Keras compares a target with an output sample by sample. Other ranks may be broadcast to all pairs."""
+    """Whether Keras compares a target with an output sample by sample, not broadcast to all pairs of samples."""
     if target.ndims is None or output.ndims is None or target.ndims == output.ndims:
         return True
     if output.ndims == target.ndims + 1:
@@ -146,8 +144,8 @@ def is_trained_by_keras(home, model):
 
 
 def _is_homes_method(home, model, name):
+    """Whether a method of a model, if Keras calls it at all, is Keras's own."""
     method = getattr(type(model), name, None)
-    # A Keras without the method does not call the user's.
     is_called = method is not None and hasattr(home.module.models.Model, name)
     return not is_called or home.is_its_own(method)
 
@@ -186,7 +184,7 @@ def _name(loss):
 
 
 def given_losses(model):
-    """Return the losses that a model was compiled with, without the None of outputs that have no loss."""
+    """Return the losses that a model was compiled with, without the None of outputs that have none."""
     return [each for each in leaves(getattr(model, "loss", None)) if each is not None]
 
 

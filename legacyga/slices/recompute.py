@@ -1,8 +1,8 @@
 """Recompute in eager mode, for any loss: outputs of all slices first, then the loss, then each slice a second time.
 
 A loss that is not a mean over the samples needs the outputs of the whole batch, but not the activations behind them. So
-only the model's `call` works in slices, without a tape. Keras's own training step computes the loss, the metrics and
-the outputs' gradient as usual. Then each slice is computed a second time, and passes its part of this gradient back.
+only the model's `call` works in slices, and need not keep activations. Keras's own training step computes the loss, the
+metrics and the outputs' gradient as usual. Each slice's second pass takes its part of this gradient.
 """
 
 import contextlib
@@ -144,7 +144,7 @@ class _Twice(SlicedCall):
         def backward(upstream):
             written, values = seen.written, before
             if self._may_write_since(made, seen.read):
-                # The step updates variables before it takes a gradient, as with a persistent tape.
+                # The step may have updated variables since the call, as with a persistent tape.
                 written, values = written + seen.read, before + others
             # Repeat the call with the values, random states and modes that it had, then restore the present ones.
             now = self._read(written)
@@ -171,11 +171,10 @@ class _Twice(SlicedCall):
         return self._variables
 
     def _operations(self):
-        """Return the operations of the graph under construction, None in eager mode."""
         return None if self.tf.executing_eagerly() else self.ops.graph_here().get_operations()
 
     def _may_write_since(self, made, variables):
-        """Whether an operation that `made` lacks may write the variables; True in eager mode or another graph."""
+        """Whether an operation newer than `made` may write the variables: True in eager mode or another graph."""
         found = self._operations()
         if not made or not found or made[0] is not found[0]:
             return True
@@ -235,7 +234,8 @@ class _Twice(SlicedCall):
             str((getattr(each, "shape", each)[1:], each.dtype)) if hasattr(each, "dtype") else each for each in leaves
         )
         key += tuple(sorted(self.given[1])) + (str(self.told),)
-        # A frozen BatchNormalization writes no averages. An attribute may switch a layer, a float only by being 0.
+        # Modes switch what a layer does: a frozen BatchNormalization writes no averages. A float, such as a rate, does
+        # so only by being 0.
         for _, trainable, plain in self.modes():
             modes = [(name, bool(value) if type(value) is float else value) for name, value in plain.items()]
             key += (trainable, hash(str(modes)))
@@ -291,8 +291,8 @@ class _Twice(SlicedCall):
         # AutoGraph of TF 2.2 rewrites this method and the functions in it: `_call_into` is outside. Delete with TF 2.2.
         call = autograph.as_written(self.tf, functools.partial(self._call_into, found, length))
         graph = self.tf.function(call, autograph=False).get_concrete_function().graph
-        # In a traced step TensorFlow itself raises if a loss reads a stored tensor. For a clearer error there, look at
-        # the model's own attributes, if a train_step or compute_loss of the user's may read them.
+        # In a traced step TensorFlow itself raises if a loss reads a stored tensor. For a clearer error, look at the
+        # model's own attributes there, if the user's train_step or compute_loss may read them.
         layers = features.layers_of(self.model) if self.tf.executing_eagerly() else [self.model]
         if self.tf.executing_eagerly() or not means.is_trained_by_keras(self.home, self.models[0]):
             for layer, (name, value) in ((each, pair) for each in layers for pair in vars(each).items()):

@@ -372,7 +372,7 @@ def fit(home, model, epochs, callbacks=(), initial_epoch=0):
 
 
 def momentum_model(home, is_built=False):
-    """A model with MySGD, or, if `is_built`, with a wrapped optimizer that was built before, as one of a loaded model."""
+    """A model with MySGD, or, if `is_built`, with an optimizer that was built before `wrap`, as a loaded model has."""
     optimizer = legacyga.MySGD(lr=0.1, momentum=0.5, steps_per_update=3, keras=home.keras)
     model = model_of(home, optimizer, run_eagerly=False)
     if is_built:

@@ -102,19 +102,10 @@ class FittingFunction(object):
 
 def _dataset_of(tf, data, spec):
     """Return a dataset of one batch with the static shapes of `spec`, so that a step traces as on all of the data."""
-
-    def relaxed(tensor, known):
-        # A static size that the spec does not have would trace the function once for each size.
-        is_known = not isinstance(known, tf.TensorSpec) or not known.shape.rank or known.shape[0] is not None
-        return tensor if is_known else tf.raw_ops.PlaceholderWithDefault(input=tensor, shape=known.shape)
-
-    def relax(*parts):
-        # `data` is without the trailing None parts, and so must be its spec.
-        return tf.nest.map_structure(relaxed, *((parts, spec[: len(parts)]) if is_tuple else (parts[0], spec)))
-
-    # `map` unpacks a tuple, but not a named one.
-    is_tuple, dataset = type(data) is tuple, tf.data.Dataset.from_tensors(data)
-    return dataset.map(relax)
+    # `data` is without the trailing None parts, and so must be its spec.
+    spec, made = spec[: len(data)] if type(data) is tuple else spec, tf.data.Dataset.from_tensors(data)
+    # Not by `map`: it would trace a function for each batch.
+    return tf.data.experimental.from_variant(tf.data.experimental.to_variant(made), spec)
 
 
 def _without_none(data):

@@ -15,8 +15,9 @@ NO_POLICY = (
     "update leaves the others waiting. Received: {}. Leave it at 'propagate'."
 )
 TOO_OLD = (
-    "wrap needs Horovod 0.21.3 or newer, in which an optimizer has a method `_allreduce(gradients, variables)`. Received: "
-    "{}, of an older Horovod. Upgrade it, or accumulate with legacyga.GradientAccumulator and exchange what it returns."
+    "wrap needs Horovod 0.21.3 or newer, in which an optimizer has a method `_allreduce(gradients, variables)`. "
+    "Received: {}, of an older Horovod. Upgrade Horovod, or accumulate with legacyga.GradientAccumulator and exchange "
+    "what it returns."
 )
 TWICE = (
     "The optimizer has Horovod's own backward_passes_per_step, and wrap would accumulate on top of it. Received: {}. "

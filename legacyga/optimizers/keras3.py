@@ -9,7 +9,7 @@ from legacyga.backend import homes
 from legacyga.backend.messages import shown
 from legacyga.backend.tensors import is_variable
 from legacyga.optimizers import config as _config
-from legacyga.optimizers import copying, surface
+from legacyga.optimizers import copying, state, surface
 from legacyga.optimizers import inner as _inner
 
 # Containers that a Keras 3 optimizer writes to.
@@ -236,7 +236,7 @@ class AccumulatingOptimizer(_config.ConfiguredOptimizer):
     def load_own_variables(self, store):
         """Set all variables from a file's store; make the window first if the file may hold one."""
         # Keras builds an optimizer before it loads, but not one that was built before `wrap`.
-        if self.built and len(store.keys()) > len(self.variables):
+        if self.built and len(store.keys()) > len(state.variables_of(self)):
             self.build(self._legacyga.inner.with_slots._trainable_variables)
         super(AccumulatingOptimizer, self).load_own_variables(store)
 

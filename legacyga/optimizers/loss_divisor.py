@@ -82,7 +82,7 @@ def find(ops, loss, params):
         known = [value >= 0]
         for each in found:
             known += [ops.equal(value, each.value), ops.equal(counted, each.counted)]
-        # With a bound, as in max(1, n), the large batch's divisor is the sum of the counts only if they are whole numbers.
+        # With a bound, as in max(1, n), the large batch's divisor is the sum of the counts only if these are whole.
         is_whole = ops.equal(counted, ops.tf.floor(counted))
         known.append((value - counted <= EPSILON) | ((counted >= 0) & is_whole))
         unknown = ops.constant(-1, "float64")

@@ -19,12 +19,12 @@ def _as_written(function):
 
 
 def methods_as_written(tf, bases, cls, calls):
-    """Return {name: method of `bases`, as written}: of `calls`, which take gradients, and ENDS. `cls` is the user's."""
+    """Return {name: method of `bases`, as written} for `calls`, which take gradients, and ENDS; `cls` is the user's."""
     if not features.has_autograph(tf):
         return {}
-    # Leave out what the user overrides in `cls`: AutoGraph rewrites the user's method only along with ours, its caller.
+    # If the user overrides a method, leave ours out: AutoGraph reaches the user's only by rewriting ours, its caller.
     own = [name for name in calls if _is_users(getattr(cls, name, None))]
-    # A flush calls the user's methods, too.
+    # Then leave out ENDS, too: a flush calls the user's methods.
     names = [name for name in calls if name not in own] + ENDS * (not own)
     methods = {name: getattr(each, name) for each in reversed(bases) for name in names if hasattr(each, name)}
     return {name: _as_written(method) for name, method in methods.items()}

@@ -19,7 +19,7 @@ def version_of(module):
 
 
 def multiplies_one_number(home):
-    """Whether sample weights multiply a one-number loss in graph mode, or raise. Delete with TF 1.10 and Keras 2.3."""
+    """Whether graph mode multiplies a loss of one number by sample weights. Delete with TF 1.10 and Keras 2.3."""
     return home.is_standalone or version_of(home.tf) < (1, 11)
 
 
@@ -116,7 +116,7 @@ def trackable_base(tf):
 
 
 def has_branches_that_are_functions(tf):
-    """Whether graph conditionals are functions: by default not, up to TF 1.14. Delete with TF 1.14."""
+    """Whether a graph's conditionals are functions (control flow v2): TF 1.14 cannot tell. Delete with TF 1.14."""
     return getattr(v1_of(tf), "control_flow_v2_enabled", bool)()
 
 
@@ -132,7 +132,7 @@ def is_loss_scale_optimizer(home, optimizer):
 
 
 def has_dynamic_scale(optimizer):
-    """Whether a LossScaleOptimizer adapts its scale: what `dynamic` says, and always in Keras 3, which has none."""
+    """Whether a LossScaleOptimizer adapts its scale. That of Keras 3 always does, and has no `dynamic`."""
     # Up to TF 2.3 the class of the scale says so. Delete with TF 2.3.
     return getattr(optimizer, "dynamic", type(vars(optimizer).get("_loss_scale")).__name__ != "FixedLossScale")
 
@@ -145,7 +145,7 @@ def filter_of_gradients(module):
 
 
 def shares_raw_logs(home):
-    """Whether all callbacks surely get what one adds to raw logs: from TF 2.6 on. Delete with TF 2.5."""
+    """Whether later callbacks get what one adds to raw logs (tensors): from TF 2.6 on. Delete with TF 2.5."""
     return version_of(home.tf) >= (2, 6)
 
 
@@ -250,7 +250,7 @@ def is_told_of_training(home, model):
 
 
 def is_stateless(home):
-    """Whether Keras 3 reads other values than the variables', because it is in a `stateless_call`."""
+    """Whether this code is in a `stateless_call` of Keras 3, which replaces the values of variables."""
     if not home.is_keras3:
         return False
     return importlib.import_module(home.root + ".backend.common.stateless_scope").in_stateless_scope()
@@ -287,12 +287,12 @@ def looks_at_all_labels(home):
 
 
 def divides_functions_by_masks(home):
-    """Whether graph mode divides only loss functions' results by what masks keep. Delete with TF 1.13 and Keras 2.2."""
+    """Whether masks divide results of loss functions, but not of loss objects. Delete with TF 1.13 and Keras 2.2."""
     return version_of(home.module) < (2, 3) if home.is_standalone else version_of(home.tf) < (1, 14)
 
 
 def finds_masks_by_call(home):
-    """Whether `compile` calls compute_mask. Later calls get its cached result. Delete with TF 1.10 and Keras 2.2."""
+    """Whether `compile` calls compute_mask and caches its result. Delete with TF 1.10 and Keras 2.2."""
     return divides_functions_by_masks(home) and (home.is_standalone or version_of(home.tf) < (1, 11))
 
 

@@ -75,7 +75,7 @@ class Mutex(object):
 
     @contextlib.contextmanager
     def held(self):
-        """Run what the context creates under the lock. Yields `free(result)`, which unlocks and returns `result`."""
+        """Run what the context creates under the lock. Yields `free`: `free(result)` unlocks and returns `result`."""
         ops, lock = self._ops, self._make("MutexLock", "mutex_lock", mutex=self._handle)
 
         def free(result):
@@ -89,7 +89,7 @@ class Mutex(object):
 
 
 def one_at_a_time(mutex, function):
-    """Return `function()`, run under the `Mutex`. None runs it directly: only a TF 1 graph needs a lock."""
+    """Return `function()`, run under the `Mutex`, which is None outside of TF 1 graphs."""
     if mutex is None:
         return function()
     with mutex.held() as free:
@@ -104,7 +104,7 @@ def with_values_of(pairs, update, ops):
     made = ops.v1.get_default_graph().get_operations()
     begun = [new.assign(old.read_value()).op for old, new in pairs]
     for begin in begun:
-        # In a branch, one Switch passes a variable to all its uses, the assignment too: find them by this input's name.
+        # All uses of `new` wait. In a branch they take it from the assignment's Switch: compare the input's name.
         handle = begin.inputs[0].name
         for operation in made:
             if operation.inputs and operation.inputs[0].name == handle:
@@ -150,7 +150,7 @@ def sources(operation):
 
 
 def dimension_of(tf, tensor):
-    """Return i if a tensor is the size of another tensor's dimension i, or the sizes from i > 0 on; else None."""
+    """Return i if a tensor is the size of another's dimension i, or sizes that begin at dimension i > 0; else None."""
     operation = tensor.op
     if operation.type not in ("StridedSlice", "Unpack") or operation.inputs[0].op.type != "Shape":
         return None
@@ -165,7 +165,7 @@ def dimension_of(tf, tensor):
 
 
 def descendants(operations, carries=lambda tensor: True):
-    """All operations that use these, directly or not, and these: a set. Follows tensors that `carries` accepts."""
+    """`operations` and all that use their results, directly or not: a set. Follows tensors that `carries` accepts."""
     seen, stack = set(), list(operations)
     while stack:
         each = stack.pop()

@@ -13,7 +13,7 @@ from legacyga.backend import features
 from legacyga.backend.features import version_of
 from legacyga.backend.messages import shown
 
-# The first part of a module's name that marks a class as Keras's own.
+# The first parts of the names of Keras's own modules.
 KERAS = ("keras", "tensorflow", "tf_keras")
 
 
@@ -39,7 +39,7 @@ def _tensorflow():
 
 
 class TensorFlow(object):
-    """The TensorFlow of this process: the home of optimizers of tf.compat.v1.train, which need no Keras."""
+    """The TensorFlow of this process; in place of a `Home` for tf.compat.v1.train optimizers, which need no Keras."""
 
     name = root = "tf.compat.v1.train"
     is_keras3 = False
@@ -55,7 +55,7 @@ class TensorFlow(object):
 
     @property
     def graph_mode(self):
-        """Whether the current code builds a TensorFlow 1 graph."""
+        """Whether the current code builds a TensorFlow 1 graph, not a function."""
         if self.tf.executing_eagerly():
             return False
         outside_functions = features.executing_eagerly_outside_functions(self.tf)
@@ -92,7 +92,7 @@ class Home(TensorFlow):
             module = importlib.import_module("keras.api._v2.keras")
         self.module = module
         self.root = _implementation_of(module).split(".callbacks")[0]
-        # A later major version counts, too. A tf.keras of Keras 2 has a version below 3, or none.
+        # A tf.keras of Keras 2 has a version below 3, or none.
         self.is_keras3 = version_of(module) >= (3,)
         top = self.root.split(".")[0]
         self.is_standalone = top == "keras" and not self.is_keras3 and version_of(sys.modules["keras"]) < (2, 4)

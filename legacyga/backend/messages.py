@@ -5,7 +5,7 @@ import sys
 import traceback
 import warnings
 
-# The first part of the names of modules that stand between a warning and the user's line.
+# The first parts of the names of modules that a warning does not point at.
 NOT_THE_USERS = ("legacyga", "keras", "tf_keras", "tensorflow", "tensorflow_core", "tensorflow_estimator")
 NOT_THE_USERS += ("contextlib", "functools", "threading")
 _ADDRESS = re.compile(" at 0x[0-9A-Fa-f]+")

@@ -12,7 +12,7 @@ from legacyga.backend.tensors import is_sparse, leaves_of, parts_of
 
 @functools.lru_cache(maxsize=None)
 def trackable(tf, cls):
-    """Return a subclass of `cls` with attributes that checkpoints save; up to TF 1.13 `cls` itself."""
+    """Return a subclass of `cls` whose attributes checkpoints save; up to TF 1.13 `cls` itself."""
     base = features.trackable_base(tf)
     if base is None or issubclass(cls, base):
         return cls
@@ -20,7 +20,7 @@ def trackable(tf, cls):
 
 
 def _is_traced_with_outer(here):
-    """Whether a graph belongs to the function around it, and is traced again with it: a loop or a branch."""
+    """Whether a graph is a loop or a branch, which is traced again with the function around it."""
     kind = type(here).__name__
     if kind != "FuncGraph":
         return kind in ("CondBranchFuncGraph", "WhileBodyFuncGraph")
@@ -50,7 +50,7 @@ class Ops(object):
         self.ones_like, self.reduce_any, self.unstack = tf.ones_like, tf.reduce_any, tf.unstack
         self.dense = tf.convert_to_tensor
         self.is_finite = features.is_finite(tf)
-        # The compat.v1 functions take reference variables as well as resource variables.
+        # Those of compat.v1 also take reference variables.
         self.scatter_add, self.scatter_update = v1.scatter_add, v1.scatter_update
 
     def __deepcopy__(self, memo):
@@ -58,7 +58,7 @@ class Ops(object):
         return self
 
     def after(self, *values):
-        """Return a context whose operations run after `values`, nested or not. Eager mode runs in order anyway."""
+        """Return a context whose operations run after the nested `values`. Eager mode runs in order anyway."""
         if self.tf.executing_eagerly():
             return contextlib.ExitStack()
         leaves, tensor = leaves_of(values), self.tf.Tensor
@@ -78,17 +78,17 @@ class Ops(object):
 
     @contextlib.contextmanager
     def uninterrupted(self):
-        """In eager mode, delay a Ctrl-C until all writes of the context are done.
+        """In eager mode, keep a window consistent: delay a Ctrl-C until all writes of the context are done.
 
         Outside of strategies, admit one thread at a time.
         """
         if not self.tf.executing_eagerly():
             yield
             return
-        # Python raises a Ctrl-C in the main thread, and nowhere else.
+        # Python handles a Ctrl-C in the main thread only.
         is_main = threading.current_thread() is threading.main_thread()
         handler = signal.getsignal(signal.SIGINT) if is_main else None
-        # Under a strategy a lock would deadlock: in here, replicas' threads wait for each other, and for their caller.
+        # Under a strategy a lock would deadlock: replicas' threads wait in the context for each other.
         with self._lock if self.replicas.entered_strategy is None else contextlib.ExitStack():
             if not callable(handler):
                 yield
@@ -104,7 +104,7 @@ class Ops(object):
 
     def completed(self, function):
         """Return `function()`, a boolean tensor, available once everything that it creates has run."""
-        # A traced function, or a branch, waits at its end for writes that nothing else waits for: make a branch.
+        # Writes that no tensor waits for are done by the end of their traced function or branch: give them a branch.
         if not hasattr(self.graph_here(), "outer_graph"):
             return function()
         return self.cond(self.constant(True, "bool"), function, lambda: self.constant(False, "bool"))
@@ -123,8 +123,8 @@ class Ops(object):
         zero = self.tf.zeros([], dtype)
         in_graph = not self.tf.executing_eagerly() and not hasattr(self.v1.get_default_graph(), "outer_graph")
         if in_graph and not self.is_compiled():
-            # A session precomputes and keeps constants of up to 10 MiB each, and even sees through a placeholder with a
-            # default. A timestamp, which XLA cannot compile and no GPU has, prevents that.
+            # A session precomputes and keeps constants of up to 10 MiB each, even behind a placeholder with a default,
+            # but nothing that depends on a timestamp. XLA cannot compile a timestamp, and no GPU has it.
             with self.tf.device("/cpu:0"):
                 zero = self.cast(self.v1.timestamp() < 0, dtype)
         return self.tf.fill(shape, zero)
@@ -214,7 +214,7 @@ class Ops(object):
         return here is other
 
     def uses(self, variable):
-        """Count the operations other than plain reads with which the function being traced uses a variable."""
+        """Count the operations other than reads that use a variable in the function being traced."""
         here, handle = self.graph_here(), parts_of(variable)[0].handle
         inner = [each for outer, each in zip(here.external_captures, here.internal_captures) if outer is handle]
         return sum(operation.type != "ReadVariableOp" for each in inner for operation in each.consumers())

@@ -13,7 +13,7 @@ def replica_local_variables(tf, aggregation="SUM"):
 
 
 def counter_variables(tf):
-    """Return a context for counters, to which all replicas write the same value. Up to TF 2.3 counters must say so."""
+    """Return a context that creates counters. All replicas write the same value, which TF up to 2.3 must be told."""
     return _variables_with(tf, "AUTO", "ONLY_FIRST_REPLICA")
 
 
@@ -95,7 +95,7 @@ class Replicas(object):
             yield
 
     def colocated_with(self, variable):
-        """Return a context that creates variables on the devices of `variable`; if it is None, anywhere."""
+        """Return a context that creates variables on the devices of `variable`; for None, anywhere."""
         if variable is None:
             return contextlib.ExitStack()
         variable = variable if is_variable(variable) else variable.value

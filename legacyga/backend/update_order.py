@@ -10,6 +10,7 @@ from legacyga.backend.tensors import leaves_of
 
 # These operations pass on a variable or its value.
 _ALIASES = ("Identity", "RefIdentity", "Switch", "RefSwitch", "Merge", "RefMerge", "ReadVariableOp", "Reshape")
+# The ends of conditionals and loops.
 _ENDS = ("Merge", "RefMerge", "Exit", "RefExit")
 _FUNCTIONS = re.compile("^If$|^While$|PartitionedCall$")
 _WRITES = re.compile("Assign|Apply|Scatter|" + _FUNCTIONS.pattern)
@@ -31,8 +32,8 @@ def ordered(get_updates, ops, gradients, in_parts=True):
     new value.
 
     `in_parts` says that all gradients are computed before the update begins. The update then takes one gradient after
-    the other, unless an operation needs two, so that memory holds old and new values for one gradient at a time. Else
-    all writes wait for all gradients.
+    the other, unless an operation needs two, so that memory holds old and new values for one gradient at a time.
+    Without `in_parts`, all writes wait for all gradients.
     """
     graph = ops.v1.get_default_graph()
     made_before = len(graph.get_operations())
@@ -86,7 +87,7 @@ class _Order(object):
         needed = sorted(self._needed, key=self._place)
         context = _context_of(self._listed[0]) if self._listed else None
         self._ends = {each: self._end(each, context) for each in needed}
-        # A functional conditional is listed by an output, an Identity, but writes by itself: add the conditional.
+        # Of a functional conditional an output, an Identity, is listed. The conditional itself writes: add it.
         behind = [each.inputs[0].op for each in self._listed if each.type == "Identity"]
         listed = set(self._listed).union(each for each in behind if _FUNCTIONS.search(each.type))
         writes = self._writes_of_each(needed, listed)
@@ -130,7 +131,8 @@ class _Order(object):
     def _order(self, write, uses, in_turn):
         """Order a write and the (read, user) pairs of its variable.
 
-        Uses made before the write, or in `in_turn`, keep the order of creation. Others come first, unless they need it.
+        Uses made before the write, or in `in_turn`, keep the order of creation. Others come before
+        the write, unless they need it.
         """
         for read, user in uses:
             if user is not write:

@@ -1,16 +1,15 @@
 """Sum the gradients of one variable, dense or as rows.
 
-Every variable has a `State`. Which class works on it depends on the gradient, and may differ between mini-steps and
-between traced functions.
+Every variable has a `State`. The class that works on it depends on the mini-step's gradient.
 
-A window's first mini-step overwrites the previous window's dense sum, which thus need not be zeroed. Without a guard,
-the last mini-step of an optimizer's window passes the sum plus its gradient to the update, and stores nothing.
-`SparseAccumulator` says what differs for rows.
+A window's first mini-step overwrites the previous window's dense sum, which thus need not be zeroed. Without a
+`nonfinite.Guard`, the last mini-step of an optimizer's window passes the sum plus its gradient to the update, and
+stores nothing. `SparseAccumulator` says what differs for rows.
 """
 
 import collections
 
-# What a window holds for a variable.
+# What a sum holds: nothing, rows of IndexedSlices, or dense gradients with or without rows.
 NOTHING, ROWS, WHOLE = 0, 1, 2
 
 State = collections.namedtuple("State", ["total", "touched", "dtype"])
@@ -56,7 +55,7 @@ class DenseAccumulator(object):
         return ops.done([each.assign(ops.zeros_like(each.read_value())) for each in (self._total, self._touched)])
 
     def sum(self, gradient, begins):
-        """Return the window's sum plus a gradient; None adds 0. A window that begins has the sum 0."""
+        """Return the window's sum plus a gradient; None adds 0. If the window `begins`, its sum is 0."""
         if begins:
             return self._ops.zeros_like(self._total.read_value()) if gradient is None else self._widen(gradient)
         total = self._total.read_value()
@@ -70,7 +69,7 @@ class SparseAccumulator(DenseAccumulator):
     """The sum of gradients that are IndexedSlices: a table whose untouched rows are zero.
 
     A mini-step adds its rows. `sum` finds the touched rows, reading one number per row of the table. The end of an
-    optimizer's window zeroes the touched rows (`empty`; not under XLA).
+    optimizer's window zeroes the touched rows (`empty`); under XLA the next window does.
     """
 
     def store(self, gradient, held):

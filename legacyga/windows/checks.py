@@ -40,7 +40,7 @@ def check_gradients(ops, gradients, number):
     """Return `gradients` as a list of tensors, IndexedSlices and None; `number` is the expected number, or None."""
     is_list = hasattr(gradients, "__iter__") and not (hasattr(gradients, "dtype") or isinstance(gradients, (str, dict)))
     gradients = list(gradients) if is_list else gradients
-    # TensorFlow would make one tensor of a pair (gradient, variable).
+    # Refuse pairs (gradient, variable): TensorFlow would make one tensor of each.
     if not is_list or any(isinstance(each, tuple) and not is_sparse(each) for each in gradients):
         raise ValueError(
             "gradients must be a list with a tensor, an IndexedSlices or None for each variable. Received: {}".format(
@@ -160,7 +160,7 @@ def _check_alike(i, gradient, state):
 def check_rows(ops, gradients, shapes):
     """In eager mode, raise before any write if an IndexedSlices has a row that its variable lacks, or a wrong shape."""
     if not ops.tf.executing_eagerly():
-        # TensorFlow raises in the run; on a GPU it ignores rows out of range.
+        # A graph raises when it runs; on a GPU it ignores rows out of range.
         return
     for i, (gradient, shape) in enumerate(zip(gradients, shapes)):
         if not is_sparse(gradient):

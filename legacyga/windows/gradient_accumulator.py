@@ -200,7 +200,7 @@ class GradientAccumulator(object):
         """Return the number of mini-steps in the window, also of a restored one whose variables do not exist yet."""
         if self._step is not None:
             return self.step
-        # Nothing public tells which restored values wait.
+        # No public API tells which restored values wait.
         (waiting,) = getattr(self, "_deferred_dependencies", {}).get("_step", [])[-1:] or [None]
         if waiting is None:
             return 0
@@ -208,14 +208,14 @@ class GradientAccumulator(object):
         try:
             return tf.train.load_variable(waiting.checkpoint.save_path_string, value.checkpoint_key)
         except tf.errors.NotFoundError:
-            # A CheckpointManager deleted the file after a later save, which mini-steps in it would have made fail.
+            # A CheckpointManager deleted the file after a later save, which would have raised if mini-steps waited.
             return 0
 
     def _gather_saveables_for_checkpoint(self):
         saveables = super(GradientAccumulator, self)._gather_saveables_for_checkpoint()
         may_lose = self._home.tf.executing_eagerly() and self._state_is_to_come
         if may_lose and self._taken() and (self._held is None or self._missing()):
-            # A save calls this function, which raises. A restore's status only looks for the entry.
+            # A save calls `refuse_to_save`, which raises. A restore's status only looks for the entry.
             saveables = dict(saveables, legacyga=checks.refuse_to_save)
         return saveables
 
@@ -234,12 +234,12 @@ class GradientAccumulator(object):
     def _prepare(self, gradients, shapes=()):
         """Create what is missing for `gradients` of variables of these shapes."""
         if self._step is None:
-            # All replicas have the same value.
+            # All replicas count the same mini-steps.
             with self._making("ONLY_FIRST_REPLICA"):
                 step = self._make_zeros("step", [], "int64")
                 self._ops.replicas.check_is_each_replicas(step)
             with self._making("MEAN"):
-                # float64, as wide as the widest gradient: float32 would round weights that are not integers.
+                # Not float32, which would round the weights of float64 gradients.
                 self._weight = self._make_zeros("weight", [], "float64")
                 self._mutex = graph.Mutex(self._ops, step) if self._home.graph_mode else None
             # Last: `_step` says that these variables exist, so an error above must leave it None.
@@ -265,7 +265,7 @@ class GradientAccumulator(object):
         self._sums.note(self._sums.forms_of(given), places, not self._home.tf.executing_eagerly())
 
     def _forget(self, places):
-        """In eager mode, zero restored sums that are left over from the window before the restored one."""
+        """In eager mode, zero the sums, just restored at `places`, of a window that is over: `held` says NOTHING."""
         with self._making("SUM"):
             held = self._first(self._held).numpy() if self._home.tf.executing_eagerly() else None
             for state in [] if held is None else [self._sums.states[i] for i in places if held[i] == NOTHING]:

@@ -28,7 +28,7 @@ class Guard(object):
     def look(self, run, arguments):
         """Return whether gradients of a mini-step are not finite: a boolean tensor, or None if the policy does not ask.
 
-        Called before anything waits for the last gradient, it reads each gradient as soon as it is computed.
+        Called where nothing waits for all gradients, it reads each gradient as soon as that is computed.
         """
         if self._looks_at_each:
             return self._ops.replicas.sum(run(self._is_bad, arguments)) > 0
@@ -95,7 +95,7 @@ class Guard(object):
         if self._scale is not None:
             # A NaN makes the LossScaleOptimizer itself skip the update, and lower its scale.
             reduced = run(lambda each: ops.spoil_if(is_skipped, each), (reduced,))
-            # Mini-steps left out must shrink the scale, too: from its value before the update, which may raise it.
+            # If mini-steps were left out, shrink the scale from its value before the update, which may raise it.
             before = self._scale.read_scale() if self._looks_at_each else None
             # An error ends everything that has not run, so complete the update first.
             with ops.after(before), ops.after(ops.completed(make_update) if self._raises else make_update()):

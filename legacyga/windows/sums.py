@@ -33,7 +33,7 @@ class Sums(object):
         return [each for state in states for each in (state.total, state.touched)]
 
     def restrict(self, places):
-        """Accept gradients only at `places`. Call it before the first gradient. It keeps all variables."""
+        """Accept gradients only at `places`. Call it before the first gradient. `variables` still lists all."""
         self._unused = [state for i, state in enumerate(self.states) if i not in places]
         self.states = [state if i in places else None for i, state in enumerate(self.states)]
 
@@ -44,7 +44,7 @@ class Sums(object):
             raise ValueError(LATE_GRADIENT.format(name, owner, shown(gradient)))
 
     def note(self, forms, places, is_final):
-        """Record a mini-step's forms; if `is_final`, also places never seen: an operation built now leaves them out."""
+        """Record a mini-step's forms; if `is_final`, also places without any, which an operation built now omits."""
         for place in places:
             if forms[place] != NOTHING:
                 self.forms[place] = min(self.forms.get(place, WHOLE), forms[place])
@@ -58,14 +58,14 @@ class Sums(object):
                 self.forms.setdefault(place, int(form))
 
     def forms_of(self, given):
-        """Return the forms of a mini-step's gradients {place: gradient}, one for each place: NOTHING, ROWS or WHOLE."""
+        """Return the forms of the gradients `given`, {place: gradient}: NOTHING, ROWS or WHOLE for each place."""
         forms = [NOTHING] * len(self.states)
         for place, gradient in given.items():
             forms[place] = ROWS if is_sparse(gradient) else WHOLE
         return forms
 
     def weigh(self, given, weight):
-        """Return {place: gradient}, each multiplied by the weight. None means 1, at no cost."""
+        """Return `given`, {place: gradient}, times the weight; None means 1, at no cost."""
         if weight is None:
             return given
         return {i: self.ops.weighted(each, weight, self.states[i].total.dtype) for i, each in given.items()}
@@ -87,9 +87,9 @@ class Sums(object):
         return {i: ops.with_values(given[i], each) for i, each in zip(places, tensors)}
 
     def write(self, given, forms, held, begins):
-        """If `begins`, a Python bool, store the gradients {place: gradient} and zero the other sums; else add.
+        """If `begins`, a Python bool, start the sums anew with the gradients `given`, {place: gradient}; else add them.
 
-        `forms` are as from `forms_of`, and `held` is what `states` hold: an int64 tensor.
+        `forms` are those of `given`, from `forms_of`. `held`, an int64 tensor, is what each sum holds so far.
         """
         writes, held = [], self.ops.unstack(held, len(self.states)) if begins else None
         for i, state in self._places():
@@ -101,10 +101,10 @@ class Sums(object):
         return self.ops.done(writes)
 
     def reduced(self, given, forms, held, weight, begins, absent=()):
-        """Add the last gradients, and return the window's reduced gradients: a list, None at a place without one.
+        """Add the last gradients, and return the window's mean or sum: a list, None at a place without a gradient.
 
-        `forms` and `held` are as in `write`. `weight` is the sum of the weights, those of the last gradients included.
-        `begins`, a bool or a tensor, says whether the window begins with these. `absent` places are without a gradient.
+        `given`, `forms` and `held` are as in `write`. `weight` is the sum of all weights, those of `given` included.
+        `begins`, a bool or a tensor: `given` is the whole window. `absent`: places without a gradient in the window.
         """
         ops = self.ops
         places = self._forms(forms, held, absent)
@@ -114,9 +114,9 @@ class Sums(object):
         def sums(begins):
             return [ops.identity(each.sum(given.get(i), begins)) for i, each in dense]
 
-        # With K = 1, or after a `reset`, the window begins here: it has these gradients alone, or none.
+        # With K = 1, or after a `reset`, the sums are an earlier window's: this one has `given` alone, or nothing.
         totals = ops.choose(begins, lambda: sums(True), lambda: sums(False)) if dense else []
-        # If all weights of a window are 0, its gradients are zeros.
+        # If all weights of a window are 0, so are its sums: divide them by 1.
         divisor = ops.where(ops.equal(weight, 0), ops.ones_like(weight), weight)
         dtypes = dict.fromkeys(state.total.dtype.base_dtype for _, state, _ in places)
         divisors = {dtype: ops.cast(divisor, dtype) for dtype in dtypes}
@@ -139,7 +139,7 @@ class Sums(object):
         return reduced
 
     def empty(self, reduced):
-        """Zero the rows in the sums that `reduced`, {place: gradient}, holds; under XLA the next window does."""
+        """Zero the rows that are in `reduced`, {place: gradient}; under XLA the next window zeroes them."""
         written = []
         for i, state in [] if self.ops.is_compiled() else self._places():
             gradient = reduced.get(i)
@@ -162,7 +162,7 @@ class Sums(object):
         return accumulators.accumulator(self.ops, own, form)
 
     def _form_without(self, place, held=NOTHING):
-        """Return ROWS or WHOLE for a place without a gradient here: what was seen, or what the sum is known to hold."""
+        """Return ROWS or WHOLE for a place without a gradient now: as seen before, else as `held`, else WHOLE."""
         return self.forms.get(place) or int(held) or WHOLE
 
     def _forms(self, forms, held, absent):

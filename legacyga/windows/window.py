@@ -22,9 +22,9 @@ class Kept(collections.namedtuple("Kept", ["mini_step", "left_out", "weight", "u
     mini_step: the number of mini-steps in this window so far, 0 to K - 1.
     left_out: how many of them a guard skipped.
     weight: the sum of their weights, each divided by `unit`, or by the number of replicas while `unit` is 0.
-    unit: the weight, summed over all replicas, of a mini-step without a weight. It is the first weight if that counts
-        samples, else the number of replicas. With it a window can continue on a different number of replicas. 0 while
-        no mini-step of this window has had a weight, and with reduction="sum".
+    unit: what a mini-step without a weight weighs, summed over all replicas: the window's first weight if that counts
+        samples, else the number of replicas. So a window can go on with another number of replicas. 0 while no
+        mini-step of this window has had a weight, and with reduction="sum".
     steps: K of this window.
     held: for each variable, what its sum holds, from this window or the previous one: NOTHING, ROWS or WHOLE.
     """
@@ -73,7 +73,7 @@ class Window(object):
         return len(known) == len(var_list) and all(map(operator.is_, known, var_list))
 
     def restrict(self, places):
-        """Keep only the variables at `places`. Call it before any use. It does not change the state."""
+        """Keep only the variables at `places`. Call it before any use. `variables` still lists all."""
         self.places, self.var_list = places, [self.var_list[place] for place in places]
         self.sums.restrict(places)
 
@@ -123,7 +123,7 @@ class Window(object):
         if self._guard is not None:
             taken = self._guard.take(bad, go_on, lambda: self._leave_out(mini_step, steps, held, goes_on, run))
             with ops.after(taken):
-                # Of a mini-step that may be skipped, only the state tells whether its gradients are there.
+                # If the mini-step may have been skipped, only `held` tells whether the sums have its gradients.
                 given = step.places if bad is None else ()
                 return self._end_if(lambda taken, steps: taken >= steps, update, run, given)
 
@@ -135,7 +135,7 @@ class Window(object):
                 return self._update(update, reduced, presence)
 
             with ops.after(run(on_replica, arguments)):
-                # Include `held`: at K = 1 no window writes dense sums, which still hold an earlier window's values.
+                # Include `held`: at K = 1 a window overwrites no dense sum, which still holds an earlier window's.
                 left = self._without(self.sums.emptied(step.forms, held, absent), ops.maximum(held, forms))
                 return self._move_to(0, 0, 0, steps, left, updated=True)
 
@@ -170,7 +170,7 @@ class Window(object):
         unit = ops.where(unit > 0, unit, total if weight.is_sample_count else one * replicas.count)
         whole = ops.where(unit > 0, unit, one * replicas.count)
         if self._mutex is not None and weight.is_sample_count:
-            # In a graph a count below 0 is unknown: such a mini-step weighs as much as one without a weight.
+            # In a graph, -1 stands for an unknown count: the mini-step weighs as much as one without a weight.
             whole, unit = ops.where(total < 0, total, whole), ops.maximum(unit, 0)
         counted = total if weight.counted is None else weight.counted
         return whole / replicas.count, counted / whole, unit
@@ -228,16 +228,16 @@ class Window(object):
         """Return the places known here to have no gradient in the window. `in_window` is what its sums hold."""
         known = self.ops.value_if_eager(in_window)
         if known is None:
-            # A traced function asks `_presence`. A TensorFlow 1 graph leaves out the places it has never seen.
+            # A traced function asks `_presence`. A TensorFlow 1 graph leaves out places that never had a gradient.
             is_graph = self._mutex is not None and self.sums.forms
             return set(self.places) - set(self.sums.forms) if is_graph else self._counters()
         # If the guard skipped every mini-step, nothing is held. Call no place absent: a loss scale must see gradients.
         return {i for i, each in enumerate(known) if each == NOTHING} if any(known) else set()
 
     def _presence(self, in_window, given):
-        """In a traced function, return {position: whether the window holds a gradient}: another function may add it.
+        """In a traced function, return {position: whether the window holds a gradient}: other functions may add some.
 
-        Leaves out the places of this mini-step's gradients, `given`.
+        Leaves out `given`, the places of this mini-step's gradients.
         """
         if self._mutex is not None or self.ops.value_if_eager(in_window) is not None:
             return {}
@@ -249,7 +249,7 @@ class Window(object):
         return {i: self.ops.logical_not(self.ops.equal(forms[place], NOTHING)) for i, place in asked.items()}
 
     def _counters(self):
-        """Return the places of variables of integers, such as a counter in a model: no tape has a gradient of these."""
+        """Return the places of integer variables, such as a counter in a model: no tape has their gradients."""
         dtypes = {place: self.ops.tf.as_dtype(self.sums.states[place].dtype) for place in self.places}
         return {place for place, dtype in dtypes.items() if not is_differentiable(dtype)} - set(self.sums.forms)
 

@@ -662,22 +662,23 @@ def test_several_inputs_and_outputs(home, named):
     check(home, make, bar=1e-5)
 
 
-@pytest.mark.parametrize("part", ["train_step", "compute_loss", slow("call")])
+@pytest.mark.parametrize("part", ["train_step", "compute_loss", slow("call"), slow("head")])
 def test_parts_of_ones_own(home, part):
-    """A model whose class has them; the first two compute a loss that joins the samples."""
+    """A model whose class has them; the first two compute a loss that joins the samples. A head is given as a layer."""
     if home.mode == "graph" or home.tf_version < (2, 2):
         skips.keras_lacks("train_step in graph mode")
     if part == "compute_loss" and not hasattr(home.keras.Model, "compute_loss"):
         skips.keras_lacks("compute_loss")
     tf = home.tf
 
-    class Own(home.keras.Model):
+    class OwnStep(home.keras.Model):
         def train_step(self, data):
-            if part != "train_step":
-                return super(Own, self).train_step(data)
+            if part not in ("train_step", "head"):
+                return super(OwnStep, self).train_step(data)
             x, y = data[0], data[1]
+            given = dict(head=self.two) if part == "head" else {}
             with tf.GradientTape() as tape:
-                loss = tf.reduce_mean(supervised_contrastive(tf, y, self(x, training=True)))
+                loss = tf.reduce_mean(supervised_contrastive(tf, y, self(x, training=True, **given)))
             gradients = tape.gradient(loss, self.trainable_variables)
             self.optimizer.apply_gradients(zip(gradients, self.trainable_variables))
             return {"loss": loss}
@@ -687,26 +688,25 @@ def test_parts_of_ones_own(home, part):
         def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, **kwargs):
             return tf.reduce_mean(supervised_contrastive(tf, y, y_pred))
 
-        Own.compute_loss = compute_loss
-    if part == "call":
+        OwnStep.compute_loss = compute_loss
 
-        class Own(home.keras.Model):
-            def __init__(self):
-                super(Own, self).__init__()
-                self.one = home.keras.layers.Dense(4, activation="tanh")
-                self.two = home.keras.layers.Dense(4)
+    class OwnCall(OwnStep):
+        def __init__(self):
+            super(OwnCall, self).__init__()
+            self.one = home.keras.layers.Dense(4, activation="tanh")
+            self.two = home.keras.layers.Dense(4)
 
-            def call(self, inputs, training=None):
-                return self.two(self.one(inputs))
+        def call(self, inputs, head=None, training=None):
+            return (head or self.two)(self.one(inputs))
 
     def make():
-        if part == "call":
-            model = Own()
+        if part in ("call", "head"):
+            model = OwnCall()
             model(tf.zeros((2, 3)))
             start(model)
         else:
             network = embedded(home, 4)
-            model = Own(network.inputs, network.outputs)
+            model = OwnStep(network.inputs, network.outputs)
         model.compile(sgd(home), lambda *each: supervised_contrastive(tf, *each))
         return model, X, LABELS
 

@@ -230,9 +230,7 @@ class _Twice(SlicedCall):
         is_eager = self.tf.executing_eagerly()
         known = _SEEN.setdefault(self.model, {}) if is_eager else {}
         leaves = self.tf.nest.flatten(self.given)
-        key = tuple(
-            str((getattr(each, "shape", each)[1:], each.dtype)) if hasattr(each, "dtype") else each for each in leaves
-        )
+        key = tuple(str((each.shape[1:], each.dtype)) if hasattr(each, "shape") else each for each in leaves)
         key += tuple(sorted(self.given[1])) + (str(self.told),)
         # Modes switch what a layer does: a frozen BatchNormalization writes no averages. A float, such as a rate, does
         # so only by being 0.

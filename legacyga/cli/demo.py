@@ -80,7 +80,7 @@ def _cannot(problem):
 
 
 def _train_all(home, mode, steps, epochs):
-    """Train in each way that the home has, each in its own process. Return {name: results}; None if one failed."""
+    """Train in each way that this Keras has, each in its own process. Return {name: results}; None if one failed."""
     # No GPU: the demo measures the CPU's memory, and some GPUs multiply float32 with fewer bits.
     environment = dict(os.environ, CUDA_VISIBLE_DEVICES="-1")
     environment.setdefault("PYTHONWARNINGS", "ignore::FutureWarning")
@@ -97,7 +97,7 @@ def _train_all(home, mode, steps, epochs):
             if code:
                 _cannot("the process of the {} ended with exit code {}, and says why above".format(title, code))
                 return None
-            # A way that the home lacks writes no file.
+            # A way that this Keras lacks writes no file.
             if os.path.exists(path):
                 with open(path) as file:
                     results[name] = json.load(file)
@@ -277,7 +277,6 @@ def draw(results, steps, out):
     axes.set_xlabel(
         "updates (logarithmic), a mark after each epoch of {} images".format(images_of_whole_windows(steps))
     )
-    # Label the first and the last epoch of each way, not powers of ten.
     ends = sorted({end for line in axes.lines for end in (line.get_xdata()[0], line.get_xdata()[-1])})
     axes.set_xticks(ends)
     axes.set_xticklabels(["{:.0f}".format(end) for end in ends])

@@ -63,7 +63,7 @@ def _write(found, path):
 
 
 def _examined(optimizer, steps, homes_left, is_home_given, tell):
-    """Return the findings for the next home as a dict, or None if there is none left."""
+    """Return the findings for the next Keras as a dict, or None if there is none left."""
     began, found = time.time(), dict(optimizer=optimizer, steps=steps)
     try:
         home = next(homes_left, None)
@@ -211,10 +211,10 @@ def _mysgd(home, steps):
 
 
 def _made_by(home, text):
-    """Resolve `--optimizer` for the home.
+    """Resolve `--optimizer` for a Keras.
 
     Returns a function of K that makes the accumulating optimizer, a function that makes the bare optimizer or None, and
-    their home.
+    their `Home`.
     """
     if text.lower() == "mysgd":
         return functools.partial(_mysgd, home), lambda: home.eager_optimizers.SGD(RATE, momentum=MOMENTUM), home

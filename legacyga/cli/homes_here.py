@@ -4,7 +4,7 @@ import importlib
 
 from legacyga.backend import homes
 
-# An old project with standalone Keras trains with it. A newer `keras` is mostly the same as tf.keras.
+# Standalone Keras comes first: an old project trains with it. A newer `keras` is mostly the same as tf.keras.
 HOMES = ("keras", "tf_keras", "tf.keras")
 
 

@@ -84,7 +84,7 @@ def _is_not_called(*args):
     )
 
 
-# If `callbacks` has the function itself, Keras calls the first, and in graph mode of tf.keras the second.
+# If `callbacks` has the function itself, Keras calls the first of these, and in graph mode of tf.keras the second.
 GradientAccumulationCallback.set_model = GradientAccumulationCallback._implements_test_batch_hooks = _is_not_called
 
 
@@ -108,7 +108,7 @@ class _Callback(object):
     def __init__(self, schedule, partial_window):
         super(_Callback, self).__init__()
         self.schedule, self.partial_window = schedule, partial_window
-        # Raw logs spare Keras a fetch of the loss after each batch. Take them only if other callbacks then see ours.
+        # Raw logs spare Keras a fetch of the loss after each batch. Take them only if other callbacks get our entries.
         self._supports_tf_logs = features.shares_raw_logs(self.home)
 
     def __reduce__(self):
@@ -142,7 +142,7 @@ class _Callback(object):
         # If an exception ended the previous fit, its epoch is still open.
         self._epoch_is_open = False
         if model_step.keras_train_step(type(model)) is not None:
-            # TF 2.2's and 2.3's fit gets its training function before it calls `on_train_begin`. Delete with TF 2.3.
+            # Fit of TF 2.2 and 2.3 keeps the training function from before `on_train_begin`. Delete with TF 2.3.
             sample_counts.start_fit(model, optimizers)
 
     def on_train_begin(self, logs=None):

@@ -75,7 +75,7 @@ class FittingFunction(object):
 
         def step():
             self._cut(model, found.size)
-            # A generator, as of Keras 3's train_on_batch, has no spec. Pass one on: a dataset makes a list one array.
+            # Keras 3's train_on_batch has a generator, without a spec. Use one too: a dataset makes a list one array.
             return self._function(iter([data] if spec is None else _dataset_of(tf, data, spec)))
 
         self._cut(model, found.size)

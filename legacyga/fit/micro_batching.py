@@ -104,7 +104,7 @@ def _cut_train_step(model, home, size, recompute):
         fitting.fitting_of(model).set(None)
         fitting_function.install(model, None, None)
         return
-    # To stop slicing, any train_step will do.
+    # Slicing can be stopped whatever train_step the class has.
     step = model_step.installed(model, recompute is not False or size is None)
     if step is None:
         raise ValueError((NOT_KERAS_STEP if recompute is False else ON_OBJECT).format(shown(model)))

@@ -79,7 +79,7 @@ def _say_sums(home, model, weights):
 
 
 def _doubts(home, model, data, size, own):
-    # Keras's SharpnessAwareMinimization has a train_step of its own, too.
+    # A Keras class such as SharpnessAwareMinimization may have a train_step of its own, too.
     if own is not None or keras_train_step(type(model)) is not home.module.Model.train_step:
         yield means.Doubt("a train_step of the model's own", is_wrong=True)
     yield from means.doubts_of_batch(home, model, data, lambda: slices_recompute.look(home, model, data, size))
@@ -116,7 +116,7 @@ class TrainStep(object):
         else:
             model, tf = self._model(), self._ops.tf
             with model.distribute_strategy.scope(), replicas.replica_local_variables(tf):
-                # [samples in the fit's largest batch, samples in all its batches]
+                # What `counts` returns.
                 self._counts = tf.Variable(tf.zeros([2], "int64"), trainable=False, name="sample_counts/counts")
             make_anew(model)
 
@@ -150,9 +150,9 @@ class TrainStep(object):
 
 
 def installed(model, of_any=False):
-    """The `TrainStep` of a model, installed if missing; None if the user has set a train_step on the model.
+    """The `TrainStep` of a model, installed if missing.
 
-    With `of_any`, the model's class may define a train_step.
+    None if the user has set a train_step on the object or, unless `of_any`, in the class.
     """
     step = vars(model).get("train_step")
     if not (of_any or _has_keras_train_step(model)) or not isinstance(step, (TrainStep, type(None))):

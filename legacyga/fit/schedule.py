@@ -53,7 +53,7 @@ def steps_at(schedule, epoch):
 
 
 def check_steps_to_come(optimizers, schedule, epochs, batches, partial_window):
-    """Raise if a later K must fail; warn of one larger than an epoch. `epochs` and an epoch's `batches` may be None."""
+    """Raise if a later K lacks accumulators; warn of one larger than an epoch. `epochs` and `batches` may be None."""
     by_epoch = schedule if isinstance(schedule, dict) else {0: schedule} if isinstance(schedule, int) else {}
     to_come = [steps for epoch, steps in by_epoch.items() if not epochs or epoch < epochs]
     # A later fit may go on with the epochs that this one leaves out, and a function may return any K.

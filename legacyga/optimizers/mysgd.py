@@ -9,7 +9,7 @@ from legacyga.optimizers import config as _config
 from legacyga.optimizers import inner, surface, v1
 from legacyga.windows import settings as _settings
 
-# Defaults of the arguments with two names: unique objects, so that an equal number counts as passed.
+# Defaults of the arguments with two names: `is` tells them from equal numbers that a program passes.
 _LR, _STEPS = type("float", (float,), {})(0.01), type("int", (int,), {})(2)
 
 UNKNOWN_ARGUMENT = (
@@ -136,9 +136,9 @@ def _schedule_of(cls, lr, custom_objects=None):
 
 
 class _MySGD(object):
-    """What MySGD has in every Keras and mode: text, config, and how to recreate it."""
+    """What MySGD has in every Keras and mode."""
 
-    # Another Keras raises "Could not interpret optimizer identifier: <this text>": give the reason.
+    # `compile` of another Keras raises "Could not interpret optimizer identifier: <this text>": say why.
     def __str__(self):
         return "<MySGD for {} in {} mode. A model of another Keras needs legacyga.MySGD(..., keras=that_keras)>".format(
             surface.home_of(self), "graph" if isinstance(self, v1.AccumulatingOptimizer) else "eager"
@@ -156,7 +156,7 @@ class _MySGD(object):
 
     @classmethod
     def from_config(cls, config, custom_objects=None):
-        """An optimizer of this class; `model_to_estimator` recreates an eager mode optimizer in a graph this way."""
+        """An optimizer of this class in any mode: `model_to_estimator` recreates an eager mode optimizer in a graph."""
         found = dict(config)
         if "learning_rate" in found:
             found["lr"] = found.pop("learning_rate")
@@ -200,7 +200,7 @@ class _GraphSGD(_MySGD):
 
 
 class _GraphInner(v1.Inner):
-    """Makes MySGD's slots and updates without Keras's get_updates."""
+    """Makes MySGD's slots: Keras's get_updates makes them in an update's branch, and TF up to 1.10 cannot lift them."""
 
     def create_weights(self, params):
         backend = self.home.backend
@@ -275,7 +275,7 @@ class _Keras3SGD(_MySGD):
         return super(_Keras3SGD, self).update_step(gradient, variable, learning_rate)
 
 
-# {generation of the home's SGD: (bases before the SGD class, bases before its `inner.Inner`)}.
+# {generation of Keras's SGD: (bases ahead of the SGD class, bases ahead of its `inner.Inner`)}.
 _FORMS = {"v1": ((_GraphSGD,), (_GraphInner,)), "v2": ((_EagerSGD,), (_EagerInner,)), "keras3": ((_Keras3SGD,), ())}
 
 

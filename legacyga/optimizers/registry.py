@@ -32,14 +32,14 @@ OVERWRITTEN = (
 class Registry(object):
     """The windows of an optimizer in one TensorFlow 1 graph, or in eager mode, where `graph` is None.
 
-    `graph`, not the present mode, decides whether a session reads and writes the state: a program in eager mode may
-    have left the session of a graph open.
+    `graph`, not the present mode, decides whether a session reads and writes the state: in eager mode, too, a graph's
+    session may be the default.
 
     Attributes:
-        windows: {key: `window.Window`}.
-        latest: the window of the last mini-step made, or that of `build`; None before.
+        windows: {`_key_of` a list of variables: its `window.Window`}.
+        latest: the window of the last mini-step made, else the one that `build` made, else None.
         skipped: a variable: the number of mini-steps that `on_nonfinite` has skipped. None if there are no windows.
-        unlisted: variables of the inner optimizer that it does not list as its own.
+        unlisted: variables of the inner optimizer that its own `weights` lack, saved with the windows.
     """
 
     def __init__(self, accumulation, graph):
@@ -51,7 +51,7 @@ class Registry(object):
         self._endings = {}
         # The key of the window that `build` made, until a mini-step uses it.
         self._built = None
-        # The number of the restore whose mini-steps `drop` discarded while their variables were not made yet; or None.
+        # If `drop` was called while restored mini-steps waited for their variables: the number of that restore.
         self._dropped = None
         self._sharing = sharing.Sharing()
 
@@ -132,7 +132,7 @@ class Registry(object):
         ended = [self._run(window, self._end, "flush") for window in self._picked(pick, "flush")]
         tf = self._owner.home.tf
         if all(isinstance(each, bool) for each in ended):
-            # Without windows, the caller in a traced function expects a tensor all the same.
+            # In a traced function the caller expects a tensor, even without windows.
             is_traced = not self.is_graph and not tf.executing_eagerly()
             return tf.constant(any(ended)) if is_traced else any(ended)
         return tf.reduce_any(tf.stack(ended))
@@ -166,7 +166,7 @@ class Registry(object):
         return bool(session.run(self._endings[key]))
 
     def forget_end(self, window):
-        """Discard the operation that ends the window, so that the next flush builds one for the mini-step just made."""
+        """Discard the operation that ends the window: the next flush builds one for the mini-step just made."""
         self._endings.pop((window, self._end.__name__), None)
 
     def _end(self, window):
@@ -287,7 +287,8 @@ class Registry(object):
         sums.states.extend([self._state(prefix, i, var) for i, var in enumerate(var_list)])
         self._steps.next, self._steps.made_with, self.skipped = next_steps, made_with, skipped
         if is_first and not self.is_graph:
-            # What the program has set or dropped since a restore is newer. Write it to all replicas' copies.
+            # New variables hold restored values. What the program has set or dropped since is newer: write it to all
+            # replicas' copies.
             was_set = owner.steps.was_set
             steps = [(next_steps, owner.steps.now), (made_with, owner.steps.made_with)] if was_set else []
             counts = [(each, each.dtype.as_numpy_dtype(0)) for each in kept.counts] if drops_first else []

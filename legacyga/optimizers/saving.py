@@ -42,14 +42,14 @@ def load_model(path, keras=None, custom_objects=None, **kwargs):
         4
     """
     home = homes.find_home(keras)
-    # Copies and pickles of the model look for our loaders.
+    # Later copies and pickles of the model need our loaders.
     config.register(home)
     if not isinstance(custom_objects, (dict, type(None))):
         raise ValueError(
             "custom_objects must be a dict of classes and functions by name. Received: {}".format(shown(custom_objects))
         )
     objects = dict(config.loaders(home), **(custom_objects or {}))
-    # Keras 3's scope would hide the user's, and its loader needs none.
+    # A CustomObjectScope of Keras 3 would hide the user's scopes, and Keras 3's load_model needs none.
     with contextlib.ExitStack() if home.is_keras3 else home.module.utils.CustomObjectScope(objects):
         try:
             model = home.module.models.load_model(path, custom_objects=objects, **kwargs)
@@ -61,7 +61,7 @@ def load_model(path, keras=None, custom_objects=None, **kwargs):
             raise kind("{}. There is no file or folder {}.".format(str(error).rstrip("."), os.path.abspath(path)))
     found = lookup.optimizers_of(model)
     variables = os.path.join(str(path), "variables", "variables")
-    # A path may be a URL, which TensorFlow reads.
+    # `gfile`, because the path may be a URL.
     if found and home.v1.gfile.Exists(variables + ".index"):
         for optimizer in found:
             state_to_come.build_if_it_fits(home.tf, optimizer, model.trainable_variables, variables)

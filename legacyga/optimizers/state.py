@@ -24,11 +24,11 @@ def fitting(optimizer, accumulation, values):
     registry = accumulation.registry()
     counts, windows = registry.state()
     accumulation.refused = None
-    # The settings before a file's windows: `unlisted`, K, `made_with` and `skipped`. 0 if `variables` has them.
+    # How many values stand ahead of a file's windows: `unlisted`, K, `made_with`, `skipped`. 0 if `variables` has them.
     settings = 0 if windows else len(registry.unlisted) + 3
     values = values[: len(variables)] + _without_empty_windows(values[len(variables) :], settings)
     wanted = _layout_of(len(values), variables, windows)
-    # The file of an optimizer that was not built holds `iterations` of 0, and the learning rate if it is a variable.
+    # The file of an unbuilt optimizer has only `iterations`, 0, and a learning rate that is a variable: keep our state.
     are_of_an_unbuilt = bool(values) and not any(map(_shape_of, values)) and not _int_of(values[0])
     if are_of_an_unbuilt and len(values) < len(wanted):
         if not accumulation.home.value_of(optimizer.iterations) and not registry.mini_steps_under_way:
@@ -39,13 +39,13 @@ def fitting(optimizer, accumulation, values):
     # A file may hand over h5py datasets, which a strategy's variables do not take.
     values = [value[()] if hasattr(value, "shape") else value for value in values]
     given = {key: value for (key, _), value in zip(wanted, values)}
-    # Other variables keep their values, but their windows' counts become 0, so that none stays open.
+    # Variables without a value keep theirs, but the counts of their windows become 0: none of these stays open.
     present = zip(variables, accumulation.home.values_of([each for _, each in variables]))
     return [given[key] if key in given else 0 * value if key in counts else value for (key, _), value in present]
 
 
 def _layout_of(number, variables, windows):
-    """The variables that `number` values fit: all, all but those of the latest windows, or the inner optimizer's."""
+    """The variables that `number` values fit: all, all but those of the latest windows, else the inner optimizer's."""
     for there in range(len(windows), -1, -1):
         later = set().union(*windows[there:]).difference(*windows[:there])
         wanted = [each for each in variables if each[0] not in later]
@@ -55,10 +55,10 @@ def _layout_of(number, variables, windows):
 
 
 def _without_empty_windows(values, settings):
-    """Remove leading windows without a mini-step, which hold nothing to lose, and the settings before them.
+    """Remove leading windows without a mini-step, which hold nothing to lose, and the settings ahead of them.
 
-    `values` are a file's values beyond this optimizer's variables: as many settings as `settings` says, then a window
-    for each list of variables: a `window.Kept`, and two arrays for each of its variables.
+    `values` are a file's values beyond this optimizer's variables: `settings` numbers, then windows, each of them a
+    `window.Kept` and two arrays for each of its variables.
     """
     rest, size = values[settings:], len(Kept._fields)
     while len(rest) >= size:

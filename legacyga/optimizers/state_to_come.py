@@ -23,7 +23,7 @@ def latest(optimizer):
 
 
 def error_of(optimizer, keeper, action):
-    """The error for an action that needs values which wait for variables of `keeper`, where the state is."""
+    """The error for an action that needs values which wait for variables of `keeper`, the optimizer with the state."""
     builds = [name for name in ("build", "_create_all_weights") if hasattr(keeper, name)]
     advice = BUILD.format(builds[0]) if builds else ""
     return ValueError(STATE_TO_COME.format(action, shown(optimizer), advice))
@@ -58,7 +58,7 @@ def _keys_of_window(nodes):
 
 
 def build_if_it_fits(tf, optimizer, var_list, path):
-    """Build an optimizer if a checkpoint to be read has a first window that fits: a flush raises while values wait."""
+    """Build an optimizer if the first window of a checkpoint, read next, fits: a flush raises while its values wait."""
     graph = importlib.import_module("tensorflow.core.protobuf.trackable_object_graph_pb2").TrackableObjectGraph()
     graph.ParseFromString(tf.train.load_variable(path, "_CHECKPOINTABLE_OBJECT_GRAPH"))
     keys, shapes = _keys_of_window(graph.nodes), tf.train.load_checkpoint(path).get_variable_to_shape_map()

@@ -6,7 +6,7 @@ class Steps(object):
 
     Attributes:
         made_with: the K that the optimizer was made with.
-        now: the K that the program has set last. It is in effect while no variable holds K: until the first window.
+        now: the K that the program has set last. Variables hold K from the first window on.
         was_set: whether the program has set K while no variable held it.
         are_bare: whether a mini-step was made at K = 1 without a window.
         has_windows: whether there are accumulators: if K is or may become above 1, or `on_nonfinite` needs them.
@@ -30,7 +30,7 @@ class Steps(object):
 class KeptSteps(object):
     """Two variables, None until the first window: K of the next window, and the K that the optimizer was made with.
 
-    A restore may set both. If this program made its optimizer with another K than `made_with`, `next` has no effect.
+    A restore may set both. If this program made its optimizer with another K than `made_with`, its K wins over `next`.
     """
 
     def __init__(self, steps, ops):
@@ -42,7 +42,7 @@ class KeptSteps(object):
         return next_steps if made_with == self._steps.made_with else self._steps.made_with
 
     def begin(self):
-        """K of a window that begins now, a tensor; records it if the variables say otherwise."""
+        """K of a window that begins now, a tensor. Writes it to the variables if they say otherwise."""
         ops, own = self._ops, self._ops.constant(self._steps.made_with, "int64")
         # Read each once, ahead of the condition: a session could run a second read after the branch's writes.
         made_with, next_steps = self.made_with.read_value(), self.next.read_value()

@@ -32,7 +32,7 @@ PATCHED = (
 
 
 def register(generation, optimizer_class, inner_class, condition=lambda cls: True):
-    """Register bases for the user's classes that meet the condition, ahead of bases registered earlier."""
+    """Register bases of accumulating classes, ahead of earlier ones, for user's classes that meet the condition."""
     _GENERATIONS[generation].insert(0, (condition, optimizer_class, inner_class))
 
 
@@ -50,7 +50,7 @@ def class_for(cls, home, form=(), inner_form=(), **attributes):
         attributes.setdefault("__qualname__", "Accumulating" + cls.__name__)
         attributes.update(_legacyga_class=(cls, home), _legacyga_type=type("Inner", inners, {}))
         attributes.update(autograph.methods_as_written(home.tf, bases, cls, optimizers[0]._legacyga_calls))
-        # Keep what the user's class has under a name of ours.
+        # Attributes of the user's class win.
         attributes.update({name: inspect.getattr_static(cls, name) for name in PUBLIC_NAMES if hasattr(cls, name)})
         docs = [inspect.getdoc(each) or "" for each in (AccumulatingOptimizer, cls)]
         attributes.setdefault("__doc__", WRAPPED.format(cls.__name__, *docs))
@@ -75,7 +75,7 @@ def _keep_signatures(made, cls):
 
 
 def _step_of(made, name, own):
-    """Make the method `name` of `made`: it calls `own`, which updates one variable, by way of `Inner.step`."""
+    """Make the method `name` of `made`: `Inner.step` decides whether `own`, the user's update of one variable, runs."""
 
     def step(self, gradient, *args, **kwargs):
         inner, method = self._legacyga.inner, getattr(super(made, self), name)
@@ -114,7 +114,7 @@ def as_inner(optimizer):
 
 
 class _ReadOnly(object):
-    """A property, except that an attribute of the same name comes first: the user's class may set one."""
+    """A property, but an attribute of this name that the user's class sets on the object comes first."""
 
     def __init__(self, get):
         self._get, self.__doc__ = get, get.__doc__
@@ -162,7 +162,7 @@ class AccumulatingOptimizer(object):
     # The names of the inner class's methods that update a single variable.
     _legacyga_methods = ()
 
-    # Keras prints this in errors, for example about an optimizer of another Keras.
+    # Keras prints this in errors.
     def __repr__(self):
         cls, home = type(self)._legacyga_class
         steps = self._legacyga.steps.now if self._legacyga is not None else "?"
@@ -220,7 +220,7 @@ class AccumulatingOptimizer(object):
         saveables = super(AccumulatingOptimizer, self)._gather_saveables_for_checkpoint()
         registry = self._legacyga.registry()
         if registry.state_is_to_come:
-            # A save calls this function. The status of a restore only asks whether there is one.
+            # A save calls this function, and so raises: it would lose that state. A restore's status does not call it.
             saveables = dict(saveables, legacyga=lambda name: registry.check_all_is_here("a checkpoint"))
         return saveables
 

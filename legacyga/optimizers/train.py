@@ -11,7 +11,7 @@ from legacyga.optimizers import copying, surface
 from legacyga.optimizers import inner as _inner
 from legacyga.optimizers.registry import NO_SESSION
 
-# Containers that a tf.compat.v1.train optimizer writes to.
+# Containers that a tf.compat.v1.train optimizer writes to: always copied.
 KEPT = ("_slots", "_non_slot_dict")
 HAS_TRAINED = (
     "In graph mode the state of an optimizer of tf.compat.v1.train cannot be copied. Received: {}. It, or an "
@@ -33,7 +33,7 @@ class Inner(_inner.Inner):
 
     @property
     def iterations(self):
-        """The number of updates, a variable made on demand: a new operation changes the seeds of later ones."""
+        """The number of updates, a variable made only when needed: new operations change the seeds of later ones."""
         return self.ops.constant(0, "int64") if self._iterations is None else self._iterations
 
     def inherit(self, optimizer):
@@ -63,7 +63,7 @@ class Inner(_inner.Inner):
         # In cross-replica context, as the bare optimizer: in a graph only the first replica could make variables.
         self.ops.replicas.on_all(create_slots, (var_list,))
         if not var_list:
-            # The inner optimizer raises its own error.
+            # Without a gradient, the inner optimizer raises its own error.
             return
         self._iterations = self._iterations_beside(var_list[0])
         if self.steps.has_windows:
@@ -74,7 +74,7 @@ class Inner(_inner.Inner):
         if not self.steps.has_windows:
             with self.ops.init_scope():
                 self.prepare(pairs, False)
-        # Keep this list as it is: the inner optimizer adds its update, which nobody can run in a conditional's branch.
+        # Restore this list below: the inner optimizer adds its update, which no session can run, being in a branch.
         train_ops = self.home.v1.get_collection_ref("train_op") if self.home.graph_mode else []
         listed = list(train_ops)
         # `global_step` counts every update, including a flush.
@@ -91,7 +91,7 @@ class Inner(_inner.Inner):
             return self.optimizer._create_non_slot_variable(self.ops.constant(0, "int64"), "iterations", var)
 
     def _scope(self):
-        """The name scope of our variables. The bare optimizer's keep the names that a Saver relies on."""
+        """A name scope for our variables alone: the inner optimizer's keep the names that a Saver relies on."""
         return self.home.tf.name_scope(self.optimizer.get_name() + "/")
 
     @contextlib.contextmanager

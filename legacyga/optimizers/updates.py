@@ -56,7 +56,7 @@ for _name in ("__add__", "__iter__", "append", "extend"):
 
 
 def guarded(updates, accumulation):
-    """The list of updates, guarded if the optimizer has windows."""
+    """The list of updates, as `Updates` if the optimizer has windows."""
     if not accumulation.steps.has_windows:
         return updates
     made = Updates(*updates)

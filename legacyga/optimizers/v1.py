@@ -23,16 +23,16 @@ RUNS_SESSION = (
 class Inner(_inner.Inner):
     """The hooks of the `v1` generation."""
 
-    # By `update_order`. A session run in get_updates, as by keras-lookahead, must not wait for a batch: none is fed.
+    # `update_order` makes writes wait for gradients. Reads must not: keras-lookahead runs a session without a batch.
     orders_writes = True
 
     def __init__(self, *args):
         super(Inner, self).__init__(*args)
-        # {name of a param: its reduced gradient} while the inner optimizer makes an update, else None.
+        # {name of a param: its reduced gradient, the mean or sum} while the inner optimizer makes an update, else None.
         self.reduced = None
-        # By the params' names: inner variables, what `_create_all_weights` returned, variables lifted from get_updates.
+        # By params' names: inner variables; what `_create_all_weights` returned; variables lifted out of get_updates.
         self._weights_of, self._made_of, self._lifted = {}, {}, {}
-        # The params, by names, that already have an update.
+        # The names of params for which an update has been built.
         self._updated = set()
         # The values of the original's weights, until the copy has weights of its own; else None.
         self._inherited = None
@@ -61,14 +61,14 @@ class Inner(_inner.Inner):
     def _values_of(self, variables):
         """The variables' values in Keras's session; initial values if it is not open, or has not initialized them."""
         if not self.home.has_session:
-            # A session that Keras opens here would mark all variables as initialized, even for a session set later. So
-            # open one only for an initial value that is no constant.
+            # Keras would open a session and mark all variables as initialized, even for a session that the program sets
+            # later. So open one only for an initial value that is no constant.
             with contextlib.suppress(ValueError):
                 return [_initial_value(self.home.tf, variable) for variable in variables]
         session, is_initialized = self.home.session, self.home.v1.is_variable_initialized
         # Keras's session may be of an earlier graph, without these variables. Delete with TF 1.13.
         known = [variable for variable in variables if variable.graph is session.graph]
-        # Ask in one run, because after each new operation a session processes its whole graph again.
+        # Ask in one run: after a new operation a session processes its whole graph again.
         are_there = session.run([is_initialized(each) for each in known]) or [False] * len(variables)
         there = [variable for variable, is_there in zip(variables, are_there) if is_there]
         read = iter(self.home.backend.batch_get_value(there))
@@ -133,7 +133,7 @@ class Inner(_inner.Inner):
         differentiating = self._differentiating
         # With windows the update clips, not the mini-step. A wrapper's inner optimizer always clips in `_answered`.
         is_late = window is not None or differentiating is not self.optimizer
-        # Hide the settings, so that a get_gradients that the user has overridden does not clip here either.
+        # Hide the settings from a get_gradients that the user has overridden, too.
         with _inner.hidden(differentiating, "clipnorm", "clipvalue") if is_late else contextlib.ExitStack():
             gradients = differentiating.get_gradients(loss, params)
         if window is None:
@@ -150,7 +150,7 @@ class Inner(_inner.Inner):
         return taken
 
     def create_all_weights(self, accumulation, params):
-        """Return what the inner method returned for these params; outside of an update, make all variables first."""
+        """Return what the inner `_create_all_weights` returned. Outside of an update, make all variables first."""
         if self.reduced is None:
             weights, window = self._state_for(accumulation, params)
             if not weights:
@@ -173,7 +173,7 @@ class Inner(_inner.Inner):
     def _all_weights(self, accumulation, weights, window):
         """Return the list for `optimizer.weights`, and tell the registry what the inner optimizer leaves out."""
         iterations, registry = self.optimizer.iterations, accumulation.registry()
-        # Some stock optimizers do not list `iterations`, so do not save it. With a window, ours do.
+        # Some Keras optimizers do not list `iterations`, so it is not saved. With a window, list it too.
         registry.unlisted = [iterations] if all(weight is not iterations for weight in weights) else []
         return weights + registry.variables_of(window) if window is not None else list(weights)
 
@@ -194,7 +194,7 @@ class Inner(_inner.Inner):
         optimizer, ops = self.optimizer, self.ops
         self.reduced = dict(zip(_names(params), gradients))
         differentiating = self._differentiating
-        # The inner optimizer finds or makes its own variables here. The full list is restored below.
+        # get_updates takes its variables from `weights`, or puts new ones there. The full list is restored below.
         listed, optimizer.weights = optimizer.weights, list(weights) if differentiating is optimizer else []
         # Empty `updates`: some get_updates append to it, or return it if it is there.
         known_updates, optimizer.updates = getattr(optimizer, "updates", []), []
@@ -295,7 +295,7 @@ class AccumulatingOptimizer(config.ConfiguredOptimizer):
         return inner.reduced_of(params)
 
     def _create_all_weights(self, params):
-        """Make the optimizer's variables, once per list of `params`. From TF 2.3 on, the HDF5 loader calls it."""
+        """Make the optimizer's variables, once per list of `params`. From TF 2.2 on, the HDF5 loader calls it."""
         if not params:
             return super(AccumulatingOptimizer, self)._create_all_weights(params)
         return self._legacyga.inner.create_all_weights(self._legacyga, list(params))

@@ -8,7 +8,7 @@ from legacyga.backend.tensors import is_differentiable, is_variable
 from legacyga.optimizers import config, copying, surface, updates
 from legacyga.optimizers import inner as _inner
 
-# Containers that an OptimizerV2 writes to.
+# Containers that an OptimizerV2 writes to: always copied.
 KEPT = ("_hyper", "_slots", "_slot_names", "_weights")
 NO_STATE = (
     "{} has no hyperparameters of its own: its __init__ never calls the __init__ of its base. LossScaleOptimizer "
@@ -48,7 +48,7 @@ class Inner(_inner.Inner):
         return backend.variable(backend.get_value(variable), dtype=variable.dtype.base_dtype.name, name=name)
 
     def prepare(self, grads_and_vars, is_traced):
-        # A traced update may find any variable's gradient, from another mini-step.
+        # When traced, the window may hold a gradient of any variable, from a mini-step of another trace.
         self.create_inner_weights(
             [var for each, var in grads_and_vars if each is not None or is_traced and is_differentiable(var.dtype)]
         )
@@ -79,7 +79,7 @@ class Inner(_inner.Inner):
     def create_inner_weights(self, var_list):
         keeper = self.keeper
         inner = super(AccumulatingOptimizer, keeper) if keeper is self.optimizer else keeper
-        # TF 2.0 to 2.2 lack this method. Delete with TF 2.2.
+        # TF up to 2.1 lacks this method. Delete with TF 2.1.
         if hasattr(inner, "_create_all_weights"):
             inner._create_all_weights(var_list)
         else:

@@ -35,7 +35,7 @@ class Inner(_inner.Inner):
         return super(Inner, self).apply(pairs, *args, **kwargs)
 
     def exchanged_once(self, own, pairs):
-        # Keras takes a list of gradients here, not of pairs.
+        # Keras expects gradients back, not pairs.
         return [gradient for gradient, _ in pairs] if self._applying[True] else own(pairs)
 
     @property
@@ -49,7 +49,7 @@ class Inner(_inner.Inner):
 
     @property
     def _can_skip_exchange(self):
-        """Whether `apply_gradients` takes `experimental_aggregate_gradients`: this method came with it."""
+        """Whether `apply_gradients` takes `experimental_aggregate_gradients`: `_aggregate_gradients` came with it."""
         return hasattr(self.own_class, "_aggregate_gradients")
 
     @property

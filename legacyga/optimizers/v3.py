@@ -7,7 +7,7 @@ from legacyga.backend.messages import shown
 from legacyga.optimizers import config, copying, surface
 from legacyga.optimizers import inner as _inner
 
-# Containers that a v3 optimizer writes to.
+# Containers that a v3 optimizer writes to: always copied.
 KEPT = ("_variables", "_index_dict")
 UNLISTED = (
     "{} keeps no list of its variables: its __init__ never calls the __init__ of its base. The optimizers of "
@@ -54,7 +54,7 @@ class Inner(_inner.Inner):
             raise
 
     def build_inner(self, var_list):
-        # Build the keeper directly, because TF 2.10's LossScaleOptimizer does not. Delete with TF 2.10.
+        # Build the optimizer with the state: up to TF 2.11 a LossScaleOptimizer does not. Delete with TF 2.11.
         keeper = self.keeper
         inner = super(AccumulatingOptimizer, keeper) if keeper is self.optimizer else keeper
         inner.build(var_list)
@@ -73,7 +73,7 @@ class Inner(_inner.Inner):
 class AccumulatingOptimizer(config.ConfiguredOptimizer):
     """Intercepts Keras's calls of a v3 optimizer."""
 
-    # With XLA, `_update_step_xla` is traced once for all callers, so it needs its own conditional around it.
+    # With XLA, all callers share a trace of `_update_step_xla`, so the conditional must be around it, not in it.
     _legacyga_methods = ("_update_step_xla", "update_step")
 
     def build(self, var_list):
@@ -125,7 +125,7 @@ def _own(optimizer):
 
 
 class RefusesSlots(config.ConfiguredOptimizer):
-    """For inner classes with this method. In any other it would make TensorFlow restore slots."""
+    """For inner classes that have this method: in others it would make TensorFlow restore slots."""
 
     def _create_or_restore_slot_variable(self, **kwargs):
         # Raises the inner class's error: a checkpoint with slots is of another generation.

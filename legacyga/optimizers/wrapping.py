@@ -134,7 +134,7 @@ def _check_is_optimizer(optimizer, steps):
         )
     others = [each for each in within if homes.generation_of(type(each)) != generation]
     if others:
-        # Around a `train` optimizer it is Keras's TFOptimizer, which passes gradients on unchanged. Others may not.
+        # Keras's TFOptimizer, around a `train` optimizer, passes gradients on unchanged. Other classes may not.
         is_known = homes.generation_of(type(others[0])) == "train"
         message = AROUND_TRAIN if is_known else AROUND_ANOTHER
         raise ValueError(message.format(type(optimizer).__name__, shown(optimizer), type(others[0]).__name__, steps))

@@ -200,7 +200,7 @@ class _GraphSGD(_MySGD):
 
 
 class _GraphInner(v1.Inner):
-    """Makes MySGD's slots: Keras's get_updates makes them in an update's branch, and TF up to 1.10 cannot lift them."""
+    """Makes slots and updates: Keras's get_updates makes slots in a branch, and TF up to 1.10 cannot lift these."""
 
     def create_weights(self, params):
         backend = self.home.backend

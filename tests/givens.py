@@ -133,7 +133,8 @@ def a_project_with_a_generator(keras):
     model, told = dense(keras, 3, "softmax"), []
     checkpoint = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: told.append(epoch))
     schedule = keras.callbacks.LearningRateScheduler(lambda epoch: 0.02)
-    batches = itertools.repeat((X[:96], CLASSES[:96]))
+    # tf.keras of TF 1.15 takes generators, but no other iterators.
+    batches = ((X[:96], CLASSES[:96]) for _ in itertools.count())
     model.fit_generator = functools.partial(model.fit_generator, verbose=0)
     yield dict(keras=keras, model=model, batches_of_96=batches, checkpoint=checkpoint, schedule=schedule)
     assert told == list(range(30)) and int(keras.backend.get_value(model.optimizer.iterations)) == 30 * 15

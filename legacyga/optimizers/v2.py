@@ -152,8 +152,9 @@ class AccumulatingOptimizer(config.ConfiguredOptimizer):
 def _own(optimizer):
     """The optimizer's own variables: those it lists and its hyperparameters, except any that the user passed in."""
     steps = vars(optimizer).get("_iterations")
-    # The user may have set `iterations` to another variable, which `add_weight` did not make.
-    given = steps is not None and steps is not optimizer._lookup_dependency("iter")
+    # The user may have set `iterations` to a variable that this optimizer's `add_weight` did not make and track.
+    made = vars(optimizer).get("_self_unconditional_dependency_names", {}).get("iter")
+    given = steps is not None and steps is not made
     listed = [each for each in optimizer._weights if not (given and each is steps)]
     # Until the optimizer makes its own, variables among the hyperparameters are the user's.
     hypers = optimizer._hyper.items() if optimizer._hypers_created else ()

@@ -273,10 +273,10 @@ def reasons_for(thing, why, lines):
     tested = [line for line in lines if works(thing, line)]
     if thing == "replicas" and lines[0]["mode"] == "graph":
         return why + [REPLICAS_IN_GRAPHS]
-    if thing != "replicas" or len(tested) in (0, len(lines)):
+    versions = minors(tested, "tensorflow")
+    if thing != "replicas" or not tested or versions == minors(lines, "tensorflow"):
         return why
-    versions = " and ".join(minors(tested, "tensorflow"))
-    return why + ["several replicas were tested on TensorFlow {} alone".format(versions)]
+    return why + ["several replicas were tested on TensorFlow {} alone".format(" and ".join(versions))]
 
 
 def known_as(family, lines):

@@ -173,12 +173,12 @@ def reason_to_leave_out(config, item):
     in_core = env in environments.labels()["core"]
     if not os.environ.get("LEGACYGA_RESULT_FILE") or in_core and os.environ.get("LEGACYGA_WHOLE"):
         return None
-    if not in_core and item.get_closest_marker("xfail"):
-        # compat_matrix.md names what is known to fail.
-        return None
     slow = item.get_closest_marker("slow") or (marker and not marker.kwargs.get("in_core"))
     numbers_alone = run in NUMBERS_ALONE if in_core else environments.is_on_another_python(env)
     other = numbers_alone and not marker and item.get_closest_marker("capability").args[0] not in CONTRACT
+    if not in_core and not other and item.get_closest_marker("xfail"):
+        # compat_matrix.md names what is known to fail.
+        return None
     return (TAKES_LONG if in_core else ELSEWHERE) if slow or other else None
 
 

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import types
 
 import compat_matrix
 import conftest
@@ -12,6 +13,14 @@ import pages
 import pytest
 
 pytestmark = pytest.mark.capability("house")
+# Of environments (the second is the first on another Python): a capability, is it known to fail, why it is not run.
+LEFT_OUT = [
+    ("py39-tf2.6", "micro_batch", False, None),
+    ("py39-tf2.6", "micro_batch", True, None),
+    ("py36-tf2.6", "micro_batch", False, compat_matrix.ELSEWHERE),
+    ("py36-tf2.6", "micro_batch", True, compat_matrix.ELSEWHERE),
+    ("py36-tf2.6", "R1 mean", True, None),
+]
 
 
 def run_of(env="py38-tf2.4", passed=2, failed=0, tensorflow="2.4.4", crashed=False, **reasons):
@@ -77,6 +86,30 @@ def test_the_check_reads_what_the_package_has(tmpdir, monkeypatch):
 def test_versions_that_answer_alike_are_one_row(kept):
     newer = [run_of("py39-tf2.{}".format(i), tensorflow="2.{}.1".format(i)) for i in (6, 7, 10)]
     assert kept(run_of(we_lack={"x": 1}), *newer) == [("2.4", "in part [1]"), ("2.6 to 2.10", "yes")]
+
+
+def test_a_twin_says_nothing_against_its_original(kept):
+    """An environment on another Python runs a part of the tests: what it leaves out, replicas too, is "not run"."""
+    assert kept(run_of(), run_of("py36-tf2.4", passed=0, elsewhere={"x": 1})) == [("2.4", "yes")]
+    original, twin, newer = compat_matrix.load() + [dict(versions=dict(tensorflow="2.6.1"), mode="eager", things={})]
+    original["things"]["replicas"], twin["things"]["replicas"] = ["yes", []], ["not run", []]
+    assert compat_matrix.reasons_for("replicas", [], [original, twin]) == []
+    alone = "several replicas were tested on TensorFlow 2.4 alone"
+    assert compat_matrix.reasons_for("replicas", [], [original, twin, newer]) == [alone]
+
+
+@pytest.mark.parametrize("env, capability, known, reason", LEFT_OUT)
+def test_what_a_run_leaves_out(monkeypatch, env, capability, known, reason):
+    """Of a test that is not slow: what is known to fail is run outside of the core, but where a twin runs numbers."""
+    monkeypatch.setenv("LEGACYGA_ENV", env)
+    monkeypatch.setenv("LEGACYGA_RESULT_FILE", "result.json")
+    monkeypatch.delenv("LEGACYGA_WHOLE", raising=False)
+    home = types.SimpleNamespace(name="tf.keras", mode="eager", tf_version=(2, 6))
+    monkeypatch.setattr(conftest, "home_of", lambda config: home)
+    markers = dict(capability=types.SimpleNamespace(args=[capability]), xfail=known or None)
+    config = types.SimpleNamespace(getoption=lambda name: False)
+    item = types.SimpleNamespace(get_closest_marker=markers.get, fixturenames=["home"])
+    assert conftest.reason_to_leave_out(config, item) == reason
 
 
 def test_a_run_of_the_core_refutes_what_it_has_broken(kept, monkeypatch, capsys):

@@ -244,7 +244,7 @@ def time_constants():
         rows.append([name, str(mini_steps), "{:.5f}".format(momentum), "{:.2f}".format(an_update), str(updates)])
     print("\nMoving averages: what one update keeps of them.")
     table(
-        ["momentum", "mini-steps an update", "a mini-step keeps", "an update keeps", "updates until < 1 % is left"],
+        ["momentum", "mini-steps per update", "a mini-step keeps", "an update keeps", "updates until < 1 % is left"],
         rows,
     )
 

@@ -107,7 +107,7 @@ def made(home, fails=lambda samples: False, fails_in_update=lambda samples: Fals
     weights[0], weights[-2] = START[0], START[2]
     model.set_weights(weights)
     optimizer = legacyga.MySGD(RATE, MOMENTUM, steps_per_update=1, keras=keras)
-    model.compile(optimizer=optimizer, loss="mse", metrics=["mae"], **dict(options, **compiled))
+    model.compile(optimizer=optimizer, loss="mse", **dict(dict(options, metrics=["mae"]), **compiled))
     return model
 
 
@@ -330,6 +330,25 @@ def test_nothing_fits(home):
         model.train_on_batch(X[:8], Y[:8])
     for now, then in zip(model.get_weights(), before):
         np.testing.assert_array_equal(now, then)
+
+
+def test_a_metric_of_tensorflow_counts_a_batch_once(home):
+    """Its variables are local ones, which a program initializes itself."""
+    if home.mode == "eager":
+        skips.senseless("graph mode")
+
+    def total(y_true, y_pred):
+        value, update = home.v1.metrics.mean(home.tf.ones_like(y_pred))
+        metrics.append(home.v1.get_collection(home.v1.GraphKeys.LOCAL_VARIABLES)[-2:])
+        home.backend.get_session().run(home.v1.local_variables_initializer())
+        return update
+
+    metrics = []
+    model = made(home, fails_in_update=once_at(1), metrics=[total])
+    legacyga.micro_batch(model, "auto")
+    model.train_on_batch(X[:8], Y[:8])
+    assert legacyga.micro_batch_size(model) == 4
+    assert sorted(map(home.value, metrics[-1])) == [16.0, 16.0]
 
 
 @pytest.mark.slow

@@ -644,19 +644,24 @@ def test_moving_averages_move_once_a_batch(home, by):
 
 @pytest.mark.parametrize("recompute", [False, True])
 def test_moving_averages_move_with_each_slice(home, recompute):
-    """On TF 1.13 the training function has a read in place of each write, which waits for the write alone."""
+    """On TF 1.13 the training function has a read in place of each write, which waits for the write alone.
+
+    They need no pass of their own.
+    """
     ends = []
     for size in (None, 4):
         home.reset(plain_session=True)
         layers = home.keras.layers
         normal, inputs = layers.BatchNormalization(momentum=0.5), layers.Input((4,))
-        model = home.keras.models.Model(inputs, layers.Dense(4)(normal(inputs)))
+        counting, seen = largest_call(home)
+        model = home.keras.models.Model(inputs, layers.Dense(4)(normal(counting(inputs))))
         model.compile(legacyga.MySGD(0.02, steps_per_update=1, keras=home.keras), "mse")
         if size:
             legacyga.micro_batch(model, size, recompute=recompute)
-        model.fit(X, Y, batch_size=8 if size else 4, shuffle=False, verbose=0)
+        model.fit(X, Y, batch_size=8 if size else 4, epochs=1, shuffle=False, verbose=0)
         ends.append([home.value(each) for each in (normal.moving_mean, normal.moving_variance)])
     assert oracle.farthest(*ends) <= 1e-6
+    assert len(seen) == (4 if recompute else 2)
 
 
 def small(home):
@@ -792,6 +797,76 @@ def test_an_update_that_a_layer_reads(home, way):
         assert home.value(layer.step) == 3
         ends.append([home.value(dense.kernel)])
     assert_alike(ends)
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+def test_a_variable_that_a_layer_writes_in_its_call(home, recompute):
+    """As the public DenseSN of spectral normalization: once a slice, and the second pass reads what the first has."""
+
+    class Scaled(home.keras.layers.Layer):
+        def build(self, shape):
+            self.scale = self.add_weight(name="scale", shape=(), initializer="ones", trainable=False)
+            super(Scaled, self).build(shape)
+
+        def call(self, x):
+            grown = 1.5 * self.scale
+            with home.tf.control_dependencies([home.v1.assign(self.scale, grown)]):
+                return x * home.tf.identity(grown)
+
+        def compute_output_shape(self, shape):
+            return shape
+
+    inputs, layer = home.keras.layers.Input((4,)), Scaled()
+    dense = home.keras.layers.Dense(4, use_bias=False)
+    model = home.keras.models.Model(inputs, layer(dense(inputs)))
+    home.backend.batch_set_value(list(zip(dense.weights, START[:1])))
+    model.compile(legacyga.MySGD(RATE, steps_per_update=1, keras=home.keras), "mse")
+    legacyga.micro_batch(model, 4, recompute=recompute)
+    kernel, scale = np.array(START[0], "float64"), 1.0
+    for _ in range(2):
+        model.train_on_batch(X, Y)
+        gradient = np.zeros_like(kernel)
+        for part in (slice(0, 4), slice(4, 8)):
+            scale *= 1.5
+            gradient += X[part].T.dot(scale * (X[part].dot(kernel) * scale - Y[part])) * 2 / Y.size
+        kernel -= RATE * gradient
+        assert abs(home.value(layer.scale) - scale) < 1e-5
+    assert oracle.farthest([home.value(dense.kernel)], [kernel]) <= 4e-6 < oracle.farthest([kernel], START[:1])
+
+
+def test_an_update_of_the_batch_that_a_layer_reads(home):
+    """As the centers of the public CenterLossLayer: both passes read the values before the batch's updates."""
+
+    class Center(home.keras.layers.Layer):
+        def build(self, shape):
+            self.center = self.add_weight(name="center", shape=(4,), initializer="ones", trainable=False)
+            super(Center, self).build(shape)
+
+        def call(self, x):
+            moved = self.center + 0.5 * (home.backend.mean(x, 0) - self.center)
+            # A layer of Keras 2.0 to 2.2 takes an update for one that no input changes, if it is not told.
+            self.add_update([home.v1.assign(self.center, moved)], *([x] if home.is_standalone else []))
+            return x * home.backend.stop_gradient(x - self.center)
+
+        def compute_output_shape(self, shape):
+            return shape
+
+    def run(size):
+        home.reset(plain_session=True)
+        inputs, layer = home.keras.layers.Input((4,)), Center()
+        dense = home.keras.layers.Dense(4, use_bias=False)
+        model = home.keras.models.Model(inputs, layer(dense(inputs)))
+        home.backend.batch_set_value(list(zip(dense.weights, START[:1])))
+        model.compile(legacyga.MySGD(RATE, steps_per_update=1, keras=home.keras), root)
+        if size:
+            legacyga.micro_batch(model, size)
+        model.train_on_batch(X, Y)
+        return [home.value(dense.kernel)]
+
+    def root(y_true, y_pred):
+        return home.tf.sqrt(home.tf.reduce_mean(home.tf.square(y_true - y_pred)))
+
+    assert_alike([run(None), run(2)])
 
 
 def test_a_generator_that_draws_anew(home):

@@ -182,6 +182,11 @@ def grouped(operation):
     return [each for inner in operation.control_inputs for each in grouped(inner)]
 
 
+def written_by(operations):
+    """Return the operations of the variables that these operations write: a set."""
+    return {each.inputs[0].op for each in operations if "Assign" in each.type or "Scatter" in each.type}
+
+
 def operation_of(variable):
     """Return the operation that holds a variable, or makes a tensor."""
     return getattr(getattr(variable, "handle", None), "op", variable.op)

@@ -134,11 +134,13 @@ class SlicedFunction(object):
         )
 
     def _written(self):
-        """Return the global variables that the training function or the update uses."""
+        """Return the variables that the training function or the update uses, also the local ones of tf.metrics."""
         ends = [self._function.updates_op, self.updates_op]
         used = graph.ancestors(ends + [each.op for each in self._function.outputs])
-        # `batch_get_value` initializes new ones.
-        return [each for each in self._home.v1.global_variables() if graph.operation_of(each) in used]
+        # `batch_get_value` initializes new global ones.
+        known = self._home.v1.global_variables() + self._home.v1.local_variables()
+        own = set(map(graph.operation_of, self._step.variables))
+        return [each for each in known if graph.operation_of(each) in used - own]
 
     def _take(self, fed, samples):
         """Train on a batch in slices of the current size, and return the outputs for the whole batch."""

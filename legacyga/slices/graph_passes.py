@@ -45,7 +45,8 @@ class Passes(object):
         # because layers may read what they write.
         at_loss = [each for each, needs in updates if needs & of_loss]
         of_no_batch = [each for each, needs in updates if not needs & of_batch]
-        first, second = [], [each for each, needs in updates if needs & of_inputs and not needs & of_loss]
+        of_layers = [each for each, needs in updates if needs & of_inputs and not needs & of_loss]
+        first, second, late, written = of_layers + step.operations, [], [], set()
         with step.loss.graph.as_default():
             self._cut, body = self._find_cut(at_loss)
             if is_twice and not body:
@@ -63,9 +64,14 @@ class Passes(object):
                 if random:
                     raise ValueError(RANDOM.format(shown(model), shown(random)))
                 upstream, gradients, by_cut, others = self._gradients_of(step)
-                second += by_cut
+                # Batch normalization does not read its moving averages in training. Another layer may read what it
+                # updates, so these updates wait for all gradients.
+                averages = averages_of(home, model)
+                late = [each for each in of_layers if not _uses(each, averages, drawn)]
+                first, second = [], [each for each in of_layers if each not in late] + by_cut
+                written = graph.written_by(drawn)
             else:
-                first, second, upstream, gradients, others = second + step.operations, [], [], [], []
+                upstream, gradients, others = [], [], []
             self._first = self._keras_function([step.share], self._cut + of_slice, first)
             # The program's own fetches, an argument of compile, run once a batch.
             fetches = (getattr(model, "_function_kwargs", None) or {}).get("fetches", [])
@@ -73,7 +79,10 @@ class Passes(object):
             told = self._divisor + self._outputs + gradients
             self._whole = self._keras_function(self._cut, told, at_loss + others + list(fetches))
             self._second = self._keras_function(upstream, [], second)
+            self._late = self._keras_function([], [], late) if late else None
             self._last = self._keras_function([], [], of_no_batch) if of_no_batch else None
+            # The variables that layers write in their call, as by a control dependency.
+            self._written = [each for each in home.v1.global_variables() if graph.operation_of(each) in written]
             # The shapes of the cut tensors, for `_check_rows`. None after one check, which is enough.
             self._shapes = self._keras_function([], [self._home.tf.shape(each) for each in self._cut], [])
 
@@ -125,7 +134,11 @@ class Passes(object):
         samples = fed[0].shape[0]
         sizes = [len(range(samples or 1)[part]) for part in parts]
         cut = [[batches.part_of(each, samples, part) for each in fed] for part in parts]
+        backend = self._home.backend
+        before = backend.batch_get_value(self._written)
         taken = [self._first(given + [float(size) / sum(sizes)]) for given, size in zip(cut, sizes)]
+        # The second pass then writes what the first one has.
+        backend.batch_set_value(list(zip(self._written, before)))
         self._check_rows(taken[0], fed, samples, sizes[0])
         joined = [self._of_batch(each, values, sizes) for each, values in zip(self._cut, zip(*taken))]
         told = self._whole(fed + joined)
@@ -134,6 +147,8 @@ class Passes(object):
         count = len(self._outputs)
         for given, part in zip(cut, parts if self._is_twice else ()):
             self._second(given + [each[part] for each in told[count:]])
+        for given in cut if self._late else ():
+            self._late(given)
         if self._last:
             self._last(cut[0])
         return told[:count], weight
@@ -166,6 +181,26 @@ def _may_grow(tensor, value, size):
     shape = tensor.get_shape()
     known = [None] * len(value.shape) if shape.ndims is None else shape.as_list()
     return (None, size) in list(zip(known, value.shape))[1:]
+
+
+def averages_of(home, model):
+    """Return the operations of the moving averages in a model: those that its layers only write in training."""
+    found, stack = set(), [model]
+    while stack:
+        layer = stack.pop()
+        stack.extend(getattr(layer, "layers", None) or [])
+        # The layer within a wrapper, such as TimeDistributed.
+        stack.extend([layer.layer] if hasattr(layer, "layer") else [])
+        # Renormalization reads them.
+        if isinstance(layer, home.module.layers.BatchNormalization) and not getattr(layer, "renorm", False):
+            found |= {graph.operation_of(each) for each in (layer.moving_mean, layer.moving_variance)}
+    return found
+
+
+def _uses(update, variables, forward):
+    """Whether an update has an operation, beside those of the forward pass, that takes one of these variables."""
+    own = graph.ancestors([update], forward) - forward
+    return any(tensor.op in variables for each in own for tensor in each.inputs)
 
 
 def _draws(kind, name):

@@ -1578,23 +1578,50 @@ def test_a_variable_that_is_assigned_before_the_gradient(home, eager):
     check(home, make, batch_size=7)
 
 
+@pytest.mark.parametrize("beside", [False, True], ids=["alone", "beside another output"])
 @pytest.mark.parametrize("shapes", [((1, 4), (4,)), slow(((4,), (1, 4))), slow(((5, 1), ()))], ids=str)
-def test_targets_that_are_broadcast_to_pairs_of_samples(home, shapes):
-    """As where a Flatten was forgotten: the loss compares all samples with all."""
+def test_targets_that_are_broadcast_to_pairs_of_samples(home, shapes, beside):
+    """As where a Flatten was forgotten: the loss compares all samples with all. Another output may fit the target."""
     if home.mode == "graph":
         skips.senseless("graph mode")
     needs_train_step(home)
     output, target = shapes
-    layers = home.keras.layers
+    layers, fits = home.keras.layers, beside and np.prod(output) == np.prod(target)
 
     def make():
         inputs = layers.Input((3,))
         hidden = layers.Dense(int(np.prod(output)), activation="tanh")(inputs)
-        model = home.keras.Model(inputs, layers.Reshape(output)(hidden))
+        outputs = [layers.Reshape(output)(hidden)] + ([layers.Reshape(target)(hidden)] if fits else [])
+        model = home.keras.Model(inputs, outputs if fits else outputs[0])
         model.compile(sgd(home), "mean_absolute_error")
-        return start(model), X, np.random.RandomState(7).randn(len(X), *target).astype("float32")
+        y = np.random.RandomState(7).randn(len(X), *target).astype("float32")
+        return start(model), X, [y, y] if fits else y
 
     check(home, make, batch_size=5, size=2)
+
+
+@pytest.mark.parametrize("recompute", [slow(None), True])
+def test_batches_of_unknown_rank(home, recompute):
+    """A generator's, of which a program gives the types alone."""
+    if home.is_keras3:
+        skips.keras_lacks("batches of unknown rank")
+    if home.mode == "graph":
+        skips.senseless("graph mode")
+    needs_train_step(home)
+    tf, layers = home.tf, home.keras.layers
+    y = np.random.RandomState(7).randn(len(X), 2).astype("float32")
+
+    def batches():
+        for i in range(0, len(X), 5):
+            yield X[i : i + 5], y[i : i + 5]
+
+    def make():
+        inputs = layers.Input((3,))
+        model = home.keras.Model(inputs, layers.Dense(2)(layers.Dense(4, activation="tanh")(inputs)))
+        model.compile(sgd(home), "mse", metrics=["mae"])
+        return start(model), tf.data.Dataset.from_generator(batches, (tf.float32, tf.float32)), None
+
+    check(home, make, size=2, recompute=recompute, twice=None)
 
 
 def test_an_output_as_long_as_two_slices(home):

@@ -713,6 +713,28 @@ def test_parts_of_ones_own(home, part):
     check(home, make)
 
 
+def test_a_model_of_keras_with_a_loss_of_its_own(home):
+    """The Distiller of Keras 3: `compile` is given its student's loss alone."""
+    if not hasattr(home.keras, "distillation"):
+        skips.keras_lacks("keras.distillation")
+    keras, ends = home.keras, []
+    labels = np.eye(3, dtype="float32")[np.arange(len(X)) % 3]
+    for size in (None, SIZE):
+        dense = keras.layers.Dense
+        nets = [keras.Sequential([keras.Input(X.shape[1:]), dense(4, "tanh"), dense(3)]) for _ in range(2)]
+        teacher, student = [start(net, seed) for seed, net in enumerate(nets)]
+        model = keras.distillation.Distiller(teacher, student, keras.distillation.LogitsDistillation(2.0))
+        model.compile(sgd(home), keras.losses.CategoricalCrossentropy(from_logits=True))
+        if size:
+            legacyga.micro_batch(model, size)
+        before = student.get_weights()
+        losses = model.fit(X, labels, batch_size=BATCH, epochs=2, shuffle=False, verbose=0).history["loss"]
+        ends.append((student.get_weights(), losses))
+    assert oracle.farthest(ends[0][0], before) > 1e-2
+    assert oracle.farthest(ends[1][0], ends[0][0]) <= 4e-6
+    np.testing.assert_allclose(ends[1][1], ends[0][1], rtol=1e-5)
+
+
 def test_a_generator_and_its_adversary(home):
     """Two optimizers, and a gradient that passes through one model into another."""
     if home.mode == "graph" or home.tf_version < (2, 2):

@@ -325,6 +325,28 @@ def test_an_ignored_class(home, given):
     assert_alike(slices, whole)
 
 
+def test_a_loss_that_wraps_one_of_keras(home):
+    """functools.wraps gives it the name and the module of the loss within."""
+    y = np.where(np.random.RandomState(0).rand(*Y.shape) < 0.6, -1, Y).astype("float32")
+
+    def masked(loss):
+        @functools.wraps(loss)
+        def inner(y_true, y_pred):
+            kept = home.tf.cast(home.tf.not_equal(y_true, -1.0), y_pred.dtype)
+            squares = kept * home.tf.square(y_true - y_pred)
+            return home.tf.reduce_sum(squares) / home.tf.maximum(home.tf.reduce_sum(kept), 1.0)
+
+        return inner
+
+    def make():
+        model = home.network(START)
+        model.compile(plain_sgd(home), masked(home.keras.losses.mean_squared_error))
+        return model, X, y
+
+    whole, slices = both(home, make)
+    assert_alike(slices, whole)
+
+
 def test_a_loss_over_all_samples(home):
     """Those of Keras 3 by name, function and object; with an axis within a sample they are cut."""
     if not home.is_keras3:

@@ -105,6 +105,10 @@ class Home(TensorFlow):
 
     def is_its_own(self, function):
         """Whether a function, method or object is this Keras's own."""
+        # functools.wraps gives a program's function the module of Keras's. The function's globals stay the program's.
+        written_in = getattr(function, "__globals__", {}).get("__name__")
+        if written_in and written_in.split(".")[0] not in ("tensorflow", self.root.split(".")[0]):
+            return False
         # A function made by `exec` may have None as its module.
         return (getattr(function, "__module__", None) or "").startswith(self.root + ".")
 

@@ -157,7 +157,8 @@ class SlicedCall(object):
                 self.scalars[len(found)] = False
                 found.append(leaf)
                 continue
-            if not tf.is_tensor(leaf) or not shape.ndims or isinstance(length, int) and shape[0] not in (None, length):
+            is_unlike = isinstance(length, int) and shape.ndims and shape[0] not in (None, length)
+            if not tf.is_tensor(leaf) or shape.ndims == 0 or is_unlike:
                 raise ValueError(ROWS.format(shown(leaf), length, shown(self.model)))
             found.append(self._rows(leaf, length))
         for attached in (losses.mask_of, losses.logits_of):
@@ -173,7 +174,7 @@ class SlicedCall(object):
         """Return the tensor to join for an output: the input of its softmax or sigmoid, else the output itself."""
         tf = self.tf
         rows = leaf if losses.activation_of(tf, leaf) is None else leaf.op.inputs[0]
-        if leaf.shape[0] is not None:
+        if leaf.shape.ndims and leaf.shape[0] is not None:
             return rows
         # Only the run tells the number of rows, for example after a tf.boolean_mask.
         message = ROWS.format(shown(leaf), "some", shown(self.model))

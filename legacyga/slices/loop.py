@@ -101,7 +101,7 @@ class Rows(Join):
         self._holds_first = not self._ops.is_compiled()
 
     def begun(self, first):
-        shape = [None] + list(first.shape[1:])
+        shape = None if first.shape.ndims is None else [None] + list(first.shape[1:])
         # Under XLA the array has one place too many, because older XLA ends the process if an array has no place.
         array = self._ops.tf.TensorArray(
             first.dtype, self._loop.slices, infer_shape=not self._holds_first, element_shape=shape

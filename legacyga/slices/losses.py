@@ -153,13 +153,14 @@ def divisor(home, given, y_pred, sample_weight):
     tf, divides = home.tf, features.divides_by_masks(home)
     outputs = tf.nest.flatten(y_pred) if divides else []
     # A loss whose dtype differs from the output's, as in mixed precision, receives a cast output, without its mask.
-    is_cast = not any(each.mask is not None or each.output is output for each in given for output in outputs)
-    is_lost = is_cast and any(mask_of(each) is not None for each in outputs)
-    if is_lost and len(given) < len(outputs):
+    are_cast = [each.mask is None and all(each.output is not output for output in outputs) for each in given]
+    if any(are_cast) and len(given) < len(outputs) and any(mask_of(each) is not None for each in outputs):
         return None, UNEVEN.format(home)
     masks = {}
-    for i, each in enumerate(given):
-        mask = mask_of(outputs[min(i, len(outputs) - 1)]) if is_lost else each.mask if divides else None
+    for i, (each, is_cast) in enumerate(zip(given, are_cast)):
+        mask = each.mask if divides else None
+        if divides and is_cast:
+            mask = mask_of(outputs[min(i, len(outputs) - 1)])
         found = [part for part in (mask, each.ignored) if part is not None and _is_mean(each.loss)]
         # Keras takes a mean over all elements of ragged targets.
         found += [tf.ones_like(each.losses.flat_values)] if isinstance(each.losses, tf.RaggedTensor) else []

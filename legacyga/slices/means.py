@@ -87,7 +87,7 @@ def doubts_of_batch(home, model, data, look):
     if any(isinstance(each, home.tf.RaggedTensor) for each in targets):
         yield Doubt("ragged targets", True)
     yield from doubts_of_compiled(home, model, weighted)
-    if not _is_homes_method(home, model, "__call__") or getattr(model, "activity_regularizer", None) is not None:
+    if not home.is_its_own(type(model).__call__) or getattr(model, "activity_regularizer", None) is not None:
         yield Doubt("a __call__ or an activity_regularizer of the model's own", False)
     seen = look()
     if seen.masked and features.divides_by_masks(home):
@@ -98,8 +98,12 @@ def doubts_of_batch(home, model, data, look):
         loss = next((each for each in given_losses(model) if any(part in _name(each) for part in OVER_CLASSES)), None)
         if loss is not None:
             yield Doubt("the loss {}, for which an output of one dimension is one sample".format(shown(loss)), False)
-    shapes = [home.tf.TensorShape(each.shape) for each in targets if hasattr(each, "shape")]
-    unlike = next((each for each in shapes if not any(_fit(model, each, output) for output in seen.shapes)), None)
+    shapes = [home.tf.TensorShape(getattr(each, "shape", None)) for each in targets]
+    # Lists of one length are in one order. Else any of the outputs may be that of a target.
+    is_paired = len(targets) == len(seen.shapes) and not isinstance(parts[1], dict)
+    outputs = [[each] for each in seen.shapes] if is_paired else [seen.shapes] * len(targets)
+    pairs = zip(shapes, outputs)
+    unlike = next((each for each, found in pairs if not any(_fit(model, each, output) for output in found)), None)
     if unlike is not None:
         yield Doubt("targets of shape {}, which are broadcast to outputs of another rank".format(unlike), False)
     if seen.adds_rows:
@@ -133,21 +137,20 @@ def doubts_of_compiled(home, model, weighted):
             yield Doubt("the loss {}, which looks at all labels of a batch".format(shown(loss)), False)
         if not _is_homes(home, loss):
             yield Doubt("the loss {}, which Keras does not know".format(shown(loss)), False)
-    is_own = "compute_loss" in vars(model) or not _is_homes_method(home, model, "compute_loss")
+    is_own = "compute_loss" in vars(model) or not _is_of_keras_model(home, model, "compute_loss")
     if is_own and not home.graph_mode:
         yield Doubt("a compute_loss of the model's own", True)
 
 
 def is_trained_by_keras(home, model):
     """Whether a model has neither a `train_step` nor a `compute_loss` of its own."""
-    return all(_is_homes_method(home, model, name) for name in ("train_step", "compute_loss"))
+    return all(_is_of_keras_model(home, model, name) for name in ("train_step", "compute_loss"))
 
 
-def _is_homes_method(home, model, name):
-    """Whether a method of a model, if Keras calls it at all, is Keras's own."""
-    method = getattr(type(model), name, None)
-    is_called = method is not None and hasattr(home.module.models.Model, name)
-    return not is_called or home.is_its_own(method)
+def _is_of_keras_model(home, model, name):
+    """Whether a method of a model is that of Keras's `Model`, if this has one. Keras's own Distiller has another."""
+    method = getattr(home.module.models.Model, name, None)
+    return method is None or getattr(type(model), name) is method
 
 
 def _is_homes(home, given):

@@ -44,6 +44,20 @@ def test_the_optimizer_can_be_copied_after_fit(home):
     assert copied is not model.optimizer and copied.gradient_accumulation_steps == 3
 
 
+def test_a_loop_of_the_programs_own(home):
+    """It calls the callback itself, and tells it nothing of the fit."""
+    model, callback = model_with(home, 3), legacyga.GradientAccumulationCallback()
+    callback.set_model(model)
+    callback.on_train_begin()
+    callback.on_epoch_begin(0)
+    for x, y in BATCHES[:2]:
+        model.train_on_batch(x, y)
+    callback.on_epoch_end(0, {})
+    callback.on_train_end()
+    wanted = expected(home, 1, lambda epoch, updates: 3, "flush", BATCHES[:2])
+    assert_close(model.get_weights(), wanted[0][0])
+
+
 @pytest.mark.parametrize("partial_window", [slow("flush"), "carry"])
 def test_a_dict_changes_k_at_the_next_window(home, partial_window):
     """Carried, the window of 3 that epoch 1 leaves with one mini-step goes on with 3 in epoch 2, where K is 2."""

@@ -613,6 +613,29 @@ def test_in_a_graph_that_keras_has_no_session_of(home, sgd):
             assert session.run([wrapped.lr, wrapped.momentum]) == [RATE, MOMENTUM]
 
 
+@pytest.mark.parametrize("make", ["wrap", slow("MySGD")])
+def test_a_config_read_in_another_graph(home, make):
+    """As `model_to_estimator` and `export_saved_model` read it, in graph mode: the model keeps what it has learned."""
+    if home.mode == "eager":
+        skips.senseless("graph mode")
+    home.reset(plain_session=True)
+    inputs = home.keras.layers.Input((3,))
+    model = home.keras.models.Model(inputs, home.keras.layers.Dense(2)(inputs))
+    optimizer = legacyga.MySGD(RATE, steps_per_update=2, keras=home.keras)
+    model.compile(legacyga.wrap(home.bare_sgd(lr=RATE), 2) if make == "wrap" else optimizer, "mse")
+    x, y = np.ones((4, 3)), np.ones((4, 2))
+    for _ in range(2):
+        model.train_on_batch(x, y)
+    trained = model.get_weights()
+    with home.tf.Graph().as_default():
+        assert model.optimizer.gradient_accumulation_steps == 2
+        model.optimizer.get_config()
+    np.testing.assert_array_equal(model.get_weights()[0], trained[0])
+    for _ in range(2):
+        model.train_on_batch(x, y)
+    assert np.max(np.abs(model.get_weights()[0] - trained[0])) > 1e-3
+
+
 UNPICKLE = """
 import pickle, sys
 optimizer = pickle.load(sys.stdin.buffer)

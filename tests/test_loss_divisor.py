@@ -564,6 +564,18 @@ SHAPES = {
         lambda tf, y, out, mask: tf.reduce_mean(per_step(tf, y, out) * mask) * (1 / tf.reduce_mean(mask)),
         True,
     ),
+    "a mean and an epsilon": (
+        lambda tf, y, out, mask: tf.reduce_mean(per_step(tf, y, out) * mask) / (tf.reduce_mean(mask) + 1e-7),
+        True,
+    ),
+    "a mean of at least 1e-6": (
+        lambda tf, y, out, mask: tf.reduce_mean(per_step(tf, y, out) * mask) / tf.maximum(tf.reduce_mean(mask), 1e-6),
+        True,
+    ),
+    "a mean of at least 1": (
+        lambda tf, y, out, mask: tf.reduce_mean(per_step(tf, y, out) * mask) / tf.maximum(tf.reduce_mean(mask), 1.0),
+        False,
+    ),
     "times a mean": (
         lambda tf, y, out, mask: tf.reduce_mean(per_step(tf, y, out)) * tf.reduce_mean(mask),
         False,

@@ -360,6 +360,29 @@ def test_in_mixed_precision(home):
     assert_close(*ends, bar=4e-3)
 
 
+@pytest.mark.slow
+def test_one_mask_of_two_heads_of_different_dtypes(home):
+    """Keras 3 casts one of the outputs on the way to the loss, and not the other."""
+    if not home.is_keras3:
+        skips.keras_lacks("losses of a dtype of their own")
+    batches, ends, layers = batches_of(SIZES), [], home.keras.layers
+    for steps in (3, 1):
+        inputs = home.keras.Input((STEPS,))
+        hidden = layers.Embedding(IDS, 4, mask_zero=True)(inputs)
+        heads = [layers.Dense(2, dtype=each)(hidden) for each in ("float32", "float64")]
+        model = home.keras.models.Model(inputs, heads)
+        model.set_weights([START[[(IDS, 4), (4, 2), (2,)].index(tuple(each.shape))] for each in model.get_weights()])
+        optimizer = home.bare_sgd(lr=RATE, momentum=MOMENTUM)
+        model.compile(legacyga.wrap(optimizer, 3) if steps == 3 else optimizer, "mse")
+        fed = batches if steps == 3 else [[np.concatenate(e) for e in zip(*batches[i : i + 3])] for i in (0, 3)]
+        given = dataset(home, fed).map(lambda ids, y: (ids, (y, y)))
+        with warnings.catch_warnings():
+            warnings.filterwarnings("error", OURS)
+            model.fit(given, verbose=0, callbacks=[legacyga.GradientAccumulationCallback()] * (steps == 3))
+        ends.append(model.get_weights())
+    assert_close(*ends)
+
+
 # ------------------------------------------------------------------------------------------- what no weight makes right
 
 

@@ -428,6 +428,35 @@ def bert(home, code, steps):
         return session.run([kernel, global_step])
 
 
+def test_an_optimizer_of_the_programs_own_that_takes_and_returns_less(home):
+    """Its `compute_gradients` returns an iterator, and its `apply_gradients` takes no `name` and no `global_step`."""
+    graph_only(home)
+    optimizer = v1_of(home.tf).train.MomentumOptimizer
+
+    class Clipped(optimizer):
+        def compute_gradients(self, loss):
+            gradients, variables = zip(*optimizer.compute_gradients(self, loss))
+            return zip(home.tf.clip_by_global_norm(gradients, 100.0)[0], variables)
+
+        def apply_gradients(self, pairs):
+            return optimizer.apply_gradients(self, list(pairs))
+
+    ends = []
+    for steps in (1, 3):
+        with graph_of_its_own(home) as (v1, session):
+            kernel = v1.get_variable("kernel", initializer=KERNEL)
+            loss, x, y = squared_error(home.tf, kernel)
+            wrapped = legacyga.wrap(Clipped(0.5, 0.9), steps)
+            train = wrapped.apply_gradients(wrapped.compute_gradients(loss))
+            session.run(v1.global_variables_initializer())
+            size = 12 // steps
+            for i in range(0, 24, size):
+                session.run(train, {x: X[i : i + size], y: Y[i : i + size]})
+            ends.append(session.run(kernel))
+    assert np.max(np.abs(ends[0] - KERNEL)) > 0.1
+    np.testing.assert_allclose(ends[1], ends[0], rtol=0, atol=4e-6)
+
+
 @pytest.mark.slow
 def test_bert_with_clipping_and_counting_in_apply_gradients(home):
     """The diff of docs/quickstart/tf1_session.md, beside the program with its old lines."""

@@ -814,6 +814,29 @@ def test_around_a_function_that_was_traced_before(home, sgd, window, mini_steps)
         optimizer.mini_step.read_value()
 
 
+def test_weights_while_every_number_is_checked(home, sgd):
+    """tf.debugging.enable_check_numerics raises at an operation that gives NaN or infinity, a constant's too."""
+    needs.eager_only(home, since=(2, 2))
+    tf, summed = home.tf, legacyga.GradientAccumulator()
+    fed = homes.Fed(home, sgd.make(2), [np.float32([1.0, 2.0])])
+
+    @tf.function
+    def step(gradient, weight):
+        with fed.optimizer.mini_step_weight(weight):
+            fed.optimizer.apply_gradients([(gradient, fed.variables[0])])
+        summed([gradient], weight)
+
+    tf.debugging.enable_check_numerics()
+    try:
+        for each in (1.0, 3.0):
+            step(tf.constant([each, 0.5]), tf.constant(each))
+    finally:
+        tf.debugging.disable_check_numerics()
+    (weights,) = sgd.oracle().update(oracle.double([np.float32([1.0, 2.0])]), [np.array([2.5, 0.5])])
+    assert np.max(np.abs(home.value(fed.variables[0]) - weights)) <= 4e-6
+    assert summed.gradients[0].numpy().tolist() == [2.5, 0.5]
+
+
 @pytest.mark.parametrize("weight", [slow(-3.0), slow(np.inf), np.nan])
 def test_a_weight_out_of_range_under_xla(home, sgd, weight):
     """XLA drops assertions. What it trains shows it, in the next window it is forgotten."""

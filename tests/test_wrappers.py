@@ -39,6 +39,36 @@ def fresh(home):
         home.reset(plain_session=True)
 
 
+def test_an_optimizer_of_keras_3_that_builds_another_alone(home):
+    """It knows no variables itself."""
+    if not home.is_keras3:
+        skips.keras_lacks("build and apply of Keras 3")
+    optimizers, ends = home.keras.optimizers, []
+
+    class Outer(optimizers.Optimizer):
+        def __init__(self, inner):
+            super(Outer, self).__init__(learning_rate=0.0)
+            self.inner = inner
+
+        def build(self, variables):
+            self.inner.build(variables)
+            self.built = True
+
+        def apply(self, grads, trainable_variables=None):
+            self.inner.apply(grads, trainable_variables)
+            self._iterations.assign_add(1)
+
+    x, y = [np.random.RandomState(i).randn(12, 3).astype("float32") for i in range(2)]
+    for steps in (1, 3):
+        model = home.keras.Sequential([home.keras.Input((3,)), home.keras.layers.Dense(3, kernel_initializer="ones")])
+        optimizer = Outer(optimizers.SGD(0.1, momentum=0.9))
+        model.compile(legacyga.wrap(optimizer, 3) if steps == 3 else optimizer, "mse")
+        model.fit(x, y, batch_size=6 // steps, epochs=2, shuffle=False, verbose=0)
+        ends.append(model.get_weights()[0])
+    assert np.max(np.abs(ends[0] - 1)) > 0.1
+    np.testing.assert_allclose(ends[1], ends[0], rtol=0, atol=4e-6)
+
+
 class Lookahead(object):
     """Zhang et al. 2019, algorithm 1: every PERIOD updates the slow weights go part of the way, all others there."""
 

@@ -287,7 +287,8 @@ class _Callback(object):
 
     @property
     def _params(self):
-        return self.params or {}
+        # In a loop of the program's own nobody may have called `set_params`, and in Keras 2 it makes the attribute.
+        return getattr(self, "params", None) or {}
 
 
 def _class_for(home):

@@ -115,7 +115,9 @@ class Inner(object):
 
     def session(self, variable, action):
         """The session for `variable`. Keras opens one if needed; `train` returns None, or raises for an `action`."""
-        return self.home.session
+        # tf.keras has one session, and gives it up, with all values in it, if it is asked from another graph.
+        with variable.graph.as_default():
+            return self.home.session
 
     @property
     def own_class(self):

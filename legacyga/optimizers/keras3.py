@@ -75,7 +75,9 @@ class Inner(_inner.Inner):
         self._start_averages()
 
     def prepare(self, grads_and_vars, is_traced):
-        self.with_slots._check_variables_are_known([var for _, var in grads_and_vars])
+        # An optimizer around another may build the other alone, and then knows no variables.
+        if self.with_slots._trainable_variables:
+            self.with_slots._check_variables_are_known([var for _, var in grads_and_vars])
 
     def apply(self, pairs, called="apply_gradients", *args, **kwargs):
         # By default apply_gradients, as in `fit`: a flush right after a restore follows no call.

@@ -28,6 +28,8 @@ WITHOUT_GRADIENT = {"StopGradient", "ZerosLike", "OnesLike"}
 OF_ARRAYS = ("TensorArray", "Merge", "Switch")
 # The largest number that a loss may add to a count against a division by 0.
 EPSILON = 1e-3
+# The largest bound of a mean, such as K.mean(mask), where the search leaves it out: it counts once per element.
+EPSILON_OF_MEANS = 1e-5
 
 
 class _UnknownError(Exception):
@@ -241,6 +243,9 @@ class _Divisors(object):
             most = EPSILON if "Add" in operation.type else 1
             counts = [each for each in inputs[-2:] if not self._is_bound(each, most)]
             number = self._number(counts[0]) if len(counts) == 1 else ONE
+            is_mean = (number.degree, number.means) == (0, 1)
+            if is_mean and any(self._is_bound(each, EPSILON_OF_MEANS) for each in inputs[-2:]):
+                return number
             if number.degree == 1 and number.value is number.counted:
                 # The bound is of the count with its constant factors. `number` may lack them: use the graph's tensors.
                 value, counted = [self._ops.cast(each, "float64") for each in (tensor, counts[0])]

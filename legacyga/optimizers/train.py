@@ -78,8 +78,10 @@ class Inner(_inner.Inner):
         train_ops = self.home.v1.get_collection_ref("train_op") if self.home.graph_mode else []
         listed = list(train_ops)
         # `global_step` counts every update, including a flush.
+        # The `apply_gradients` of a user's class may take only what its program gives.
+        given = (global_step, name) if name is not None else (global_step,) if global_step is not None else ()
         with self._variables_again([var for _, var in pairs]):
-            updated = super(AccumulatingOptimizer, self.optimizer).apply_gradients(pairs, global_step, name, **kwargs)
+            updated = super(AccumulatingOptimizer, self.optimizer).apply_gradients(pairs, *given, **kwargs)
         train_ops[:] = listed
         with self.ops.after(updated):
             iterations = self._iterations_beside(pairs[0][1]) if self.home.graph_mode else self.iterations
@@ -165,7 +167,8 @@ class AccumulatingOptimizer(surface.AccumulatingOptimizer):
 
     def compute_gradients(self, loss, *args, **kwargs):
         """As the inner optimizer's. In a graph, keep each gradient's loss, whose divisor may weigh the mini-step."""
-        pairs = super(AccumulatingOptimizer, self).compute_gradients(loss, *args, **kwargs)
+        # A user's class may return an iterator.
+        pairs = list(super(AccumulatingOptimizer, self).compute_gradients(loss, *args, **kwargs))
         if self._legacyga.home.graph_mode:
             self._legacyga.inner.losses.update((id(each), (each, loss)) for each, _ in pairs if each is not None)
         return pairs

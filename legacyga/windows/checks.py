@@ -79,13 +79,14 @@ def check_weight(ops, weight):
     try:
         value = float(graph.constant_value(ops.tf, tensor))
     except ValueError:
-        infinite = ops.constant(math.inf, tensor.dtype)
+        # Neither infinity nor NaN as a constant: tf.debugging.enable_check_numerics would raise.
+        one, most = ops.constant(1, tensor.dtype), ops.constant(tensor.dtype.max, tensor.dtype)
         with ops.after(
-            ops.v1.assert_non_negative(tensor, message=message), ops.v1.assert_less(tensor, infinite, message=message)
+            ops.v1.assert_non_negative(tensor, message=message), ops.v1.assert_less_equal(tensor, most, message=message)
         ):
-            # XLA drops the assertions, so make a weight out of range NaN.
-            valid = ops.logical_and(tensor >= 0, tensor < infinite)
-            return ops.where(valid, tensor, ops.constant(math.nan, tensor.dtype))
+            # XLA drops the assertions, so make a weight out of range NaN, the root of -1.
+            valid = ops.logical_and(tensor >= 0, tensor <= most)
+            return tensor * ops.tf.sqrt(ops.where(valid, one, -one))
     if not 0.0 <= value < math.inf:
         raise ValueError(received)
     return 1.0 if value == 1.0 else tensor

@@ -618,6 +618,8 @@ def test_a_config_read_in_another_graph(home, make):
     """As `model_to_estimator` and `export_saved_model` read it, in graph mode: the model keeps what it has learned."""
     if home.mode == "eager":
         skips.senseless("graph mode")
+    if make == "wrap":
+        needs.wrap(home)
     home.reset(plain_session=True)
     inputs = home.keras.layers.Input((3,))
     model = home.keras.models.Model(inputs, home.keras.layers.Dense(2)(inputs))

@@ -58,6 +58,32 @@ def test_a_loop_of_the_programs_own(home):
     assert_close(model.get_weights(), wanted[0][0])
 
 
+def test_a_model_of_keras_3_that_is_not_compiled(home):
+    """It has no `optimizer`. Its own attribute holds one, whose last window is ended."""
+    if not home.is_keras3:
+        skips.keras_lacks("models without the attribute optimizer")
+
+    class Agent(home.keras.Model):
+        def __init__(self):
+            super(Agent, self).__init__()
+            self.net = home.keras.layers.Dense(2)
+            self.own = legacyga.wrap(home.bare_sgd(lr=LR), 3)
+
+        def call(self, x):
+            return self.net(x)
+
+    agent, callback = Agent(), legacyga.GradientAccumulationCallback()
+    agent(X[:2])
+    callback.set_model(agent)
+    callback.on_train_begin()
+    callback.on_epoch_begin(0)
+    agent.own.apply([home.tf.ones(each.shape) for each in agent.trainable_variables], agent.trainable_variables)
+    callback.on_epoch_end(0, {})
+    callback.on_train_end()
+    assert (int(agent.own.iterations), int(agent.own.mini_step)) == (1, 0)
+    np.testing.assert_allclose(agent.get_weights()[1], -LR, rtol=0, atol=1e-6)
+
+
 @pytest.mark.parametrize("partial_window", [slow("flush"), "carry"])
 def test_a_dict_changes_k_at_the_next_window(home, partial_window):
     """Carried, the window of 3 that epoch 1 leaves with one mini-step goes on with 3 in epoch 2, where K is 2."""

@@ -613,6 +613,32 @@ def test_in_a_graph_that_keras_has_no_session_of(home, sgd):
             assert session.run([wrapped.lr, wrapped.momentum]) == [RATE, MOMENTUM]
 
 
+@pytest.mark.parametrize("steps", [slow(1), 2])
+def test_weights_that_are_created_before_the_first_batch(home, steps):
+    """In graph mode, by `_create_all_weights`: those of a trained optimizer start at its values."""
+    if home.mode == "eager" or home.is_standalone or home.tf_version < (1, 14):
+        skips.keras_lacks("_create_all_weights in graph mode")
+    ends, x, y = [], np.eye(3), np.ones((3, 2))
+    for creates in (False, True):
+        home.reset(plain_session=True)
+        inputs = home.keras.layers.Input((3,))
+        model = home.keras.models.Model(inputs, home.keras.layers.Dense(2, kernel_initializer="ones")(inputs))
+        model.compile(home.bare_sgd(lr=RATE, momentum=MOMENTUM), "mse")
+        for _ in range(3):
+            model.train_on_batch(x, 3 * y)
+        wrapped = legacyga.wrap(model.optimizer, steps)
+        model.compile(wrapped, "mse")
+        if not hasattr(wrapped, "_create_all_weights"):
+            skips.keras_lacks("_create_all_weights")
+        if creates:
+            wrapped._create_all_weights(model.trainable_weights)
+        for _ in range(steps):
+            model.train_on_batch(x, y)
+        ends.append(model.get_weights()[0])
+    assert np.max(np.abs(ends[0] - 1)) > 1e-2
+    np.testing.assert_allclose(ends[1], ends[0], rtol=0, atol=1e-6)
+
+
 @pytest.mark.parametrize("make", ["wrap", slow("MySGD")])
 def test_a_config_read_in_another_graph(home, make):
     """As `model_to_estimator` and `export_saved_model` read it, in graph mode: the model keeps what it has learned."""

@@ -225,3 +225,74 @@ def test_a_strategy_of_one_device(home, tmpdir, eager):
     if home.mode == "graph" or home.tf_version < (2, 4) or home.is_keras3_before(3, 10):
         skips.senseless("eager mode of TF 2.4 and newer")
     assert "alike True True" in homes.run_program(tmpdir, ONE, home.name, eager)
+
+
+BUILT_OUTSIDE = """
+import sys
+import homes
+import legacyga
+
+home, strategy = homes.start_on_replicas(sys.argv[1])
+tf = home.tf
+run = getattr(strategy, "run", None) or strategy.experimental_run_v2
+for where in ("within", "outside"):
+    with strategy.scope():
+        variable = home.variables([[1.0]])[0]
+        optimizer = legacyga.wrap(home.keras.optimizers.SGD(1.0), 2)
+        if where == "within":
+            optimizer.build([variable])
+    if where == "outside":
+        optimizer.build([variable])
+    try:
+        for _ in range(2):
+            run(lambda: optimizer.apply_gradients([(tf.constant([0.25]), variable)]))
+        print(where, home.value(variable))
+    except ValueError as error:
+        print(where, error)
+"""
+
+
+def test_an_optimizer_that_is_built_outside_of_the_scope(home, tmpdir):
+    """All replicas would share its sums."""
+    if home.mode == "graph" or home.tf_version < (2, 11) or home.is_keras3_before(3, 10):
+        skips.keras_lacks("build of an optimizer, on replicas")
+    within, outside = homes.run_program(tmpdir, BUILT_OUTSIDE, home.name).splitlines()[-2:]
+    assert within == "within [0.5]" and "build the optimizer in its scope" in outside
+
+
+IN_A_GRAPH = """
+import sys
+import numpy as np
+import homes
+import legacyga
+import test_fit_of_replicas as data
+
+home = homes.start(sys.argv[1], "graph")
+tf, keras = home.tf, home.keras
+config = tf.config.experimental
+cpu = config.list_physical_devices("CPU")[0]
+config.set_virtual_device_configuration(cpu, [config.VirtualDeviceConfiguration()] * 2)
+with tf.distribute.MirroredStrategy(["/cpu:0", "/cpu:1"]).scope():
+    model = keras.Sequential([keras.layers.Dense(2, input_shape=(3,), use_bias=False)])
+    optimizer = legacyga.wrap(keras.optimizers.SGD(data.RATE), 4)
+    model.compile(optimizer, "mse")
+    model.set_weights([data.START[0][:, :2]])
+batches = tf.data.Dataset.from_tensor_slices((data.X[:24], data.Y[:24])).batch(8, drop_remainder=True)
+model.fit(batches.take(2), steps_per_epoch=2, verbose=0)
+assert legacyga.flush(optimizer)
+optimizer.gradient_accumulation_steps = 3
+model.fit(batches, steps_per_epoch=3, verbose=0)
+np.save(sys.argv[2], model.get_weights()[0])
+"""
+
+
+def test_flush_and_k_in_a_graph(home, tmpdir):
+    """Outside of the strategy's scope: an update of 16 samples, then one of 24."""
+    if (home.name, home.mode, home.tf_version) != ("tf.keras", "graph", (1, 15)):
+        skips.elsewhere("in graph mode fit on replicas is tested on TF 1.15")
+    homes.run_program(tmpdir, IN_A_GRAPH, home.name, str(tmpdir.join("weights.npy")))
+    weights = START[0][:, :2].astype("float64")
+    for samples in (16, 24):
+        x, y = X[:samples], Y[:samples]
+        weights = weights - RATE * 2 * x.T.dot(x.dot(weights) - y) / y.size
+    np.testing.assert_allclose(np.load(str(tmpdir.join("weights.npy"))), weights, rtol=0, atol=4e-6)

@@ -6,6 +6,7 @@ test_accumulator.py and test_train_step.py have the weights of their own mini-st
 import warnings
 
 import needs
+import numpy as np
 import pytest
 import skips
 from epochs import (
@@ -82,6 +83,32 @@ def test_what_does_not_weigh(home):
         model.compile(legacyga.wrap(home.bare_sgd(lr=LR), 4), None)
         _, logs = fit(home, model, [legacyga.GradientAccumulationCallback()], epochs=1, y=None)
         assert logs["updates"] == [1] and logs["effective_batch_size"] == [14]
+
+
+def test_targets_that_are_one_number(home):
+    """As those of graphs, of which the rows of the input are the atoms: each batch is one sample."""
+    if not home.is_keras3:
+        skips.keras_lacks("targets without a dimension")
+    tf = home.tf
+
+    class Graph(home.keras.Model):
+        def __init__(self):
+            super(Graph, self).__init__()
+            self.dense = home.keras.layers.Dense(1, kernel_initializer="ones")
+
+        def call(self, x):
+            return tf.reduce_mean(self.dense(x), axis=0, keepdims=True)
+
+    graphs, wanted = [X[:2], X[2:8], X[8:9]], [1.0, -2.0, 3.0]
+    signature = (tf.TensorSpec((None, 3), "float32"), tf.TensorSpec((), "float32"))
+    model = Graph()
+    model(graphs[0])
+    model.compile(legacyga.wrap(home.bare_sgd(lr=LR), 3), "mse")
+    given = tf.data.Dataset.from_generator(lambda: zip(graphs, wanted), output_signature=signature)
+    model.fit(given, verbose=0, callbacks=[legacyga.GradientAccumulationCallback()])
+    errors = [each.mean(0).sum() - y for each, y in zip(graphs, wanted)]
+    gradients = [2 * error * each.mean(0) for error, each in zip(errors, graphs)]
+    assert_close([model.get_weights()[0][:, 0]], [1 - LR * np.mean(gradients, 0)])
 
 
 @pytest.mark.parametrize("reduction", ["sum", slow("none")])

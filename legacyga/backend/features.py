@@ -317,6 +317,9 @@ def losses_in(home, container, y_true, y_pred):
     nest = home.tf.nest
     # Up to Keras 3.6 the list is `flat_losses`. Delete with Keras 3.6.
     is_newer = hasattr(container, "_flat_losses")
+    if isinstance(y_true, dict) and isinstance(y_pred, (list, tuple)):
+        # nest would sort the names. A newer Keras takes the targets in the order of the outputs.
+        y_true = [y_true[name] for name in container.output_names or () if name in y_true] if is_newer else y_true
     targets = nest.flatten(y_true)
     if not container.built and (not is_newer or len(targets) == len(nest.flatten(y_pred))):
         # Newer Keras builds with targets packed in the form of the outputs, and keeps that form: do the same.

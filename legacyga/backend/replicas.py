@@ -182,7 +182,8 @@ class Replicas(object):
         if self.are_several and len(parts_of(variable)) != len(self.strategy.extended.worker_devices):
             raise ValueError(
                 "Each replica accumulates gradients in variables of its own, and this strategy has one for all of its "
-                "replicas. Received: {}. Use tf.distribute.MirroredStrategy.".format(shown(self.strategy))
+                "replicas. Received: {}. Use tf.distribute.MirroredStrategy, and build the optimizer in its "
+                "scope.".format(shown(self.strategy))
             )
 
     def check_workers_wait(self):

@@ -72,6 +72,8 @@ def _problem(steps, out):
         return "--out must end in {}. Received: {}".format(", ".join(PICTURE_FORMATS), out)
     if not os.path.isdir(os.path.dirname(out)):
         return "--out is in a folder that does not exist. Make it first. Received: {}".format(out)
+    if os.path.isdir(out) or not os.access(os.path.dirname(out), os.W_OK):
+        return "--out must be a file that can be written. Received: {}".format(out)
 
 
 def _cannot(problem):

@@ -18,6 +18,8 @@ def versions():
 def show_versions():
     """Import legacyga, TensorFlow, each Keras, NumPy and h5py, and print their versions and Python's, a line each.
 
+    After it `MySGD` may find two Kerases, and then needs `keras=`: call it in a process of its own.
+
     Examples:
         >>> import legacyga
         >>> legacyga.show_versions()  # doctest: +ELLIPSIS

@@ -19,7 +19,9 @@ ONE_NUMBER = (
 
 def start_fit(model, optimizers):
     """At the start of a fit, return the `TrainStep` that weights its batches by samples; None if that is impossible."""
-    if not model_step.samples_are_counted(optimizers) or lookup.optimizers_in(model.optimizer) != optimizers:
+    # In a loop of the program's own, a model of Keras 3 that is not compiled has no `optimizer`.
+    compiled = lookup.optimizers_in(getattr(model, "optimizer", None))
+    if not model_step.samples_are_counted(optimizers) or compiled != optimizers:
         return None
     if homes.home_of(model.optimizer) is None:
         # A list of optimizers, as WideDeepModel takes.

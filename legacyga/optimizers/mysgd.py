@@ -38,6 +38,8 @@ def MySGD(
         v    = momentum * v - lr_t * g
         w    = w + v                              (w + momentum * v - lr_t * g with nesterov)
 
+    In eager mode of Keras 2, only the rows of an embedding that are in the batch move.
+
     The formulas are those of `keras.optimizers.SGD`. Nesterov momentum has the look-ahead form of Sutskever et al., "On
     the importance of initialization and momentum in deep learning", 2013, section 2.
 

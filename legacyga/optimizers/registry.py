@@ -106,7 +106,8 @@ class Registry(object):
             return
         # Feed the initializer: a finalized graph takes no new operation.
         session = self._owner.inner.session(variable, action)
-        session.run(variable.initializer, {variable.initializer.inputs[1]: value})
+        initializers = [each.initializer for each in parts_of(variable)]
+        session.run(initializers, {each.inputs[1]: value for each in initializers})
 
     # The windows.
 
@@ -161,7 +162,7 @@ class Registry(object):
             return bool(done) if owner.home.tf.executing_eagerly() else done
         session, key = owner.inner.session(counter, action), (window, make.__name__)
         if key not in self._endings:
-            with self._graph.as_default():
+            with self._graph.as_default(), owner.ops.replicas.scope_of(counter):
                 self._endings[key] = make(window)
         return bool(session.run(self._endings[key]))
 
@@ -240,6 +241,9 @@ class Registry(object):
             return latest
         key, built = _key_of(var_list), self._built
         is_new = key not in self.windows
+        if built is not None:
+            # The program may have called `build` outside of the strategy's scope.
+            self._owner.ops.replicas.check_is_each_replicas(self.windows[built].sums.states[0].total)
         if key == built:
             self._built = None
         elif is_new and built is not None and set(key) <= set(built) and len(set(key)) == len(key):

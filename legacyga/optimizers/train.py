@@ -124,7 +124,14 @@ class Inner(_inner.Inner):
             with self._scope():
                 return self.optimizer._create_non_slot_variable(value, name, self.iterations)
         with self._scope(), replicas.replica_local_variables(self.home.tf):
-            return self.optimizer._create_non_slot_variable(value, name, beside)
+            if self.home.graph_mode or not self.ops.replicas.are_several:
+                return self.optimizer._create_non_slot_variable(value, name, beside)
+            # That would give each replica the whole of a restored sum instead of its share.
+            with self.ops.replicas.colocated_with(beside):
+                created = self.home.tf.Variable(value, trainable=False, name=name)
+            self.optimizer._handle_deferred_dependencies(name, created)
+            self.optimizer._non_slot_dict[name, None] = created
+            return created
 
     def session(self, variable, action):
         session = self.home.v1.get_default_session()

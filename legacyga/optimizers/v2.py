@@ -52,6 +52,10 @@ class Inner(_inner.Inner):
         self.create_inner_weights(
             [var for each, var in grads_and_vars if each is not None or is_traced and is_differentiable(var.dtype)]
         )
+        self.take_inherited()
+
+    def take_inherited(self):
+        """In graph mode, start the slots just made at the values of the optimizer that `wrap` was given."""
         if self._inherited:
             # If these are not the original's variables, as after freezing a layer, moments begin anew.
             weights = self.keeper._weights
@@ -144,6 +148,7 @@ class AccumulatingOptimizer(config.ConfiguredOptimizer):
 
     def _create_all_weights(self, var_list):
         self._legacyga.inner.create_inner_weights(var_list)
+        self._legacyga.inner.take_inherited()
         # Keras comes with an empty list where nothing is trainable.
         if var_list and self._legacyga.steps.has_windows:
             self._legacyga.windows.of(var_list[0]).build(list(var_list))

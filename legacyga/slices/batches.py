@@ -75,7 +75,11 @@ def _depends_on_samples(tf, tensor, constants):
 def samples_in(tf, data):
     """Return the number of samples in a batch, a scalar tensor: the first dimension of its first target, else input."""
     # The loss is a mean over the targets. An input may have several rows per sample, such as a molecule's atoms.
-    targets = parts_of(tf, data[1:2]) if isinstance(data, (tuple, list)) else []
+    given = data[1:2] if isinstance(data, (tuple, list)) else ()
+    targets = parts_of(tf, given)
+    if not targets and any(leaf is not None for leaf in tf.nest.flatten(given)):
+        # A target that is one number, as of a graph whose atoms are the rows of the input.
+        return tf.constant(1)
     found = targets or of_samples(tf, data)
     if not found:
         raise ValueError(NO_SAMPLES.format(shown(data)))

@@ -838,6 +838,9 @@ def test_an_update_of_the_batch_that_a_layer_reads(home):
     """As the centers of the public CenterLossLayer: both passes read the values before the batch's updates."""
 
     class Center(home.keras.layers.Layer):
+        # Names that Keras's models and wrappers have.
+        layers, layer = 3, property(lambda self: self)
+
         def build(self, shape):
             self.center = self.add_weight(name="center", shape=(4,), initializer="ones", trainable=False)
             super(Center, self).build(shape)

@@ -63,7 +63,7 @@ def doubts_in_graph(home, model, loss, params):
         yield means.Doubt("what add_loss is given, which has a number for each sample", True)
     # Standalone Keras and tf.keras up to TF 1.12 sum activity regularizers over the batch. Delete with TF 1.12.
     sums_up = home.is_standalone or hasattr(model, "stateful_metric_names")
-    if sums_up and any(getattr(each, "activity_regularizer", None) is not None for each in _all_layers(model)):
+    if sums_up and any(getattr(each, "activity_regularizer", None) is not None for each in layers_within(model)):
         yield means.Doubt("an activity_regularizer, which is a sum over the batch", True)
     for each in getattr(model, "losses", ()):
         # If a loss has a row for each sample, the shape of `loss` has shown it above, or Keras takes its mean.
@@ -78,11 +78,18 @@ def doubts_in_graph(home, model, loss, params):
     yield from means.doubts_of_compiled(home, model, False)
 
 
-def _all_layers(model):
-    layers = list(model.layers)
-    for layer in layers:
-        layers.extend(getattr(layer, "layers", ()))
-    return layers
+def layers_within(model):
+    """Return a graph-mode model and the layers within it, also within models and wrappers such as TimeDistributed."""
+    found, stack = {}, [model]
+    while stack:
+        layer = stack.pop()
+        if id(layer) not in found:
+            found[id(layer)] = layer
+            # A layer of the program's own may call a number or itself so.
+            inner = getattr(layer, "layers", None)
+            stack.extend(inner if isinstance(inner, (list, tuple)) else [])
+            stack.extend([layer.layer] if hasattr(layer, "layer") else [])
+    return list(found.values())
 
 
 def dividing_masks(home, model):

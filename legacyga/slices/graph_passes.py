@@ -8,7 +8,7 @@ import sys
 
 from legacyga.backend import graph
 from legacyga.backend.messages import shown
-from legacyga.slices import batches
+from legacyga.slices import batches, checks
 from legacyga.slices.calls import ROWS
 from legacyga.slices.recompute import RANDOM, is_random
 
@@ -185,16 +185,10 @@ def _may_grow(tensor, value, size):
 
 def averages_of(home, model):
     """Return the operations of the moving averages in a model: those that its layers only write in training."""
-    found, stack = set(), [model]
-    while stack:
-        layer = stack.pop()
-        stack.extend(getattr(layer, "layers", None) or [])
-        # The layer within a wrapper, such as TimeDistributed.
-        stack.extend([layer.layer] if hasattr(layer, "layer") else [])
-        # Renormalization reads them.
-        if isinstance(layer, home.module.layers.BatchNormalization) and not getattr(layer, "renorm", False):
-            found |= {graph.operation_of(each) for each in (layer.moving_mean, layer.moving_variance)}
-    return found
+    layers = [each for each in checks.layers_within(model) if isinstance(each, home.module.layers.BatchNormalization)]
+    # Renormalization reads them.
+    layers = [each for each in layers if not getattr(each, "renorm", False)]
+    return {graph.operation_of(each) for layer in layers for each in (layer.moving_mean, layer.moving_variance)}
 
 
 def _uses(update, variables, forward):

@@ -287,7 +287,7 @@ class _Callback(object):
 
     @property
     def _params(self):
-        # In a loop of the program's own nobody may have called `set_params`, and in Keras 2 it makes the attribute.
+        # A loop of the program may not call `set_params`, which makes the attribute in Keras 2. Delete with Keras 2.
         return getattr(self, "params", None) or {}
 
 
